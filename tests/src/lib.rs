@@ -1,0 +1,1 @@
+//! The tests of Weir through its real binary.

@@ -1,0 +1,2 @@
+//! Project tasks: `cargo xtask test` and its kin.
+fn main() {}
