@@ -1,1 +1,17 @@
-//! Weir: base.
+//! The words every other crate of Weir uses: byte strings, source positions, units, hashes, a bounded map.
+//!
+//! It exists so that two crates that must not know each other can still speak of the same things.
+//! It does no I/O, keeps no global state and knows neither a protocol nor the configuration language.
+#![forbid(unsafe_code)]
+
+pub mod hash;
+pub mod lru;
+pub mod slab;
+pub mod span;
+pub mod text;
+pub mod units;
+
+pub use lru::Lru;
+pub use slab::Slab;
+pub use span::{FileId, Span};
+pub use text::{BStr, BString, ByteSlice};
