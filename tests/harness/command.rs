@@ -1,0 +1,54 @@
+//! The server's command line: runs that end by themselves, such as `-t`.
+
+use std::ffi::OsStr;
+use std::process::{Command, Output, Stdio};
+
+use crate::binary;
+
+/// What a finished run left: its exit code and what it said.
+#[derive(Debug)]
+pub struct Finished {
+    /// The exit code; -1 when a signal ended it.
+    pub code: i32,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error, with the program's name at the start of lines as `weir`.
+    pub stderr: String,
+}
+
+/// Runs the server under test with these arguments and waits for its end.
+pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Finished {
+    let output = Command::new(binary::path())
+        .args(arguments)
+        .stdin(Stdio::null())
+        .env_remove("RUST_LOG")
+        .output()
+        .expect("the server binary can be executed");
+    Finished::from(output)
+}
+
+impl From<Output> for Finished {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: own_name(&String::from_utf8_lossy(&output.stderr)),
+        }
+    }
+}
+
+impl Finished {
+    /// The first line of standard error.
+    pub fn first_line(&self) -> &str {
+        self.stderr.lines().next().unwrap_or_default()
+    }
+}
+
+/// `nginx: [emerg] …` as `weir: [emerg] …`: the messages are the same but for the name.
+fn own_name(text: &str) -> String {
+    let rename = |line: &str| match line.strip_prefix("nginx: ") {
+        Some(rest) => format!("weir: {rest}"),
+        None => line.to_owned(),
+    };
+    text.lines().map(rename).collect::<Vec<_>>().join("\n")
+}

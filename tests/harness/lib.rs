@@ -1,0 +1,34 @@
+//! The harness of Weir's integration tests: a real server, a whole configuration, a conversation.
+//!
+//! A test writes a configuration with [`http`] or [`whole`], puts files beside it, starts the
+//! binary and talks to it over loopback with a client that shows the bytes as they are. The
+//! same test runs on nginx when `ORACLE` names its binary, which is how we know that a test
+//! states nginx's behaviour and not our wish:
+//!
+//! ```text
+//! cargo test -p weir-tests                              # Weir, built when it is stale
+//! ORACLE=/usr/sbin/nginx cargo test -p weir-tests       # nginx, same tests
+//! WEIR_BIN=/path/to/weir cargo test -p weir-tests       # some other build of Weir
+//! ```
+//!
+//! What the harness does not do: it never sleeps for a guessed time (it waits for an event with
+//! a bound), it uses no fixed port, and no test depends on another one.
+
+#![forbid(unsafe_code)]
+
+mod binary;
+mod client;
+mod command;
+mod ports;
+mod reply;
+mod server;
+mod site;
+mod wait;
+
+pub use binary::{is_oracle, program, skip_on_oracle};
+pub use client::Connection;
+pub use command::{Finished, run};
+pub use reply::Reply;
+pub use server::{Server, Signal};
+pub use site::{Site, http, whole};
+pub use wait::{PATIENCE, until};

@@ -1,0 +1,224 @@
+//! `error_page` in all its forms, the built-in pages, `recursive_error_pages`, `post_action`.
+
+use weir_tests::{http, is_oracle};
+
+#[test]
+fn the_built_in_page_names_status_and_server() {
+    let server = http("server { listen 127.0.0.1:%%PORT%%; }").start();
+    let reply = server.get("/none").expect(404);
+    assert_eq!(reply.field("Content-Type"), "text/html");
+    assert!(
+        reply.text().contains("<h1>404 Not Found</h1>"),
+        "{}",
+        reply.text()
+    );
+    let name = reply.field("Server").to_owned();
+    assert!(
+        name.starts_with(if is_oracle() { "nginx/" } else { "weir/" }),
+        "{name}"
+    );
+    assert!(reply.text().contains(&name), "{}", reply.text());
+}
+
+#[test]
+fn server_tokens_off_hides_the_version() {
+    let server = http("server { listen 127.0.0.1:%%PORT%%; server_tokens off; }").start();
+    let reply = server.get("/none").expect(404);
+    let name = reply.field("Server");
+    assert!(!name.contains('/') && !name.is_empty(), "{name}");
+    assert!(
+        !reply.text().contains(&format!("{name}/")),
+        "{}",
+        reply.text()
+    );
+}
+
+#[test]
+fn old_browsers_get_padding_unless_switched_off() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; location /off { msie_padding off; return 404; } }",
+    )
+    .start();
+    let msie = "User-Agent: Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)";
+    let padded = server.get_with("/on", &[msie]).body.len();
+    assert!(padded > server.get("/on").body.len());
+    assert_eq!(
+        server.get_with("/off", &[msie]).body.len(),
+        server.get("/off").body.len()
+    );
+}
+
+#[test]
+fn a_uri_keeps_the_status_and_an_equals_sign_changes_it() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        error_page 404 /404.html;
+        error_page 500 502 /50x.html;
+        location /keep { }
+        location /to200 { error_page 404 =200 /404.html; }
+        location /take { error_page 404 = /handler; }
+        location /handler { return 201 \"handled $uri\"; }
+        location /e500 { return 500; }
+        location /e502 { return 502; }
+        location /e503 { return 503; }
+        location /missing { error_page 404 /no-such-page; }
+    }";
+    let server = http(conf)
+        .file("html/404.html", "own 404")
+        .file("html/50x.html", "own 50x")
+        .start();
+    server.answers(&[
+        ("/keep", 404, "own 404"),
+        ("/to200", 200, "own 404"),
+        ("/take", 201, "handled /handler"),
+        ("/e500", 500, "own 50x"),
+        ("/e502", 502, "own 50x"),
+        ("/e503", 503, ""),
+        ("/missing", 404, ""),
+    ]);
+}
+
+#[test]
+fn a_redirect_a_named_location_and_a_variable() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /redirect { error_page 403 http://example.com/forbidden; deny all; }
+        location /moved { error_page 404 =301 http://example.com/moved$uri; }
+        location /named { error_page 404 = @fallback; }
+        location /named402 { error_page 404 =402 @fallback; }
+        location @fallback { return 200 \"fallback $uri $args\"; }
+        location /variable { error_page 404 =200 /page/$arg_p; }
+        location /page/ { return 200 \"page $uri\"; }
+    }";
+    http(conf).start().answers(&[
+        ("/redirect", 302, "http://example.com/forbidden"),
+        ("/moved", 301, "http://example.com/moved/moved"),
+        ("/named?a=b", 200, "fallback /named a=b"),
+        ("/variable?p=x", 200, "page /page/x"),
+    ]);
+}
+
+#[test]
+fn the_method_becomes_get_but_not_for_a_named_location() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        error_page 405 =200 /page;
+        location /page { return 200 \"$request_method\"; }
+        location /named { error_page 405 =200 @named; }
+        location @named { return 200 \"$request_method\"; }
+    }";
+    let server = http(conf).file("html/a", "").file("html/named", "").start();
+    assert_eq!(
+        server.request("POST", "/a", &["Content-Length: 0"]).text(),
+        "GET"
+    );
+    assert_eq!(
+        server
+            .request("POST", "/named", &["Content-Length: 0"])
+            .text(),
+        "POST"
+    );
+}
+
+#[test]
+fn recursive_error_pages_goes_on_only_when_asked() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /once { error_page 404 /deny; }
+        location /deny { error_page 403 /page; deny all; }
+        location /more { recursive_error_pages on; error_page 404 /deny2; }
+        location /deny2 { recursive_error_pages on; error_page 403 /page; deny all; }
+        location /page { return 200 page; }
+        location /loop { recursive_error_pages on; error_page 404 /loop; }
+    }";
+    let server = http(conf).start();
+    server.answers(&[
+        ("/once", 403, ""),
+        ("/more", 403, "page"),
+        ("/loop", 500, ""),
+    ]);
+    server.line("error.log", "rewrite or internal redirection cycle");
+}
+
+#[test]
+fn error_page_is_inherited_as_a_whole() {
+    let conf = "
+        error_page 404 /http.html;
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location /own { error_page 403 /x; }
+            location /inherit { }
+        }";
+    let server = http(conf).file("html/http.html", "http").start();
+    assert_eq!(server.get("/inherit").text(), "http");
+    assert!(server.get("/own").text().contains("<h1>404 Not Found</h1>"));
+}
+
+#[test]
+fn a_bad_request_may_have_an_error_page_too() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        error_page 400 414 /bad;
+        error_page 494 =431 /long;
+        location /bad { return 200 \"bad $status\"; }
+        location /long { return 200 long; }
+        large_client_header_buffers 2 1k;
+    }";
+    let server = http(conf).start();
+    let reply = server.raw("GET /\u{1}bad HTTP/1.1\r\nHost: a b\r\n\r\n");
+    assert_eq!((reply.status, reply.text().as_str()), (400, "bad 400"));
+    let reply = server.raw(format!(
+        "GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "x".repeat(3000)
+    ));
+    assert_eq!((reply.status, reply.text().as_str()), (431, "long"));
+}
+
+#[test]
+fn error_page_takes_codes_from_300_to_599_but_499() {
+    let text = |code: &str| format!("events {{ }}\nhttp {{\n    error_page {code} /x;\n}}\n");
+    for (code, message) in [
+        ("499", "invalid value \"499\""),
+        ("200", "value \"200\" must be between 300 and 599"),
+        ("600", "value \"600\" must be between 300 and 599"),
+    ] {
+        let finished = weir_tests::whole(&text(code)).test();
+        assert_eq!(
+            finished.first_line(),
+            format!("weir: [emerg] {message} in %%DIR%%/nginx.conf:3")
+        );
+    }
+}
+
+#[test]
+fn post_action_runs_after_the_answer() {
+    let conf = "
+        log_format post '$uri $status';
+        access_log access.log post;
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location /a { post_action /after; return 200 answer; }
+            location /after { internal; return 204; }
+        }";
+    let server = http(conf).start();
+    assert_eq!(server.get("/a").text(), "answer");
+    let lines = server.lines("access.log", 1);
+    assert!(lines[0].starts_with("/after 20"), "{lines:?}");
+}
+
+#[test]
+fn internal_locations_answer_404_from_outside() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /private/ { internal; }
+        location /via { rewrite ^ /private/a last; }
+        error_page 403 /private/a;
+        location /denied { deny all; }
+    }";
+    let server = http(conf).file("html/private/a", "inside").start();
+    server.answers(&[
+        ("/private/a", 404, ""),
+        ("/via", 200, "inside"),
+        ("/denied", 403, "inside"),
+    ]);
+}

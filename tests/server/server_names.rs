@@ -1,0 +1,168 @@
+//! Which server answers: address, port, `server_name` in all its forms, `default_server`.
+
+use weir_tests::{Server, http};
+
+fn named(server: &Server, host: &str) -> String {
+    server
+        .raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+        .text()
+}
+
+#[test]
+fn exact_wildcard_and_regex_names_have_their_rank() {
+    let conf = "
+        server { listen 127.0.0.1:%%PORT%%; server_name first; return 200 first; }
+        server { listen 127.0.0.1:%%PORT%%; server_name example.com; return 200 exact; }
+        server { listen 127.0.0.1:%%PORT%%; server_name *.example.com; return 200 leading; }
+        server { listen 127.0.0.1:%%PORT%%; server_name *.deep.example.com; return 200 deeper; }
+        server { listen 127.0.0.1:%%PORT%%; server_name mail.*; return 200 trailing; }
+        server { listen 127.0.0.1:%%PORT%%; server_name .dot.org; return 200 dot; }
+        server { listen 127.0.0.1:%%PORT%%; server_name ~^(?<sub>.+)\\.re\\.org$; return 200 re:$sub; }
+        server { listen 127.0.0.1:%%PORT%%; server_name ~^x(\\d+)\\.; return 200 \"num:$1\"; }
+        server { listen 127.0.0.1:%%PORT%%; server_name ''; return 200 empty; }";
+    let server = http(conf).start();
+    let rows = [
+        ("first", "first"),
+        ("unknown", "first"),
+        ("example.com", "exact"),
+        ("EXAMPLE.com", "exact"),
+        ("example.com:8080", "exact"),
+        ("example.com.", "exact"),
+        ("a.example.com", "leading"),
+        ("a.b.example.com", "leading"),
+        ("a.deep.example.com", "deeper"),
+        ("mail.example.com", "leading"),
+        ("mail.anything", "trailing"),
+        ("dot.org", "dot"),
+        ("a.dot.org", "dot"),
+        ("adot.org", "first"),
+        ("a.b.re.org", "re:a.b"),
+        ("x12.net", "num:12"),
+        ("127.0.0.1", "first"),
+        ("[::1]:80", "first"),
+    ];
+    for (host, expected) in rows {
+        assert_eq!(named(&server, host), expected, "{host}");
+    }
+    assert_eq!(server.raw("GET / HTTP/1.0\r\n\r\n").text(), "empty");
+}
+
+#[test]
+fn default_server_answers_what_nobody_claims() {
+    let conf = "
+        server { listen 127.0.0.1:%%PORT%%; server_name a; return 200 a; }
+        server { listen 127.0.0.1:%%PORT%% default_server; server_name b; return 200 b; }";
+    let server = http(conf).start();
+    assert_eq!(
+        (named(&server, "a").as_str(), named(&server, "x").as_str()),
+        ("a", "b")
+    );
+}
+
+#[test]
+fn each_port_has_its_own_servers() {
+    let conf = "
+        server { listen 127.0.0.1:%%PORT%%; server_name a; return 200 one; }
+        server { listen 127.0.0.1:%%PORT1%%; server_name a; return 200 two; }
+        server { listen 127.0.0.1:%%PORT%%; listen 127.0.0.1:%%PORT1%%; server_name both; return 200 both; }";
+    let server = http(conf).start();
+    for (port, host, expected) in [
+        (0, "a", "one"),
+        (1, "a", "two"),
+        (0, "both", "both"),
+        (1, "both", "both"),
+    ] {
+        let mut connection = server.connect_to(port);
+        connection.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+        assert_eq!(connection.reply().text(), expected, "{host} at {port}");
+    }
+}
+
+#[test]
+fn a_wildcard_address_and_an_exact_one_share_a_port() {
+    let conf = "
+        server { listen %%PORT%%; return 200 any; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 loopback; }";
+    let server = http(conf).start();
+    assert_eq!(named(&server, "x"), "loopback");
+    let stream = std::net::TcpStream::connect(("127.0.0.2", server.port(0)));
+    let mut stream = stream.expect("all of 127.0.0.0/8 is loopback");
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.0\r\n\r\n").expect("the server reads");
+    let text = std::io::read_to_string(stream).expect("the server answers");
+    assert!(text.ends_with("any"), "{text}");
+}
+
+#[test]
+fn a_unix_socket_is_listened_on() {
+    let server =
+        http("server { listen unix:%%DIR%%/socket; return 200 \"$server_addr|$remote_addr\"; }")
+            .start();
+    let mut stream =
+        std::os::unix::net::UnixStream::connect(server.path("socket")).expect("the server listens");
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.0\r\n\r\n").expect("the server reads");
+    let text = std::io::read_to_string(stream).expect("the server answers");
+    assert!(
+        text.ends_with(&format!("unix:{}|unix:", server.path("socket").display())),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_unix_socket_is_removed_at_the_end() {
+    let server = http("server { listen unix:%%DIR%%/socket; listen 127.0.0.1:%%PORT%%; }").start();
+    let kept = std::env::temp_dir().join(format!("weir-test-kept-{}", std::process::id()));
+    std::fs::hard_link(server.path("nginx.conf"), &kept).expect("the folder is writable");
+    std::fs::remove_file(&kept).expect("it was just made");
+    let socket = server.path("socket");
+    assert!(socket.exists());
+    server.stop();
+    assert!(!socket.exists());
+}
+
+#[test]
+fn an_ipv6_address_is_listened_on() {
+    if std::net::TcpListener::bind("[::1]:0").is_err() {
+        println!("skipped: this machine has no IPv6 loopback");
+        return;
+    }
+    let server =
+        http("server { listen [::1]:%%PORT%%; return 200 \"$server_addr $remote_addr\"; }").start();
+    let mut stream =
+        std::net::TcpStream::connect(("::1", server.port(0))).expect("the server listens");
+    std::io::Write::write_all(&mut stream, b"GET / HTTP/1.0\r\n\r\n").expect("the server reads");
+    let text = std::io::read_to_string(stream).expect("the server answers");
+    assert!(text.ends_with("::1 ::1"), "{text}");
+}
+
+#[test]
+fn the_absolute_form_names_the_host() {
+    let conf = "
+        server { listen 127.0.0.1:%%PORT%%; server_name a; return 200 \"a $host $uri\"; }
+        server { listen 127.0.0.1:%%PORT%%; server_name b; return 200 \"b $host $uri\"; }";
+    let server = http(conf).start();
+    assert_eq!(
+        server
+            .raw("GET http://b/x HTTP/1.1\r\nHost: b\r\n\r\n")
+            .text(),
+        "b b /x"
+    );
+    assert_eq!(
+        server
+            .raw("GET http://b:80?q HTTP/1.1\r\nHost: b\r\n\r\n")
+            .text(),
+        "b b /"
+    );
+    assert_eq!(server.raw("GET http://b HTTP/1.0\r\n\r\n").text(), "b b /");
+}
+
+#[test]
+fn listen_options_are_accepted() {
+    let conf = "
+        server { listen 127.0.0.1:%%PORT%% backlog=100 rcvbuf=64k sndbuf=64k so_keepalive=on deferred; return 200 one; }
+        server { listen 127.0.0.1:%%PORT1%% reuseport; return 200 two; }
+        server { listen 127.0.0.1:%%PORT2%% so_keepalive=30s::5 fastopen=8; return 200 three; }";
+    let server = http(conf).main("worker_processes 2;").start();
+    for (port, text) in [(0, "one"), (1, "two"), (2, "three")] {
+        assert_eq!(server.connect_to(port).get("/").text(), text);
+    }
+}

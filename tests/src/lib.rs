@@ -1,1 +1,0 @@
-//! The tests of Weir through its real binary.
