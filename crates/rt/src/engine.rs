@@ -1,0 +1,232 @@
+//! The seam between the binary and what it runs.
+//!
+//! The binary knows processes, signals and configuration files; an engine (http, stream) knows a
+//! protocol. They meet here, and neither sees more of the other. The order of events:
+//!
+//! ```text
+//! configuration is built    (master: to check it; worker: to run it)   no side effects
+//! Configuration::commit     once in the worker                          zones are found or made
+//! Configuration::start_loop on each loop: the first configuration       accepting begins
+//! LoopEngine::reload        on each loop: every later configuration     connections stay
+//! LoopEngine::stop          graceful end: no accepts, idle ones closed
+//! LoopEngine::abort         worker_shutdown_timeout has passed
+//! ```
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::error_log::Logger;
+use crate::listen::{ListenAddress, ListenOptions};
+use crate::process::User;
+
+/// One engine's part of one configuration. Immutable; shared by all loops until nobody uses it.
+pub trait Configuration: Send + Sync {
+    /// Such as `http`. A configuration of the same kind replaces this one at a reload.
+    fn kind(&self) -> &'static str;
+
+    /// The sockets it wants, one entry for each address.
+    fn listeners(&self) -> Vec<ListenerSpec>;
+
+    /// Directories that must exist before the worker starts, owned by its user: temporary files, caches.
+    fn directories(&self) -> Vec<PathBuf> {
+        Vec::new()
+    }
+
+    /// Called once in the worker, before any loop sees this configuration. Not on a loop: may be slow.
+    fn commit(&self, zones: &Zones) -> Result<(), String> {
+        let _ = zones;
+        Ok(())
+    }
+
+    /// Begins to serve on the calling loop.
+    fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine>;
+
+    /// For [`LoopEngine::reload`], to get the engine's own type back.
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+/// An engine at work on one loop. Lives as long as the loop, across reloads.
+pub trait LoopEngine {
+    /// Serves by `configuration` from now on.
+    ///
+    /// `listeners` is the complete set. One whose id is known goes on as it is (the new handle is
+    /// dropped); one that is missing takes what its queue still holds, then closes. A connection asks
+    /// for the current configuration at each request; while idle it holds none, or the old generation
+    /// would never end.
+    fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>);
+
+    /// Ends gracefully: accepts no more, closes idle connections, lets the others finish.
+    fn stop(&self);
+
+    /// Closes everything now.
+    fn abort(&self);
+
+    /// Connections that are open. The loop ends after [`LoopEngine::stop`] when none is left.
+    fn active(&self) -> usize;
+}
+
+/// What a loop gives an engine.
+#[derive(Clone)]
+pub struct LoopContext {
+    /// This loop's number, from 0.
+    pub index: usize,
+    /// How many loops there are.
+    pub loops: usize,
+    /// The settings of the main context.
+    pub main: Main,
+    /// Main's error log.
+    pub log: Logger,
+    /// What survives reloads.
+    pub zones: Zones,
+    /// The sockets to accept from.
+    pub listeners: Vec<LoopListener>,
+}
+
+/// A socket that a configuration wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListenerSpec {
+    /// Where.
+    pub address: ListenAddress,
+    /// How.
+    pub options: ListenOptions,
+}
+
+/// Names an open listening socket on one loop; the same socket keeps its id over reloads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub u64);
+
+/// A listening socket as one loop sees it.
+#[derive(Clone)]
+pub struct LoopListener {
+    /// Which socket.
+    pub id: ListenerId,
+    /// What the configuration said.
+    pub spec: Arc<ListenerSpec>,
+    /// This loop's own descriptor: of a socket of its own with `reuseport`, else of the shared one.
+    pub descriptor: Arc<OwnedFd>,
+}
+
+/// What the main and `events` contexts say, for engines.
+#[derive(Clone, Debug)]
+pub struct Main {
+    /// `weir`, or `nginx` when started under that name.
+    pub program: &'static str,
+    /// The version shown to clients: `nginx/1.31.5` or `weir/0.1.0`.
+    pub version: &'static str,
+    /// Where relative paths start.
+    pub prefix: PathBuf,
+    /// How many loops there will be.
+    pub worker_processes: usize,
+    /// How many connections each loop may have.
+    pub worker_connections: usize,
+    /// Accept all that is queued at once, instead of a few.
+    pub multi_accept: bool,
+    /// The user of the worker; `None` when it stays who it is.
+    pub user: Option<User>,
+    /// The pools that `thread_pool` names, `default` always among them.
+    pub thread_pools: Vec<ThreadPool>,
+    /// Clients whose connections log at debug level: network and prefix length.
+    pub debug_connections: Vec<(IpAddr, u8)>,
+    /// How long a graceful stop may take; zero is without end.
+    pub shutdown_timeout: Duration,
+    /// The configuration is only tested: nothing will be served.
+    pub testing: bool,
+}
+
+impl Default for Main {
+    fn default() -> Self {
+        Main {
+            program: "weir",
+            version: "weir",
+            prefix: PathBuf::new(),
+            worker_processes: 1,
+            worker_connections: 512,
+            multi_accept: false,
+            user: None,
+            thread_pools: vec![ThreadPool::default()],
+            debug_connections: Vec::new(),
+            shutdown_timeout: Duration::ZERO,
+            testing: false,
+        }
+    }
+}
+
+/// One `thread_pool` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThreadPool {
+    /// The name that `aio threads=` gives.
+    pub name: String,
+    /// How many threads.
+    pub threads: usize,
+    /// How many operations may wait.
+    pub max_queue: usize,
+}
+
+impl Default for ThreadPool {
+    fn default() -> Self {
+        ThreadPool {
+            name: "default".to_owned(),
+            threads: 32,
+            max_queue: 65536,
+        }
+    }
+}
+
+/// What lives longer than a configuration: counters, caches, states of upstream servers, by type and name.
+#[derive(Clone, Default)]
+pub struct Zones {
+    by_name: Arc<Mutex<HashMap<(TypeId, String), Arc<dyn Any + Send + Sync>>>>,
+}
+
+impl Zones {
+    /// The zone of this type and name, made by `create` the first time.
+    pub fn get_or_create<T: Any + Send + Sync>(
+        &self,
+        name: &str,
+        create: impl FnOnce() -> T,
+    ) -> Arc<T> {
+        let mut zones = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        let zone = zones
+            .entry((TypeId::of::<T>(), name.to_owned()))
+            .or_insert_with(|| Arc::new(create()));
+        zone.clone()
+            .downcast()
+            .unwrap_or_else(|_| unreachable!("the key holds the type"))
+    }
+
+    /// Puts `zone` in the place of the one of its type and name, as when a reload changes its size.
+    pub fn replace<T: Any + Send + Sync>(&self, name: &str, zone: Arc<T>) {
+        let mut zones = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        zones.insert((TypeId::of::<T>(), name.to_owned()), zone);
+    }
+
+    /// Forgets zones that nobody else holds: those that no configuration names any more.
+    pub fn prune(&self) {
+        let mut zones = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
+        zones.retain(|_, zone| Arc::strong_count(zone) > 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_is_found_again_by_type_and_name() {
+        let zones = Zones::default();
+        let one = zones.get_or_create("a", || 1_u32);
+        assert!(Arc::ptr_eq(
+            &one,
+            &zones.clone().get_or_create("a", || 2_u32)
+        ));
+        assert_eq!(*zones.get_or_create("a", || 3_u64), 3);
+        drop(one);
+        zones.prune();
+        assert_eq!(*zones.get_or_create("a", || 4_u32), 4);
+    }
+}

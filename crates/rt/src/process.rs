@@ -1,0 +1,475 @@
+//! What the master and its worker ask of the kernel about processes.
+//!
+//! Forking, becoming a daemon or another user, limits, processor masks, the title that `ps` shows.
+//! Everything here belongs to the time before the loops start: functions that need a process of one
+//! thread say so and check it. Signals are in [`crate::signal`], the pipe between the processes in
+//! [`crate::channel`].
+
+use std::ffi::{CStr, CString, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, Resource, Rlimit, Signal as RawSignal, WaitOptions};
+
+use crate::signal::Signal;
+
+/// Which side of a [`fork`] this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fork {
+    /// The process that called; the number is the child's.
+    Parent(u32),
+    /// The new process.
+    Child,
+}
+
+/// Makes a copy of this process.
+///
+/// Fails with `EBUSY` when the process has more than one thread: the child would have only the
+/// calling one, and locks that the others held would stay locked in it for ever.
+pub fn fork() -> io::Result<Fork> {
+    require_one_thread()?;
+    // SAFETY: the process has exactly one thread (checked above), so no lock is held by a thread
+    // that the child lacks, and the child may run any code.
+    // JUSTIFICATION: the worker inherits open logs and sockets and starts without an exec; the
+    // standard library has no fork.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => {
+            crate::error_log::after_fork();
+            Ok(Fork::Child)
+        }
+        child => Ok(Fork::Parent(child.unsigned_abs())),
+    }
+}
+
+fn require_one_thread() -> io::Result<()> {
+    // Without /proc the promise in this module's contract has to do.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    }
+    Ok(())
+}
+
+/// Goes to the background: a new session, standard input and output on `/dev/null`. The process that
+/// called exits with code 0; its child returns. Standard error stays, the error log takes it over later.
+pub fn daemonize() -> io::Result<()> {
+    if let Fork::Parent(_) = fork()? {
+        std::process::exit(0);
+    }
+    rustix::process::setsid()?;
+    // Modes are always given in full; what is left of a login shell's umask must not cut them.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    Ok(())
+}
+
+/// Lets the standard error stream write to `file` from now on.
+pub fn redirect_stderr(file: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(rustix::stdio::dup2_stderr(file)?)
+}
+
+/// The user that the worker runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The name, for the supplementary groups.
+    pub name: String,
+    /// The user's number.
+    pub uid: u32,
+    /// The group's number.
+    pub gid: u32,
+}
+
+/// Looks up a user and a group by name. The error says which call failed, in nginx's words.
+pub fn lookup_user(user: &str, group: &str) -> Result<User, String> {
+    let uid = user_number(user).map_err(|error| failed("getpwnam", user, &error))?;
+    let gid = group_number(group).map_err(|error| failed("getgrnam", group, &error))?;
+    Ok(User {
+        name: user.to_owned(),
+        uid,
+        gid,
+    })
+}
+
+fn failed(call: &str, name: &str, error: &Option<io::Error>) -> String {
+    match error {
+        Some(error) => format!(
+            "{call}(\"{name}\") failed{}",
+            crate::error_log::Errno(error)
+        ),
+        None => format!("{call}(\"{name}\") failed"),
+    }
+}
+
+/// The most memory a user or group entry may take; a group with that many members is a mistake.
+const MAX_ENTRY: usize = 1 << 20;
+
+/// Looks a user up; `Err(None)` means that there is none of this name.
+fn user_number(name: &str) -> Result<u32, Option<io::Error>> {
+    let name = CString::new(name).map_err(|_| None)?;
+    let mut buffer = vec![0; 4096];
+    loop {
+        let mut entry = std::mem::MaybeUninit::<libc::passwd>::zeroed();
+        let mut found = std::ptr::null_mut();
+        // SAFETY: all pointers are valid for the call and `buffer` has the length that is passed;
+        // `entry` is read only when the call says that it was filled (found is not null).
+        // JUSTIFICATION: users come from NSS (LDAP, SSSD), not only from /etc/passwd.
+        let (code, uid) = unsafe {
+            let code = libc::getpwnam_r(
+                name.as_ptr(),
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                &raw mut found,
+            );
+            (
+                code,
+                if found.is_null() {
+                    None
+                } else {
+                    Some((*found).pw_uid)
+                },
+            )
+        };
+        if code == libc::ERANGE && buffer.len() < MAX_ENTRY {
+            buffer.resize(buffer.len() * 2, 0);
+            continue;
+        }
+        return uid.ok_or_else(|| (code != 0).then(|| io::Error::from_raw_os_error(code)));
+    }
+}
+
+/// Looks a group up; `Err(None)` means that there is none of this name.
+fn group_number(name: &str) -> Result<u32, Option<io::Error>> {
+    let name = CString::new(name).map_err(|_| None)?;
+    let mut buffer = vec![0; 4096];
+    loop {
+        let mut entry = std::mem::MaybeUninit::<libc::group>::zeroed();
+        let mut found = std::ptr::null_mut();
+        // SAFETY: as in user_number.
+        // JUSTIFICATION: as in user_number.
+        let (code, gid) = unsafe {
+            let code = libc::getgrnam_r(
+                name.as_ptr(),
+                entry.as_mut_ptr(),
+                buffer.as_mut_ptr(),
+                buffer.len(),
+                &raw mut found,
+            );
+            (
+                code,
+                if found.is_null() {
+                    None
+                } else {
+                    Some((*found).gr_gid)
+                },
+            )
+        };
+        if code == libc::ERANGE && buffer.len() < MAX_ENTRY {
+            buffer.resize(buffer.len() * 2, 0);
+            continue;
+        }
+        return gid.ok_or_else(|| (code != 0).then(|| io::Error::from_raw_os_error(code)));
+    }
+}
+
+/// Is this process the super-user?
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Gives up the super-user for good: group, supplementary groups, user. The error names the call.
+///
+/// Must run before any thread is started, since the kernel keeps credentials per thread.
+pub fn become_user(user: &User) -> Result<(), String> {
+    require_one_thread().map_err(|error| error.to_string())?;
+    let name = CString::new(user.name.as_str()).map_err(|_| "invalid user name".to_owned())?;
+    // SAFETY: setgid and setuid take numbers; initgroups gets a valid C string that it only reads.
+    // JUSTIFICATION: the C library's forms are needed for supplementary groups from NSS.
+    let steps = unsafe {
+        [
+            (libc::setgid(user.gid), format!("setgid({})", user.gid)),
+            (
+                libc::initgroups(name.as_ptr(), user.gid),
+                format!("initgroups({}, {})", user.name, user.gid),
+            ),
+            (libc::setuid(user.uid), format!("setuid({})", user.uid)),
+        ]
+    };
+    for (code, call) in steps {
+        if code != 0 {
+            return Err(format!(
+                "{call} failed{}",
+                crate::error_log::Errno(&io::Error::last_os_error())
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Gives `path` to a user and group.
+pub fn change_owner(path: &Path, user: &User) -> io::Result<()> {
+    std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
+}
+
+/// A limit of the process that the configuration may set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Open descriptors.
+    Descriptors,
+    /// The size of a core dump in bytes.
+    Core,
+}
+
+/// Sets a limit, soft and hard.
+pub fn set_limit(limit: Limit, value: u64) -> io::Result<()> {
+    let resource = match limit {
+        Limit::Descriptors => Resource::Nofile,
+        Limit::Core => Resource::Core,
+    };
+    Ok(rustix::process::setrlimit(
+        resource,
+        Rlimit {
+            current: Some(value),
+            maximum: Some(value),
+        },
+    )?)
+}
+
+/// The soft and the hard limit of open descriptors; `None` is no limit.
+pub fn descriptor_limit() -> (Option<u64>, Option<u64>) {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    (limit.current, limit.maximum)
+}
+
+/// Raises the soft limit of open descriptors to the hard one.
+pub fn raise_descriptor_limit() -> io::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    if limit.current == limit.maximum {
+        return Ok(());
+    }
+    Ok(rustix::process::setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            maximum: limit.maximum,
+        },
+    )?)
+}
+
+/// Sets this process's priority, -20 (first) to 20.
+pub fn set_priority(priority: i32) -> io::Result<()> {
+    Ok(rustix::process::setpriority_process(None, priority)?)
+}
+
+/// The processors this process may run on.
+pub fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Binds the calling thread to processors, by number.
+pub fn pin_thread(processors: &[usize]) -> io::Result<()> {
+    let mut set = rustix::thread::CpuSet::new();
+    for processor in processors
+        .iter()
+        .copied()
+        .filter(|number| *number < rustix::thread::CpuSet::MAX_CPU)
+    {
+        set.set(processor);
+    }
+    Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Asks the kernel for `signal` when the parent dies. Call it after [`become_user`], which clears it.
+/// Returns false when the parent, `parent`, is dead already.
+pub fn follow_parent(parent: u32, signal: Signal) -> io::Result<bool> {
+    let signal = RawSignal::from_named_raw(signal.number()).ok_or(io::ErrorKind::InvalidInput)?;
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
+    Ok(parent_id() == parent)
+}
+
+/// The number of the parent process, 0 when it is outside this namespace.
+pub fn parent_id() -> u32 {
+    rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())
+}
+
+/// Lets the kernel write a core dump though the process has changed its user.
+pub fn allow_core_dumps() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(
+        rustix::process::DumpableBehavior::Dumpable,
+    )?)
+}
+
+/// Sends a signal.
+pub fn kill(process: u32, signal: Signal) -> io::Result<()> {
+    let pid = i32::try_from(process)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    let signal = RawSignal::from_named_raw(signal.number()).ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::kill_process(pid, signal)?)
+}
+
+/// How a child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A child that has ended since the last call, if any. Never waits.
+pub fn reap() -> Option<(u32, Exit)> {
+    let (pid, status) = rustix::process::waitpid(None, WaitOptions::NOHANG)
+        .ok()
+        .flatten()?;
+    let exit = match (status.terminating_signal(), status.exit_status()) {
+        (Some(signal), _) => Exit::Signal(signal),
+        (None, code) => Exit::Code(code.unwrap_or(0)),
+    };
+    Some((pid.as_raw_nonzero().get().unsigned_abs(), exit))
+}
+
+/// Waits until one of `descriptors` can be read (or was closed by the other side), at most `timeout`.
+/// The answer has one entry for each descriptor.
+pub fn wait_readable(
+    descriptors: &[BorrowedFd<'_>],
+    timeout: Option<Duration>,
+) -> io::Result<Vec<bool>> {
+    let mut polled: Vec<PollFd<'_>> = descriptors
+        .iter()
+        .map(|descriptor| PollFd::from_borrowed_fd(*descriptor, PollFlags::IN))
+        .collect();
+    let timeout = timeout.map(|time| Timespec {
+        tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(time.subsec_nanos()),
+    });
+    match rustix::event::poll(&mut polled, timeout.as_ref()) {
+        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        Err(rustix::io::Errno::INTR) => Ok(vec![false; descriptors.len()]),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Replaces the whole environment. Fails with `EBUSY` when the process has more than one thread.
+pub fn set_environment(variables: &[(OsString, OsString)]) -> io::Result<()> {
+    require_one_thread()?;
+    let old: Vec<OsString> = std::env::vars_os().map(|(name, _)| name).collect();
+    // SAFETY: the process has exactly one thread (checked above), so nobody reads the environment
+    // at the same time. JUSTIFICATION: `env` lines must reach libraries that call getenv.
+    unsafe {
+        for name in old {
+            std::env::remove_var(name);
+        }
+        for (name, value) in variables {
+            std::env::set_var(name, value);
+        }
+    }
+    Ok(())
+}
+
+/// Shows `title` as the command line in `ps`. Best effort: nothing happens where it can not be done.
+///
+/// The kernel shows the bytes where the arguments stood at the start, so `std::env::args` must not
+/// be called any more after this, and the environment, which stands behind them, is copied away.
+pub fn set_title(title: &str) {
+    let Some((start, end)) = title_area() else {
+        return;
+    };
+    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+    if set_environment(&environment).is_err() {
+        return;
+    }
+    let length = title.len().min(end - start - 1);
+    let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
+    // SAFETY: start..end are the argument and environment strings of this process as the kernel
+    // reports them: mapped, writable, contiguous (title_area), on the initial stack. The environment
+    // was copied to the heap above, the arguments were read before (this function's contract), and
+    // no other thread exists (set_environment has checked it).
+    // JUSTIFICATION: operators and scripts look for "master process" and "worker process" in `ps`.
+    unsafe {
+        std::ptr::copy_nonoverlapping(title.as_ptr(), area, length);
+        std::ptr::write_bytes(area.add(length), 0, end - start - length);
+    }
+}
+
+/// Where the kernel keeps the arguments and the environment: start of the first, end of the second.
+fn title_area() -> Option<(usize, usize)> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // proc(5): the name in parentheses may hold anything; fields are counted from behind it.
+    let after_name = &stat[stat.rfind(')')? + 1..];
+    let fields: Vec<usize> = after_name
+        .split_ascii_whitespace()
+        .map(|word| word.parse().unwrap_or(0))
+        .collect();
+    // arg_start, arg_end, env_start, env_end are fields 48 to 51; field 3 is the first here.
+    let [arg_start, arg_end, env_start, env_end] = *fields.get(45..49)? else {
+        return None;
+    };
+    let sound =
+        arg_start > 0 && arg_start < arg_end && arg_end == env_start && env_start <= env_end;
+    sound.then_some((arg_start, env_end))
+}
+
+/// The kernel's name and release, such as `Linux 6.12.0`.
+pub fn kernel() -> String {
+    let name = rustix::system::uname();
+    format!(
+        "{} {}",
+        printable(name.sysname()),
+        printable(name.release())
+    )
+}
+
+fn printable(text: &CStr) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+/// Duplicates a descriptor of the standard streams, for logs that name `/dev/stdout`.
+pub fn duplicate_stdout() -> io::Result<std::os::fd::OwnedFd> {
+    io::stdout().as_fd().try_clone_to_owned()
+}
+
+/// Duplicates the standard error stream.
+pub fn duplicate_stderr() -> io::Result<std::os::fd::OwnedFd> {
+    io::stderr().as_fd().try_clone_to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_known_and_nobody_else_is_invented() {
+        let root = lookup_user("root", "root").expect("every system has root");
+        assert_eq!((root.uid, root.gid), (0, 0));
+        let error = lookup_user("no-such-user-here", "root").expect_err("not there");
+        assert!(
+            error.starts_with("getpwnam(\"no-such-user-here\") failed"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn the_title_area_is_found() {
+        let (start, end) = title_area().expect("proc is mounted");
+        assert!(start < end);
+    }
+
+    #[test]
+    fn fork_is_refused_with_threads() {
+        // The test harness itself runs threads.
+        let (ready, wait) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || wait.recv());
+        assert!(fork().is_err());
+        drop(ready);
+        let _ = thread.join().expect("the thread does not panic");
+    }
+}
