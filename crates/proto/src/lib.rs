@@ -1,1 +1,22 @@
-//! Weir: proto.
+//! Weir: sans-IO codecs and header grammars.
+//!
+//! Everything here turns bytes into values and values into bytes. There are no sockets, no clock
+//! (times come as arguments), no configuration, and no allocation in proportion to what a peer
+//! merely claims. Whatever a peer sends is answered with a value or an error, never a panic.
+//!
+//! - [`h1`]: HTTP/1 message heads and bodies, both directions.
+//! - [`fields`], [`known`]: the header fields of a message, and the names the server acts upon.
+//! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
+//! - `range`, `conditional`, `etag`, `date`, `cache_control`, `accept_encoding`,
+//!   `cookie`, `form`, `mime`: grammars of single fields.
+//! - `proxy_protocol`: the PROXY protocol, versions 1 and 2.
+#![forbid(unsafe_code)]
+
+pub mod fields;
+pub mod h1;
+pub mod host;
+pub mod known;
+pub mod uri;
+
+pub use fields::Fields;
+pub use known::Known;

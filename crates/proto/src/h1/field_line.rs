@@ -1,0 +1,130 @@
+//! One header line of a message head or of a trailer section (RFC 9112 section 5).
+//!
+//! The caller has found the line; this splits it into name and value and judges the bytes.
+
+use crate::fields::Span;
+use crate::known::Known;
+use memchr::memchr2;
+
+/// A header line that may be used.
+pub(crate) struct FieldLine {
+    pub(crate) known: Known,
+    pub(crate) name: Span,
+    pub(crate) value: Span,
+    /// The name has a character that nginx calls invalid: it would be dropped or, with
+    /// `ignore_invalid_headers off`, passed on.
+    pub(crate) odd: bool,
+}
+
+/// What `_` in a name means: `underscores_in_headers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Underscores {
+    /// A letter like any other.
+    Allowed,
+    /// Makes the name invalid, because CGI can not tell `_` from `-`.
+    Invalid,
+}
+
+/// The classes of bytes in a field name.
+const LETTER: u8 = 0;
+const UNDERSCORE: u8 = 1;
+/// Visible, but not a letter, digit or hyphen. Wider than RFC 9110's token on purpose: nginx
+/// skips such a line and goes on, and so do we.
+const ODD: u8 = 2;
+const COLON: u8 = 3;
+/// Controls and the space: never part of a line that is skipped, always an error, because peers
+/// disagree on what they mean (RFC 9112 section 5.1).
+const FORBIDDEN: u8 = 4;
+
+const CLASSES: [u8; 256] = build_classes();
+
+const fn build_classes() -> [u8; 256] {
+    let mut table = [ODD; 256];
+    let mut i = 0;
+    while i < 256 {
+        let byte = i as u8;
+        if byte.is_ascii_alphanumeric() || byte == b'-' {
+            table[i] = LETTER;
+        } else if byte == b'_' {
+            table[i] = UNDERSCORE;
+        } else if byte == b':' {
+            table[i] = COLON;
+        } else if byte <= b' ' || byte == 0x7f {
+            table[i] = FORBIDDEN;
+        }
+        i += 1;
+    }
+    table
+}
+
+/// Splits `line`, which has no line end, is not empty, and begins at `base` in the head.
+/// The error is the offset of the offending byte in the head.
+#[inline]
+pub(crate) fn parse(
+    line: &[u8],
+    base: usize,
+    underscores: Underscores,
+) -> Result<FieldLine, usize> {
+    let letters = line
+        .iter()
+        .position(|&b| CLASSES[b as usize] != LETTER)
+        .unwrap_or(line.len());
+    let (name_end, odd) = match line.get(letters) {
+        Some(b':') if letters > 0 => (letters, false),
+        _ => odd_name(line, letters, base, underscores)?,
+    };
+    let (start, end) = value_bounds(line, name_end);
+    if let Some(bad) = memchr2(0, b'\r', &line[start..end]) {
+        return Err(base + start + bad);
+    }
+    Ok(FieldLine {
+        known: if odd {
+            Known::Other
+        } else {
+            Known::from_name(&line[..name_end])
+        },
+        name: Span::new(base, base + name_end),
+        value: Span::new(base + start, base + end),
+        odd,
+    })
+}
+
+/// The rare names: with underscores, odd bytes, or no colon at all. A line without a colon is a
+/// field with an empty value, as in nginx.
+#[cold]
+fn odd_name(
+    line: &[u8],
+    from: usize,
+    base: usize,
+    underscores: Underscores,
+) -> Result<(usize, bool), usize> {
+    let mut odd = false;
+    for (i, &byte) in line.iter().enumerate().skip(from) {
+        match CLASSES[byte as usize] {
+            LETTER => {}
+            UNDERSCORE => odd |= underscores == Underscores::Invalid,
+            ODD => odd = true,
+            COLON if i > 0 => return Ok((i, odd)),
+            // A run of CR before the line end is dropped below, not an error.
+            FORBIDDEN if i > 0 && line[i..].iter().all(|&b| b == b'\r') => return Ok((i, odd)),
+            _ => return Err(base + i),
+        }
+    }
+    Ok((line.len(), odd))
+}
+
+/// The value without the white space around it and without further CRs before the line end.
+fn value_bounds(line: &[u8], name_end: usize) -> (usize, usize) {
+    let mut start = (name_end + 1).min(line.len());
+    let mut end = line.len();
+    while start < end && matches!(line[start], b' ' | b'\t') {
+        start += 1;
+    }
+    while end > start && line[end - 1] == b'\r' {
+        end -= 1;
+    }
+    while end > start && matches!(line[end - 1], b' ' | b'\t') {
+        end -= 1;
+    }
+    (start, end)
+}

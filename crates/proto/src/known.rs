@@ -1,0 +1,371 @@
+//! The header field names that the server itself looks at, as small integers.
+//!
+//! A name is turned into a [`Known`] once, when the field enters a [`Fields`](crate::fields::Fields);
+//! every later question ("is there a Range?") compares one byte per field instead of texts.
+//! Names that only users ask for (`$http_x_anything`) stay text: [`Known::Other`].
+
+/// A header field name that the server acts upon, or [`Known::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Known {
+    /// Any name that is not in this list.
+    Other,
+    /// `Host`
+    Host,
+    /// `Connection`
+    Connection,
+    /// `Content-Length`
+    ContentLength,
+    /// `Transfer-Encoding`
+    TransferEncoding,
+    /// `Expect`
+    Expect,
+    /// `Upgrade`
+    Upgrade,
+    /// `TE`
+    Te,
+    /// `Trailer`
+    Trailer,
+    /// `Keep-Alive`
+    KeepAlive,
+    /// `Proxy-Connection`
+    ProxyConnection,
+    /// `Range`
+    Range,
+    /// `If-Range`
+    IfRange,
+    /// `If-Match`
+    IfMatch,
+    /// `If-None-Match`
+    IfNoneMatch,
+    /// `If-Modified-Since`
+    IfModifiedSince,
+    /// `If-Unmodified-Since`
+    IfUnmodifiedSince,
+    /// `Accept`
+    Accept,
+    /// `Accept-Encoding`
+    AcceptEncoding,
+    /// `Accept-Language`
+    AcceptLanguage,
+    /// `Accept-Charset`
+    AcceptCharset,
+    /// `User-Agent`
+    UserAgent,
+    /// `Referer`
+    Referer,
+    /// `Cookie`
+    Cookie,
+    /// `Authorization`
+    Authorization,
+    /// `Proxy-Authorization`
+    ProxyAuthorization,
+    /// `Content-Type`
+    ContentType,
+    /// `Content-Range`
+    ContentRange,
+    /// `Content-Encoding`
+    ContentEncoding,
+    /// `Content-Language`
+    ContentLanguage,
+    /// `Content-Disposition`
+    ContentDisposition,
+    /// `Content-Location`
+    ContentLocation,
+    /// `Via`
+    Via,
+    /// `Forwarded`
+    Forwarded,
+    /// `X-Forwarded-For`
+    XForwardedFor,
+    /// `X-Forwarded-Host`
+    XForwardedHost,
+    /// `X-Forwarded-Proto`
+    XForwardedProto,
+    /// `X-Forwarded-Port`
+    XForwardedPort,
+    /// `X-Real-IP`
+    XRealIp,
+    /// `X-Request-ID`
+    XRequestId,
+    /// `Origin`
+    Origin,
+    /// `Depth`
+    Depth,
+    /// `Destination`
+    Destination,
+    /// `Overwrite`
+    Overwrite,
+    /// `Date`
+    Date,
+    /// `Cache-Control`
+    CacheControl,
+    /// `Pragma`
+    Pragma,
+    /// `Priority`
+    Priority,
+    /// `Early-Data`
+    EarlyData,
+    /// `HTTP2-Settings`
+    Http2Settings,
+    /// `Upgrade-Insecure-Requests`
+    UpgradeInsecureRequests,
+    /// `Server`
+    Server,
+    /// `Location`
+    Location,
+    /// `ETag`
+    Etag,
+    /// `Last-Modified`
+    LastModified,
+    /// `Expires`
+    Expires,
+    /// `Age`
+    Age,
+    /// `Vary`
+    Vary,
+    /// `Accept-Ranges`
+    AcceptRanges,
+    /// `Allow`
+    Allow,
+    /// `Set-Cookie`
+    SetCookie,
+    /// `WWW-Authenticate`
+    WwwAuthenticate,
+    /// `Proxy-Authenticate`
+    ProxyAuthenticate,
+    /// `Retry-After`
+    RetryAfter,
+    /// `Refresh`
+    Refresh,
+    /// `Link`
+    Link,
+    /// `Status`
+    Status,
+    /// `Alt-Svc`
+    AltSvc,
+    /// `Cache-Status`
+    CacheStatus,
+    /// `CDN-Cache-Control`
+    CdnCacheControl,
+    /// `Strict-Transport-Security`
+    StrictTransportSecurity,
+    /// `X-Accel-Redirect`
+    XAccelRedirect,
+    /// `X-Accel-Expires`
+    XAccelExpires,
+    /// `X-Accel-Buffering`
+    XAccelBuffering,
+    /// `X-Accel-Charset`
+    XAccelCharset,
+    /// `X-Accel-Limit-Rate`
+    XAccelLimitRate,
+    /// `X-Pad`
+    XPad,
+    /// `X-Powered-By`
+    XPoweredBy,
+    /// `Proxy-Support`
+    ProxySupport,
+}
+
+/// How many variants [`Known`] has, [`Known::Other`] included.
+pub const COUNT: usize = NAMES.len() + 1;
+
+/// Every known name with its usual spelling, in the order of the variants.
+const NAMES: [(Known, &str); 78] = [
+    (Known::Host, "Host"),
+    (Known::Connection, "Connection"),
+    (Known::ContentLength, "Content-Length"),
+    (Known::TransferEncoding, "Transfer-Encoding"),
+    (Known::Expect, "Expect"),
+    (Known::Upgrade, "Upgrade"),
+    (Known::Te, "TE"),
+    (Known::Trailer, "Trailer"),
+    (Known::KeepAlive, "Keep-Alive"),
+    (Known::ProxyConnection, "Proxy-Connection"),
+    (Known::Range, "Range"),
+    (Known::IfRange, "If-Range"),
+    (Known::IfMatch, "If-Match"),
+    (Known::IfNoneMatch, "If-None-Match"),
+    (Known::IfModifiedSince, "If-Modified-Since"),
+    (Known::IfUnmodifiedSince, "If-Unmodified-Since"),
+    (Known::Accept, "Accept"),
+    (Known::AcceptEncoding, "Accept-Encoding"),
+    (Known::AcceptLanguage, "Accept-Language"),
+    (Known::AcceptCharset, "Accept-Charset"),
+    (Known::UserAgent, "User-Agent"),
+    (Known::Referer, "Referer"),
+    (Known::Cookie, "Cookie"),
+    (Known::Authorization, "Authorization"),
+    (Known::ProxyAuthorization, "Proxy-Authorization"),
+    (Known::ContentType, "Content-Type"),
+    (Known::ContentRange, "Content-Range"),
+    (Known::ContentEncoding, "Content-Encoding"),
+    (Known::ContentLanguage, "Content-Language"),
+    (Known::ContentDisposition, "Content-Disposition"),
+    (Known::ContentLocation, "Content-Location"),
+    (Known::Via, "Via"),
+    (Known::Forwarded, "Forwarded"),
+    (Known::XForwardedFor, "X-Forwarded-For"),
+    (Known::XForwardedHost, "X-Forwarded-Host"),
+    (Known::XForwardedProto, "X-Forwarded-Proto"),
+    (Known::XForwardedPort, "X-Forwarded-Port"),
+    (Known::XRealIp, "X-Real-IP"),
+    (Known::XRequestId, "X-Request-ID"),
+    (Known::Origin, "Origin"),
+    (Known::Depth, "Depth"),
+    (Known::Destination, "Destination"),
+    (Known::Overwrite, "Overwrite"),
+    (Known::Date, "Date"),
+    (Known::CacheControl, "Cache-Control"),
+    (Known::Pragma, "Pragma"),
+    (Known::Priority, "Priority"),
+    (Known::EarlyData, "Early-Data"),
+    (Known::Http2Settings, "HTTP2-Settings"),
+    (Known::UpgradeInsecureRequests, "Upgrade-Insecure-Requests"),
+    (Known::Server, "Server"),
+    (Known::Location, "Location"),
+    (Known::Etag, "ETag"),
+    (Known::LastModified, "Last-Modified"),
+    (Known::Expires, "Expires"),
+    (Known::Age, "Age"),
+    (Known::Vary, "Vary"),
+    (Known::AcceptRanges, "Accept-Ranges"),
+    (Known::Allow, "Allow"),
+    (Known::SetCookie, "Set-Cookie"),
+    (Known::WwwAuthenticate, "WWW-Authenticate"),
+    (Known::ProxyAuthenticate, "Proxy-Authenticate"),
+    (Known::RetryAfter, "Retry-After"),
+    (Known::Refresh, "Refresh"),
+    (Known::Link, "Link"),
+    (Known::Status, "Status"),
+    (Known::AltSvc, "Alt-Svc"),
+    (Known::CacheStatus, "Cache-Status"),
+    (Known::CdnCacheControl, "CDN-Cache-Control"),
+    (Known::StrictTransportSecurity, "Strict-Transport-Security"),
+    (Known::XAccelRedirect, "X-Accel-Redirect"),
+    (Known::XAccelExpires, "X-Accel-Expires"),
+    (Known::XAccelBuffering, "X-Accel-Buffering"),
+    (Known::XAccelCharset, "X-Accel-Charset"),
+    (Known::XAccelLimitRate, "X-Accel-Limit-Rate"),
+    (Known::XPad, "X-Pad"),
+    (Known::XPoweredBy, "X-Powered-By"),
+    (Known::ProxySupport, "Proxy-Support"),
+];
+
+/// Slots of the name table: a power of two, large enough that a multiplier without collisions exists.
+const SLOTS: usize = 512;
+
+/// Slot to position in [`NAMES`] plus one; 0 is an empty slot. Built, and checked for collisions,
+/// when this crate is compiled: a new name that collides needs other multipliers in [`slot`].
+const TABLE: [u8; SLOTS] = build_table();
+
+const fn build_table() -> [u8; SLOTS] {
+    let mut table = [0; SLOTS];
+    let mut i = 0;
+    while i < NAMES.len() {
+        let (known, name) = NAMES[i];
+        assert!(
+            known as usize == i + 1,
+            "NAMES must be in the order of the variants"
+        );
+        let slot = slot(name.as_bytes());
+        assert!(
+            table[slot] == 0,
+            "two known names share a slot: choose other multipliers"
+        );
+        table[slot] = i as u8 + 1;
+        i += 1;
+    }
+    table
+}
+
+/// A perfect hash over [`NAMES`]: three letters and the length tell them all apart.
+/// The multipliers were found by search; setting bit 5 makes letters lower case and does no harm
+/// to the rest, because the name is compared in full afterwards.
+const fn slot(name: &[u8]) -> usize {
+    let length = name.len();
+    let last = name[length - 1] | 0x20;
+    let fourth_last = name[length.saturating_sub(4)] | 0x20;
+    let middle = name[length / 2] | 0x20;
+    let sum = (last as u32)
+        .wrapping_mul(18787)
+        .wrapping_add((fourth_last as u32).wrapping_mul(21433))
+        .wrapping_add((middle as u32).wrapping_mul(21395))
+        .wrapping_add((length as u32).wrapping_mul(8899));
+    (sum >> 7) as usize & (SLOTS - 1)
+}
+
+impl Known {
+    /// The id of `name` in any case; [`Known::Other`] when it is not one of ours.
+    #[inline]
+    pub fn from_name(name: &[u8]) -> Known {
+        if name.is_empty() {
+            return Known::Other;
+        }
+        let Some(index) = TABLE[slot(name)].checked_sub(1) else {
+            return Known::Other;
+        };
+        let (known, text) = NAMES[index as usize];
+        if text.as_bytes().eq_ignore_ascii_case(name) {
+            known
+        } else {
+            Known::Other
+        }
+    }
+
+    /// The usual spelling; empty for [`Known::Other`].
+    pub fn name(self) -> &'static str {
+        match (self as usize).checked_sub(1) {
+            Some(index) => NAMES[index].1,
+            None => "",
+        }
+    }
+
+    /// The bit of this name in a set of names. [`COUNT`] is below 128, so each has its own.
+    pub const fn bit(self) -> u128 {
+        1 << self as u8
+    }
+}
+
+const _: () = assert!(
+    COUNT <= 128,
+    "a set of known names no longer fits into a u128"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_in_any_case_and_nothing_near_it() {
+        for (known, name) in NAMES {
+            assert_eq!(Known::from_name(name.as_bytes()), known);
+            assert_eq!(
+                Known::from_name(name.to_ascii_lowercase().as_bytes()),
+                known
+            );
+            assert_eq!(
+                Known::from_name(name.to_ascii_uppercase().as_bytes()),
+                known
+            );
+            assert_eq!(known.name(), name);
+            let longer = format!("{name}x");
+            assert_eq!(Known::from_name(longer.as_bytes()), Known::Other);
+        }
+        assert_eq!(Known::from_name(b""), Known::Other);
+        assert_eq!(Known::from_name(b"x"), Known::Other);
+        assert_eq!(Known::Other.name(), "");
+    }
+
+    #[test]
+    fn every_name_of_one_and_two_bytes_is_answered() {
+        for a in 0..=255u8 {
+            assert_eq!(Known::from_name(&[a]), Known::Other);
+            for b in 0..=255u8 {
+                let te = a.eq_ignore_ascii_case(&b't') && b.eq_ignore_ascii_case(&b'e');
+                assert_eq!(Known::from_name(&[a, b]) == Known::Te, te);
+            }
+        }
+    }
+}
