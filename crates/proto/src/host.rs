@@ -1,4 +1,9 @@
 //! The host of a request, from the Host field or the target: checked and normalised as nginx does.
+//!
+//! Accepted is what RFC 3986 section 3.2.2 calls reg-name or IP-literal, with an optional port.
+//! Whether a literal is a real address is not checked: a virtual server may have any name.
+
+use crate::h1::request::is_ip_literal_byte;
 
 /// A valid host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +27,167 @@ impl Host<'_> {
     }
 }
 
-/// Splits and checks `host[:port]` (RFC 3986 section 3.2.2; a port may be empty).
+/// Splits and checks `host[:port]`. A port may be empty.
 pub fn parse(text: &[u8]) -> Result<Host<'_>, InvalidHost> {
-    let _ = text;
-    Err(InvalidHost)
+    let (name, rest) = match text.first() {
+        Some(b'[') => split_literal(text)?,
+        _ => split_name(text)?,
+    };
+    let port = match rest {
+        [] => None,
+        [b':', digits @ ..] => parse_port(digits)?,
+        _ => return Err(InvalidHost),
+    };
+    // "example.com." is the same host, written with the root of the name tree.
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.is_empty() {
+        return Err(InvalidHost);
+    }
+    Ok(Host { name, port })
+}
+
+/// `[` up to and with `]`, and what follows.
+fn split_literal(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
+    let inside = text[1..]
+        .iter()
+        .take_while(|&&b| is_ip_literal_byte(b))
+        .count();
+    if text.get(1 + inside) != Some(&b']') {
+        return Err(InvalidHost);
+    }
+    let (name, rest) = text.split_at(inside + 2);
+    no_empty_label(name)?;
+    Ok((name, rest))
+}
+
+fn split_name(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
+    let (name, rest) = text.split_at(text.iter().position(|&b| b == b':').unwrap_or(text.len()));
+    let is_name_byte = |&b: &u8| is_ip_literal_byte(b) || b == b'%';
+    if !name.iter().all(is_name_byte) {
+        return Err(InvalidHost);
+    }
+    no_empty_label(name)?;
+    Ok((name, rest))
+}
+
+/// `..` has no meaning in a name, and much in a path that was made from one.
+fn no_empty_label(name: &[u8]) -> Result<(), InvalidHost> {
+    if name.windows(2).any(|pair| pair == b"..") {
+        Err(InvalidHost)
+    } else {
+        Ok(())
+    }
+}
+
+fn parse_port(digits: &[u8]) -> Result<Option<u16>, InvalidHost> {
+    let mut port: Option<u16> = None;
+    for byte in digits {
+        if !byte.is_ascii_digit() {
+            return Err(InvalidHost);
+        }
+        let next = port
+            .unwrap_or(0)
+            .checked_mul(10)
+            .and_then(|p| p.checked_add(u16::from(byte - b'0')));
+        port = Some(next.ok_or(InvalidHost)?);
+    }
+    Ok(port)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Option<(String, Option<u16>)> {
+        let host = parse(text.as_bytes()).ok()?;
+        let mut name = Vec::new();
+        host.write_lowercase(&mut name);
+        Some((String::from_utf8(name).expect("hosts are ASCII"), host.port))
+    }
+
+    #[test]
+    fn names_ports_and_literals_are_split() {
+        for (text, name, port) in [
+            ("l", "l", None),
+            ("Example.COM", "example.com", None),
+            ("example.com:8080", "example.com", Some(8080)),
+            ("example.com:", "example.com", None),
+            ("example.com.", "example.com", None),
+            ("example.com.:88", "example.com", Some(88)),
+            ("a_b~!$&'()*+,;=%41", "a_b~!$&'()*+,;=%41", None),
+            ("127.0.0.1:65535", "127.0.0.1", Some(65535)),
+            ("h:0", "h", Some(0)),
+            ("h:00080", "h", Some(80)),
+            (".h", ".h", None),
+            ("[::1]", "[::1]", None),
+            ("[::FFFF:1.2.3.4]:443", "[::ffff:1.2.3.4]", Some(443)),
+            ("[v1.a:b]", "[v1.a:b]", None),
+            ("[]", "[]", None),
+        ] {
+            assert_eq!(host(text), Some((name.to_string(), port)), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_host_is_refused() {
+        for text in [
+            "",
+            ".",
+            ":",
+            ":80",
+            ".:80",
+            "a..b",
+            "..",
+            "a b",
+            "a/b",
+            "a\\b",
+            "a?b",
+            "a#b",
+            "a@b",
+            "a\tb",
+            "a\0b",
+            "a\"b",
+            "h:65536",
+            "h:99999999999999999999",
+            "h:8x",
+            "h:80:80",
+            "h:-1",
+            "h:1.2",
+            "[::1",
+            "[::1]x",
+            "[::1].",
+            "[::1].:80",
+            "x[::1]",
+            "[a..b]",
+            "[a b]",
+            "[a%b]",
+            "[[::1]]",
+            "]",
+            "h\u{e9}",
+        ] {
+            assert_eq!(host(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_host_of_up_to_three_bytes_is_answered_and_never_unclean() {
+        for length in 0..=3u32 {
+            // Every class of byte that the grammar distinguishes, and two that it refuses.
+            let alphabet = b"aZ0.:[]-_%/\x00\xff";
+            for number in 0..(alphabet.len() as u32).pow(length) {
+                let text: Vec<u8> = (0..length)
+                    .map(|i| alphabet[(number / 13u32.pow(i)) as usize % 13])
+                    .collect();
+                if let Ok(host) = parse(&text) {
+                    assert!(
+                        !host.name.is_empty()
+                            && !host.name.contains(&b'/')
+                            && !host.name.contains(&0)
+                    );
+                    assert!(!host.name.ends_with(b"."), "{text:?}");
+                    assert!(text.starts_with(host.name));
+                }
+            }
+        }
+    }
 }

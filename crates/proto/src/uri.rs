@@ -1,5 +1,10 @@
 //! The request target's path and args: normalised as nginx does, and escaped again.
+//!
+//! A path is *normal* when `%xx` is decoded, `.` and `..` are resolved and, unless switched off,
+//! `//` is `/`. Locations are matched against, and files found by, the normal form only; the text
+//! as sent is kept beside it for `$request_uri` and for servers behind us.
 
+use memchr::memchr;
 use std::ops::Range;
 
 /// What became of a target.
@@ -31,21 +36,257 @@ pub enum Slashes {
 pub struct InvalidUri;
 
 /// Appends the normalised path of `target`, which is [`Head::target`](crate::h1::Head::target) or
-/// the like, to `path`: escapes decoded, `.` and `..` resolved, slashes merged. Refused are bad
-/// escapes, `%00` and `..` above the root; `path` is then unchanged.
+/// the like, to `path`. Refused are bad escapes, `%00` and `..` above the root; `path` is then
+/// unchanged.
+///
+/// Control characters are the request line parser's business; decoded ones are part of the path.
 pub fn normalize(
     target: &[u8],
     slashes: Slashes,
     path: &mut Vec<u8>,
 ) -> Result<Target, InvalidUri> {
-    let _ = (target, slashes, path);
-    Err(InvalidUri)
+    let scan = scan_path(target);
+    let valid_unparsed = target.first() == Some(&b'/');
+    if !valid_unparsed && !matches!(target.first(), Some(b'?')) {
+        return Err(InvalidUri);
+    }
+    let base = path.len();
+    if !valid_unparsed {
+        path.push(b'/');
+    }
+    let mut plus = scan.plus;
+    if scan.simple {
+        path.extend_from_slice(&target[..scan.end]);
+    } else {
+        let mut walk = Walk {
+            path,
+            base,
+            slashes,
+            state: State::Usual,
+            plus: false,
+        };
+        if walk.run(&target[..scan.end]).is_err() {
+            path.truncate(base);
+            return Err(InvalidUri);
+        }
+        plus = walk.plus;
+    }
+    let (args, fragment) = find_args(target, scan.end);
+    Ok(Target {
+        args,
+        quoted: scan.quoted,
+        complex: !scan.simple || fragment,
+        plus,
+        valid_unparsed,
+    })
+}
+
+/// What one look at a target's path tells.
+struct Scan {
+    /// Where the path ends: at `?`, at `#`, or at the end.
+    end: usize,
+    /// It is already normal.
+    simple: bool,
+    quoted: bool,
+    plus: bool,
+}
+
+fn scan_path(target: &[u8]) -> Scan {
+    let mut scan = Scan {
+        end: target.len(),
+        simple: true,
+        quoted: false,
+        plus: false,
+    };
+    let mut after_slash = false;
+    for (i, &byte) in target.iter().enumerate() {
+        if ORDINARY[byte as usize] {
+            after_slash = false;
+            continue;
+        }
+        match byte {
+            b'?' | b'#' => {
+                scan.end = i;
+                break;
+            }
+            b'/' if !after_slash => {
+                after_slash = true;
+                continue;
+            }
+            b'/' => scan.simple = false,
+            b'.' => scan.simple &= !after_slash,
+            b'%' => {
+                scan.quoted = true;
+                scan.simple = false;
+            }
+            _ => scan.plus = true,
+        }
+        after_slash = false;
+    }
+    scan
+}
+
+/// Bytes that mean nothing to [`scan_path`].
+const ORDINARY: [bool; 256] = {
+    let mut table = [true; 256];
+    let special = b"?#/.%+";
+    let mut i = 0;
+    while i < special.len() {
+        table[special[i] as usize] = false;
+        i += 1;
+    }
+    table
+};
+
+/// The args after a path that ends at `end`, and whether there is a fragment, which is dropped.
+fn find_args(target: &[u8], end: usize) -> (Range<usize>, bool) {
+    if target.get(end) != Some(&b'?') {
+        return (end..end, end < target.len());
+    }
+    let start = end + 1;
+    match memchr(b'#', &target[start..]) {
+        Some(length) => (start..start + length, true),
+        None => (start..target.len(), false),
+    }
+}
+
+/// What the path written so far ends in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Usual,
+    /// `/`
+    Slash,
+    /// `/.`
+    Dot,
+    /// `/..`
+    DotDot,
+}
+
+/// Writes a path in normal form.
+struct Walk<'a> {
+    path: &'a mut Vec<u8>,
+    /// Where our path begins in `path`.
+    base: usize,
+    slashes: Slashes,
+    state: State,
+    plus: bool,
+}
+
+impl Walk<'_> {
+    fn run(&mut self, text: &[u8]) -> Result<(), InvalidUri> {
+        let mut rest = text;
+        while let Some((&byte, after)) = rest.split_first() {
+            rest = after;
+            if byte != b'%' {
+                self.step(byte)?;
+                continue;
+            }
+            let (&[high, low], after) = rest.split_first_chunk::<2>().ok_or(InvalidUri)?;
+            rest = after;
+            match hex_value(high).zip(hex_value(low)).map(|(h, l)| h << 4 | l) {
+                None | Some(0) => return Err(InvalidUri),
+                // Escaped, these are letters; as themselves they would end the path.
+                Some(letter @ (b'%' | b'#' | b'?')) => {
+                    self.path.push(letter);
+                    self.state = State::Usual;
+                }
+                // An escaped slash or dot works like a plain one: nobody may hide a "..".
+                Some(byte) => self.step(byte)?,
+            }
+        }
+        match self.state {
+            State::Usual | State::Slash => Ok(()),
+            State::Dot => self.drop_dot(),
+            State::DotDot => self.drop_segment(),
+        }
+    }
+
+    fn step(&mut self, byte: u8) -> Result<(), InvalidUri> {
+        use State::*;
+        self.plus |= byte == b'+';
+        self.state = match (self.state, byte) {
+            (Slash, b'/') if self.slashes == Slashes::Merge => return Ok(()),
+            (Dot, b'/') => {
+                self.drop_dot()?;
+                self.state = Slash;
+                return Ok(());
+            }
+            (DotDot, b'/') => {
+                self.drop_segment()?;
+                self.state = Slash;
+                return Ok(());
+            }
+            (Usual | Slash, b'/') => Slash,
+            (Slash, b'.') => Dot,
+            (Dot, b'.') => DotDot,
+            (Usual | Slash | Dot | DotDot, _) => Usual,
+        };
+        self.path.push(byte);
+        Ok(())
+    }
+
+    /// `/a/.` becomes `/a/`.
+    fn drop_dot(&mut self) -> Result<(), InvalidUri> {
+        self.path.pop();
+        Ok(())
+    }
+
+    /// `/a/b/..` becomes `/a/`; above the root is an error.
+    fn drop_segment(&mut self) -> Result<(), InvalidUri> {
+        let slash = self.path.len() - b"/..".len();
+        let parent = self.path[self.base..slash]
+            .iter()
+            .rposition(|&b| b == b'/')
+            .ok_or(InvalidUri)?;
+        self.path.truncate(self.base + parent + 1);
+        Ok(())
+    }
+}
+
+fn hex_value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        b'A'..=b'F' => Some(digit - b'A' + 10),
+        _ => None,
+    }
 }
 
 /// The file name extension of a path, without the dot, as the `types` table looks it up.
+/// A name that begins with its only dot has none.
 pub fn extension(path: &[u8]) -> Option<&[u8]> {
-    let _ = path;
-    None
+    let name = path
+        .iter()
+        .rposition(|&b| b == b'/')
+        .map_or(path, |slash| &path[slash + 1..]);
+    let dot = name.iter().rposition(|&b| b == b'.')?;
+    (dot > 0 && dot + 1 < name.len()).then(|| &name[dot + 1..])
+}
+
+/// The path of an internal redirect asked for by a peer (X-Accel-Redirect, an SSI include, a DAV
+/// destination): appended to `path` decoded, with the args as a part of `uri`. Refused is what
+/// could leave the site: `..` as a segment, before or after decoding, and NUL.
+pub fn parse_internal(uri: &[u8], path: &mut Vec<u8>) -> Result<Range<usize>, InvalidUri> {
+    let end = memchr(b'?', uri).unwrap_or(uri.len());
+    let text = &uri[..end];
+    let base = path.len();
+    if text.is_empty() || !is_safe(text) {
+        return Err(InvalidUri);
+    }
+    if memchr(b'%', text).is_none() {
+        path.extend_from_slice(text);
+    } else {
+        unescape(text, path);
+        if path.len() == base || !is_safe(&path[base..]) {
+            path.truncate(base);
+            return Err(InvalidUri);
+        }
+    }
+    Ok((end + 1).min(uri.len())..uri.len())
+}
+
+fn is_safe(path: &[u8]) -> bool {
+    memchr(0, path).is_none() && path.split(|&b| b == b'/').all(|segment| segment != b"..")
 }
 
 /// Which bytes [`escape`] replaces by `%XX`; nginx's classes.
@@ -65,32 +306,437 @@ pub enum Escape {
     Memcached,
 }
 
+/// One table per class, indexed by byte.
+static ESCAPED: [[bool; 256]; 6] = [
+    escape_table(Escape::Uri),
+    escape_table(Escape::Args),
+    escape_table(Escape::UriComponent),
+    escape_table(Escape::Html),
+    escape_table(Escape::Refresh),
+    escape_table(Escape::Memcached),
+];
+
+const fn escape_table(class: Escape) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut i = 0;
+    while i < 256 {
+        let byte = i as u8;
+        table[i] = match class {
+            Escape::Uri => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'?'),
+            Escape::Args => {
+                is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'?' | b'&' | b'+' | b';')
+            }
+            Escape::UriComponent => {
+                !(byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~'))
+            }
+            // A "?" stays: nginx escapes whole redirect targets with this class.
+            Escape::Html => is_no_uri_byte(byte) || matches!(byte, b'#' | b'%' | b'\''),
+            // Already a URI: only what would end the field's value.
+            Escape::Refresh => is_no_uri_byte(byte) || byte == b'\'',
+            Escape::Memcached => byte <= b' ' || byte == b'%',
+        };
+        i += 1;
+    }
+    table
+}
+
+/// Bytes that RFC 3986 allows nowhere in a URI.
+const fn is_no_uri_byte(byte: u8) -> bool {
+    byte <= b' '
+        || byte >= 0x7f
+        || matches!(
+            byte,
+            b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
+        )
+}
+
 /// Appends `text` with the bytes of the class replaced by `%XX`.
 pub fn escape(class: Escape, text: &[u8], out: &mut Vec<u8>) {
-    let _ = (class, text, out);
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    let table = &ESCAPED[class as usize];
+    out.reserve(text.len());
+    for &byte in text {
+        if table[byte as usize] {
+            out.extend_from_slice(&[
+                b'%',
+                HEX[usize::from(byte >> 4)],
+                HEX[usize::from(byte & 15)],
+            ]);
+        } else {
+            out.push(byte);
+        }
+    }
 }
 
 /// Whether [`escape`] would change `text`.
 pub fn needs_escape(class: Escape, text: &[u8]) -> bool {
-    let _ = (class, text);
-    false
+    let table = &ESCAPED[class as usize];
+    text.iter().any(|&byte| table[byte as usize])
 }
 
-/// Appends `text` with every `%xx` decoded; a bad escape loses its `%`, as in nginx.
+/// Appends `text` with every `%xx` decoded. As in nginx, `%` before no hex digit is dropped, and
+/// `%` and one hex digit before another character are dropped together with that character.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) {
-    let _ = (text, out);
+    unescape_until(text, out, Decode::All);
 }
 
-/// As [`unescape`], for the target of a redirect: only visible characters above `%` are decoded,
-/// and nothing after a `?`.
+/// As [`unescape`], for a path with args: nothing is decoded after a `?`, escaped or not.
+pub fn unescape_path(text: &[u8], out: &mut Vec<u8>) {
+    unescape_until(text, out, Decode::Path);
+}
+
+/// As [`unescape_path`], for the target of a redirect: only visible characters above `%` are
+/// decoded, the others are needed as they are.
 pub fn unescape_redirect(text: &[u8], out: &mut Vec<u8>) {
-    let _ = (text, out);
+    unescape_until(text, out, Decode::Visible);
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Decode {
+    All,
+    Path,
+    Visible,
+}
+
+fn unescape_until(text: &[u8], out: &mut Vec<u8>, decode: Decode) {
+    let mut i = 0;
+    while i < text.len() {
+        let byte = text[i];
+        i += 1;
+        if byte == b'?' && decode != Decode::All {
+            out.extend_from_slice(&text[i - 1..]);
+            return;
+        }
+        if byte != b'%' {
+            out.push(byte);
+            continue;
+        }
+        let Some(&first) = text.get(i) else { return };
+        i += 1;
+        let Some(high) = hex_value(first) else {
+            out.push(first);
+            continue;
+        };
+        let Some(&second) = text.get(i) else { return };
+        i += 1;
+        let Some(low) = hex_value(second) else {
+            continue;
+        };
+        match high << 4 | low {
+            b'?' if decode != Decode::All => {
+                out.push(b'?');
+                out.extend_from_slice(&text[i..]);
+                return;
+            }
+            value if decode == Decode::Visible && !(value > b'%' && value < 0x7f) => {
+                out.extend_from_slice(&[b'%', first, second]);
+            }
+            value => out.push(value),
+        }
+    }
 }
 
 /// Splits a URI from configuration or a rewrite at the first `?`.
 pub fn split_args(uri: &[u8]) -> (&[u8], Option<&[u8]>) {
-    match memchr::memchr(b'?', uri) {
+    match memchr(b'?', uri) {
         Some(at) => (&uri[..at], Some(&uri[at + 1..])),
         None => (uri, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(target: &str, slashes: Slashes) -> Result<String, InvalidUri> {
+        let mut path = Vec::new();
+        normalize(target.as_bytes(), slashes, &mut path)?;
+        Ok(String::from_utf8_lossy(&path).into_owned())
+    }
+
+    fn merged(target: &str) -> String {
+        path(target, Slashes::Merge).unwrap_or_else(|_| "400".to_string())
+    }
+
+    #[test]
+    fn paths_become_normal() {
+        for (target, expected) in [
+            ("/", "/"),
+            ("/a/b.html", "/a/b.html"),
+            ("?args", "/"),
+            ("/a?b", "/a"),
+            ("/a#b", "/a"),
+            ("/a/.", "/a/"),
+            ("/a/./", "/a/"),
+            ("/a/./b", "/a/b"),
+            ("/a/..", "/"),
+            ("/a/../b", "/b"),
+            ("/a/b/..", "/a/"),
+            ("/a/b/../..", "/"),
+            ("/a/.?x", "/a/"),
+            ("/a/..?x", "/"),
+            ("/a/..#x", "/"),
+            ("/a/...", "/a/..."),
+            ("/a/.../b", "/a/.../b"),
+            ("/a/.b", "/a/.b"),
+            ("/a/..b", "/a/..b"),
+            ("/.", "/"),
+            ("/a.", "/a."),
+            ("/a..", "/a.."),
+            ("//", "/"),
+            ("/a//b", "/a/b"),
+            ("/a///b/", "/a/b/"),
+            ("/a//../b", "/b"),
+            ("/%61", "/a"),
+            ("/%2f", "/"),
+            ("/a%2Fb", "/a/b"),
+            ("/a/%2e%2E/b", "/b"),
+            ("/a%2f%2e%2e%2fb", "/b"),
+            ("/a/.%2e", "/"),
+            ("/%25", "/%"),
+            ("/%2541", "/%41"),
+            ("/%3f", "/?"),
+            ("/%23", "/#"),
+            ("/a%3Fb?c", "/a?b"),
+            ("/a/%3f..", "/a/?.."),
+            ("/%02", "/\u{2}"),
+            ("/%2b", "/+"),
+            ("/..", "400"),
+            ("/../a", "400"),
+            ("/a/../..", "400"),
+            ("/a/../../b", "400"),
+            ("/%2e%2e/", "400"),
+            ("/./..", "400"),
+            ("/%", "400"),
+            ("/%1", "400"),
+            ("/%1?", "400"),
+            ("/%zz", "400"),
+            ("/%1z", "400"),
+            ("/%00", "400"),
+            ("/a%00b", "400"),
+            ("", "400"),
+            ("a", "400"),
+            ("*", "400"),
+            ("#", "400"),
+        ] {
+            assert_eq!(merged(target), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn slashes_are_kept_when_asked() {
+        let kept = |target| path(target, Slashes::Keep).unwrap_or_else(|_| "400".to_string());
+        assert_eq!(kept("//"), "//");
+        assert_eq!(kept("/a//b"), "/a//b");
+        assert_eq!(kept("/a//.."), "/a/");
+        assert_eq!(kept("//.."), "/");
+        assert_eq!(kept("/a/%2fb"), "/a//b");
+        assert_eq!(kept("/./a"), "/a");
+        assert_eq!(kept("/.."), "400");
+    }
+
+    #[test]
+    fn args_and_flags_are_found() {
+        let mut path = Vec::new();
+        let mut look = |target: &str| {
+            path.clear();
+            let found =
+                normalize(target.as_bytes(), Slashes::Merge, &mut path).expect("a valid target");
+            (target[found.args.clone()].to_string(), found)
+        };
+        for (target, args) in [
+            ("/", ""),
+            ("/?", ""),
+            ("/?a=b", "a=b"),
+            ("/?a?b", "a?b"),
+            ("/?a#b", "a"),
+            ("/#a?b", ""),
+            ("/%3fx?y", "y"),
+            ("?a#b", "a"),
+            ("/a/../?x%", "x%"),
+        ] {
+            assert_eq!(look(target).0, args, "{target}");
+        }
+        assert!(!look("/a+b").1.complex && look("/a+b").1.plus && !look("/a?+").1.plus);
+        assert!(look("/%2b").1.plus && look("/%2b").1.quoted);
+        assert!(look("/a//b").1.complex && !look("/a//b").1.quoted);
+        assert!(look("/a#b").1.complex && look("/a?b#c").1.complex && !look("/a?b//").1.complex);
+        assert!(look("/a").1.valid_unparsed && !look("?a").1.valid_unparsed);
+    }
+
+    #[test]
+    fn a_refused_target_leaves_the_buffer_as_it_was() {
+        let mut path = b"before".to_vec();
+        assert_eq!(
+            normalize(b"/abc/%zz", Slashes::Merge, &mut path),
+            Err(InvalidUri)
+        );
+        assert_eq!(path, b"before");
+        assert!(normalize(b"/../x", Slashes::Merge, &mut path).is_err());
+        assert!(normalize(b"/y/../x", Slashes::Merge, &mut path).is_ok());
+        assert_eq!(path, b"before/x");
+    }
+
+    /// Every target of up to seven bytes over the bytes that matter: what comes out is absolute,
+    /// holds no way up, no NUL and no double slash, and normalising it again changes nothing.
+    #[test]
+    fn every_short_target_is_normal_afterwards() {
+        let alphabet = b"/.%2ef?";
+        let base = alphabet.len() as u64;
+        for length in 0..=7u32 {
+            for number in 0..base.pow(length) {
+                let mut target = vec![b'/'];
+                target
+                    .extend((0..length).map(|i| alphabet[(number / base.pow(i) % base) as usize]));
+                let mut path = Vec::new();
+                let Ok(_) = normalize(&target, Slashes::Merge, &mut path) else {
+                    continue;
+                };
+                assert_eq!(path[0], b'/');
+                let unclean = path.windows(2).any(|w| w == b"//")
+                    || path.split(|&b| b == b'/').any(|s| s == b".." || s == b".");
+                assert!(!unclean, "{:?} -> {:?}", target, path);
+                let mut escaped = Vec::new();
+                escape(Escape::Uri, &path, &mut escaped);
+                let mut again = Vec::new();
+                assert!(normalize(&escaped, Slashes::Merge, &mut again).is_ok());
+                assert_eq!(again, path);
+            }
+        }
+    }
+
+    #[test]
+    fn extensions_are_what_follows_the_last_dot_of_the_name() {
+        for (path, expected) in [
+            ("/a.html", Some("html")),
+            ("/a.tar.gz", Some("gz")),
+            ("/a", None),
+            ("/a.", None),
+            ("/.htaccess", None),
+            ("/a.b/c", None),
+            ("/a/.b.c", Some("c")),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(
+                extension(path.as_bytes()),
+                expected.map(str::as_bytes),
+                "{path}"
+            );
+        }
+    }
+
+    #[test]
+    fn internal_uris_stay_inside() {
+        let look = |uri: &str| {
+            let mut path = Vec::new();
+            parse_internal(uri.as_bytes(), &mut path).map(|args| {
+                (
+                    String::from_utf8_lossy(&path).into_owned(),
+                    uri[args].to_string(),
+                )
+            })
+        };
+        assert_eq!(
+            look("/a%20b?c=d"),
+            Ok(("/a b".to_string(), "c=d".to_string()))
+        );
+        assert_eq!(look("a..b/"), Ok(("a..b/".to_string(), String::new())));
+        assert_eq!(look("/a/..b"), Ok(("/a/..b".to_string(), String::new())));
+        assert_eq!(
+            look("/a?/../x"),
+            Ok(("/a".to_string(), "/../x".to_string()))
+        );
+        for uri in [
+            "",
+            "?a",
+            "..",
+            "../a",
+            "/..",
+            "/../a",
+            "/a/../b",
+            "/a/%2e%2e/b",
+            "/a%2f..",
+            "/%00",
+            "\0",
+            "%",
+        ] {
+            assert_eq!(look(uri), Err(InvalidUri), "{uri}");
+        }
+    }
+
+    #[test]
+    fn escape_classes_are_the_documented_sets() {
+        let escaped = |class| -> String {
+            (0x20..0x7fu8)
+                .filter(|&b| needs_escape(class, &[b]))
+                .map(char::from)
+                .collect()
+        };
+        assert_eq!(escaped(Escape::Uri), " \"#%<>?\\^`{|}");
+        assert_eq!(escaped(Escape::Args), " \"#%&+;<>?\\^`{|}");
+        assert_eq!(
+            escaped(Escape::UriComponent),
+            " !\"#$%&'()*+,/:;<=>?@[\\]^`{|}"
+        );
+        assert_eq!(escaped(Escape::Html), " \"#%'<>\\^`{|}");
+        assert_eq!(escaped(Escape::Refresh), " \"'<>\\^`{|}");
+        assert_eq!(escaped(Escape::Memcached), " %");
+        for class in [
+            Escape::Uri,
+            Escape::Args,
+            Escape::UriComponent,
+            Escape::Html,
+            Escape::Refresh,
+        ] {
+            assert!(
+                (0x7f..=0xffu8)
+                    .chain(0..0x20)
+                    .all(|b| needs_escape(class, &[b]))
+            );
+        }
+        assert!(
+            !needs_escape(Escape::Memcached, &[0x7f]) && needs_escape(Escape::Memcached, &[0x1f])
+        );
+        let mut out = Vec::new();
+        escape(Escape::Uri, b"/a b\xc3\xa9?", &mut out);
+        assert_eq!(out, b"/a%20b%C3%A9%3F");
+    }
+
+    #[test]
+    fn unescape_follows_nginx_on_bad_escapes() {
+        let plain = |text: &str| {
+            let mut out = Vec::new();
+            unescape(text.as_bytes(), &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        for (text, expected) in [
+            ("a%20b", "a b"),
+            ("%41%", "A"),
+            ("%4", ""),
+            ("%zz", "zz"),
+            ("%4zz", "z"),
+            ("%3f?", "??"),
+            ("", ""),
+        ] {
+            assert_eq!(plain(text), expected, "{text}");
+        }
+        let redirect = |text: &str| {
+            let mut out = Vec::new();
+            unescape_redirect(text.as_bytes(), &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        assert_eq!(redirect("/%41%20%0a%25%7f?%41"), "/A%20%0a%25%7f?%41");
+        assert_eq!(redirect("/a%3f%41"), "/a?%41");
+        let mut out = Vec::new();
+        unescape_path(b"/%20?%20", &mut out);
+        assert_eq!(out, b"/ ?%20");
+    }
+
+    #[test]
+    fn args_are_split_at_the_first_question_mark() {
+        assert_eq!(split_args(b"/a?b?c"), (&b"/a"[..], Some(&b"b?c"[..])));
+        assert_eq!(split_args(b"/a?"), (&b"/a"[..], Some(&b""[..])));
+        assert_eq!(split_args(b"/a"), (&b"/a"[..], None));
     }
 }
