@@ -1,0 +1,312 @@
+//! A message about a configuration, and how it is shown.
+//!
+//! The first line is nginx's, byte for byte but for the program's name, because people search for it and
+//! tools match it. What follows is ours: the source line with a caret, and notes.
+
+use std::fmt::Write;
+
+use anstyle::{AnsiColor, Style};
+use base::Span;
+
+use crate::tree::SourceMap;
+
+/// How bad it is, in nginx's words. From `Error` on, the configuration is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// The configuration cannot be used.
+    Emerg,
+    /// Something must be done at once.
+    Alert,
+    /// A critical condition.
+    Crit,
+    /// An error.
+    Error,
+    /// The configuration works, but probably not as meant.
+    Warn,
+    /// Worth knowing.
+    Notice,
+}
+
+impl Severity {
+    /// The word between brackets on the first line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Emerg => "emerg",
+            Severity::Alert => "alert",
+            Severity::Crit => "crit",
+            Severity::Error => "error",
+            Severity::Warn => "warn",
+            Severity::Notice => "notice",
+        }
+    }
+
+    /// Whether a configuration with such a message is refused.
+    pub fn is_fatal(self) -> bool {
+        self <= Severity::Error
+    }
+}
+
+/// Which file and line the first line names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The line where `span` starts.
+    Span,
+    /// The line where nginx had stopped reading, usually the one of the directive's `;` or `{`.
+    At(Span),
+    /// None, because nginx names none here. The source line is still shown below.
+    Unsaid,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// nginx's words, without severity and place.
+    pub message: String,
+    /// What the caret points at.
+    pub span: Option<Span>,
+    /// What the first line names.
+    pub place: Place,
+    /// Our own lines, each shown after `= `.
+    pub notes: Vec<String>,
+}
+
+impl Diagnostic {
+    /// A message of severity `emerg`, which is nginx's for every error in a configuration.
+    pub fn error(message: impl Into<String>, span: impl Into<Option<Span>>) -> Diagnostic {
+        Diagnostic::new(Severity::Emerg, message, span)
+    }
+
+    /// A message of severity `warn`.
+    pub fn warning(message: impl Into<String>, span: impl Into<Option<Span>>) -> Diagnostic {
+        Diagnostic::new(Severity::Warn, message, span)
+    }
+
+    /// A message of any severity, named after the line where its span starts.
+    pub fn new(
+        severity: Severity,
+        message: impl Into<String>,
+        span: impl Into<Option<Span>>,
+    ) -> Diagnostic {
+        Diagnostic {
+            severity,
+            message: message.into(),
+            span: span.into(),
+            place: Place::Span,
+            notes: Vec::new(),
+        }
+    }
+
+    /// With one more line of our own.
+    pub fn note(mut self, note: impl Into<String>) -> Diagnostic {
+        self.notes.push(note.into());
+        self
+    }
+
+    /// With another place for the first line.
+    pub fn place(mut self, place: Place) -> Diagnostic {
+        self.place = place;
+        self
+    }
+}
+
+/// The message as text, each line ended by a line feed. `program` is what nginx calls itself: `weir`.
+///
+/// ```text
+/// weir: [emerg] unknown directive "rooot" in /etc/nginx/nginx.conf:3
+///   |
+/// 3 |     rooot /var/www;
+///   |     ^^^^^
+///   = did you mean "root"?
+/// ```
+pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, program: &str, colour: bool) -> String {
+    let styles = Styles::new(colour, diagnostic.severity);
+    let mut out = String::new();
+    let severity = diagnostic.severity.name();
+    let message = &diagnostic.message;
+    let place = said_place(diagnostic, sources);
+    let Styles {
+        bold,
+        severity: tint,
+        ..
+    } = styles;
+    let _ = writeln!(
+        out,
+        "{bold}{program}: {bold:#}{tint}[{severity}]{tint:#}{bold} {message}{place}{bold:#}"
+    );
+    let mut gutter = 1;
+    if let Some(excerpt) = diagnostic.span.and_then(|span| Excerpt::of(span, sources)) {
+        gutter = excerpt.number.len();
+        excerpt.write(&mut out, &place, &styles);
+    }
+    for note in &diagnostic.notes {
+        write_note(&mut out, note, gutter, &styles);
+    }
+    out
+}
+
+/// The first line alone, without severity, as it goes into an error log: message and place.
+pub fn first_line(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+    format!("{}{}", diagnostic.message, said_place(diagnostic, sources))
+}
+
+/// ` in FILE:LINE` or ` in command line` or nothing.
+fn said_place(diagnostic: &Diagnostic, sources: &SourceMap) -> String {
+    let span = match diagnostic.place {
+        Place::Span => diagnostic.span,
+        Place::At(span) => Some(span),
+        Place::Unsaid => None,
+    };
+    match span {
+        Some(span) => sources
+            .place(span)
+            .map(|place| format!(" in {place}"))
+            .unwrap_or_default(),
+        None => String::new(),
+    }
+}
+
+/// A line of source with a caret.
+struct Excerpt {
+    /// `FILE:LINE`, or `command line`.
+    place: String,
+    number: String,
+    line: String,
+    /// Columns before the caret, and how many it covers.
+    indent: usize,
+    width: usize,
+}
+
+/// A line longer than this is cut around the caret, so that a minified value does not fill the screen.
+const MAX_LINE: usize = 160;
+/// How much of a cut line is shown before the caret.
+const BEFORE_CARET: usize = 40;
+/// Tabs are shown as this many spaces.
+const TAB: &str = "    ";
+
+impl Excerpt {
+    fn of(span: Span, sources: &SourceMap) -> Option<Excerpt> {
+        let place = sources.place(span)?;
+        let (line_number, _) = sources.line_column(span)?;
+        let (line, start) = sources.line(span)?;
+        let from = (span.start as usize).saturating_sub(start).min(line.len());
+        let to = (span.end as usize)
+            .saturating_sub(start)
+            .clamp(from, line.len());
+        let mut before = visible(&line[..from]);
+        let marked = visible(&line[from..to]);
+        let mut after = visible(&line[to..]);
+        if before.chars().count() + marked.chars().count() + after.chars().count() > MAX_LINE {
+            let skip = before.chars().count().saturating_sub(BEFORE_CARET);
+            if skip > 0 {
+                before = format!("…{}", before.chars().skip(skip).collect::<String>());
+            }
+            after = after.chars().take(BEFORE_CARET).chain(['…']).collect();
+        }
+        let marked: String = marked.chars().take(MAX_LINE).collect();
+        Some(Excerpt {
+            place,
+            number: line_number.to_string(),
+            indent: columns(&before),
+            width: columns(&marked).max(1),
+            line: format!("{before}{marked}{after}").trim_end().to_owned(),
+        })
+    }
+
+    fn write(&self, out: &mut String, said: &str, styles: &Styles) {
+        let Styles {
+            gutter, severity, ..
+        } = styles;
+        let Excerpt {
+            place,
+            number,
+            line,
+            indent,
+            width,
+        } = self;
+        let blank = " ".repeat(number.len());
+        // Say the place only when the first line has not.
+        if said.strip_prefix(" in ") != Some(place) {
+            let _ = writeln!(out, "{gutter}{blank}-->{gutter:#} {place}");
+        }
+        let _ = writeln!(out, "{gutter}{blank} |{gutter:#}");
+        let _ = writeln!(out, "{gutter}{number} |{gutter:#} {line}");
+        let (spaces, carets) = (" ".repeat(*indent), "^".repeat(*width));
+        let _ = writeln!(
+            out,
+            "{gutter}{blank} |{gutter:#} {spaces}{severity}{carets}{severity:#}"
+        );
+    }
+}
+
+fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Styles) {
+    let gutter = styles.gutter;
+    let blank = " ".repeat(gutter_width);
+    for (i, line) in note.lines().enumerate() {
+        let sign = if i == 0 { '=' } else { ' ' };
+        let _ = writeln!(out, "{gutter}{blank} {sign}{gutter:#} {line}");
+    }
+}
+
+/// Text for a terminal: tabs widened, control characters replaced, what is not UTF-8 marked.
+fn visible(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let mut out = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '\t' => out.push_str(TAB),
+            char if char.is_control() => out.push('\u{fffd}'),
+            char => out.push(char),
+        }
+    }
+    out
+}
+
+/// How many columns a text takes on a terminal.
+fn columns(text: &str) -> usize {
+    text.chars().map(char_width).sum()
+}
+
+/// Columns of one character: combining marks take none, East Asian wide ones and emoji two. Ranges rather than
+/// a table of Unicode: a caret that is one column off in rare scripts is not worth a dependency.
+fn char_width(char: char) -> usize {
+    match u32::from(char) {
+        0x300..=0x36f | 0x200b..=0x200f | 0x20d0..=0x20ff | 0xfe00..=0xfe0f => 0,
+        0x1100..=0x115f | 0x2e80..=0xa4cf | 0xac00..=0xd7a3 | 0xf900..=0xfaff => 2,
+        0xfe30..=0xfe6f
+        | 0xff00..=0xff60
+        | 0xffe0..=0xffe6
+        | 0x1f300..=0x1faff
+        | 0x20000..=0x3fffd => 2,
+        _ => 1,
+    }
+}
+
+struct Styles {
+    bold: Style,
+    severity: Style,
+    gutter: Style,
+}
+
+impl Styles {
+    fn new(colour: bool, severity: Severity) -> Styles {
+        if !colour {
+            return Styles {
+                bold: Style::new(),
+                severity: Style::new(),
+                gutter: Style::new(),
+            };
+        }
+        let tint = match severity {
+            Severity::Warn => AnsiColor::Yellow,
+            Severity::Notice => AnsiColor::Cyan,
+            Severity::Emerg | Severity::Alert | Severity::Crit | Severity::Error => AnsiColor::Red,
+        };
+        Styles {
+            bold: Style::new().bold(),
+            severity: tint.on_default().bold(),
+            gutter: AnsiColor::Blue.on_default().bold(),
+        }
+    }
+}

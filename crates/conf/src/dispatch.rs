@@ -1,0 +1,252 @@
+//! Applies the nodes of a block to its structs.
+//!
+//! The order in a block: defaults (outermost blocks only), then every row in file order but those that open
+//! an inheriting block, then the finish functions in table order, then those blocks in file order. So a block
+//! inherits everything of the block around it, whatever the order in the file.
+//!
+//! An error in one directive does not stop the others.
+
+use base::{BString, ByteSlice, FileId, Span};
+
+use crate::confs::{Confs, RowId};
+use crate::describe::nearest;
+use crate::diagnostic::Diagnostic;
+use crate::known;
+use crate::level::Level;
+use crate::lexer::Lexer;
+use crate::line::Line;
+use crate::table::{Kind, RowInfo};
+use crate::tree::{Block, Node, Word};
+
+/// Applies `nodes`, the content of one block, to `confs`, the structs of that block. `parents` are those of the
+/// block around it, if it inherits from one. Messages go to `level.build`.
+pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {
+    if std::mem::take(&mut confs.needs_defaults) {
+        apply_defaults(nodes, confs, level);
+    }
+    let mut deferred = Vec::new();
+    for (index, node) in nodes.iter().enumerate() {
+        let Some(id) = find(node, confs, level) else {
+            continue;
+        };
+        let info = confs.index().info(id);
+        if let Err(error) = check_form(node, &info) {
+            level.report(error);
+            continue;
+        }
+        let repeated = remember(id, &info, node, level);
+        if info.kind == Kind::Deferred {
+            deferred.push((index, id, repeated));
+            continue;
+        }
+        let table = confs.index().table(id);
+        let Some(conf) = confs.slot(id.group, id.table) else {
+            continue;
+        };
+        let result = table.apply(
+            id.row,
+            conf,
+            &mut Line {
+                node,
+                level,
+                index,
+                repeated,
+            },
+        );
+        report_failure(result, node, &info, level);
+    }
+    finish(confs, parents, level);
+    for (index, id, repeated) in deferred {
+        let (node, index_of_rows) = (&nodes[index], confs.index());
+        let mut line = Line {
+            node,
+            level,
+            index,
+            repeated,
+        };
+        let result = index_of_rows
+            .table(id)
+            .apply_deferred(id.row, &mut line, confs);
+        report_failure(result, node, &index_of_rows.info(id), level);
+    }
+}
+
+/// Runs the defaults of all rows through their setters, those left out that the block sets itself: a default
+/// that opens a file must not do so when another file is named.
+fn apply_defaults(nodes: &[Node], confs: &mut Confs, level: &mut Level) {
+    let index = confs.index();
+    let named: std::collections::HashSet<&[u8]> =
+        nodes.iter().map(|node| &node.name.text[..]).collect();
+    for id in index.rows() {
+        let info = index.info(id);
+        let Some(default) = info
+            .default
+            .filter(|_| !named.contains(info.name.as_bytes()))
+        else {
+            continue;
+        };
+        let node = default_node(info.name, default);
+        let Some(conf) = confs.slot(id.group, id.table) else {
+            continue;
+        };
+        let mut line = Line {
+            node: &node,
+            level,
+            index: 0,
+            repeated: None,
+        };
+        if let Err(error) = index.table(id).apply(id.row, conf, &mut line) {
+            level.report(error.note(format!("in the default of \"{}\": {default}", info.name)));
+        }
+    }
+}
+
+/// The words of a default, read as the user's would be, at no place.
+fn default_node(name: &str, default: &str) -> Node {
+    let text = format!("{name} {default};");
+    let mut errors = Vec::new();
+    let mut words = Lexer::new(text.as_bytes(), FileId::NONE, true)
+        .statement(&mut errors)
+        .words;
+    for word in &mut words {
+        word.span = Span::NONE;
+    }
+    let nameless = Word {
+        text: BString::from(name),
+        span: Span::NONE,
+        quoted: false,
+    };
+    let args = words.split_off(words.len().min(1));
+    let name = words.pop().unwrap_or(nameless);
+    Node {
+        name,
+        args,
+        block: Block::None,
+        head: Span::NONE,
+        span: Span::NONE,
+    }
+}
+
+/// The row for a node, or a message about its absence.
+fn find(node: &Node, confs: &Confs, level: &mut Level) -> Option<RowId> {
+    let name = node.name.text.to_str().unwrap_or_default();
+    let found = confs.find(name, level.context);
+    if found.is_none() {
+        let error = not_found(node, confs, level);
+        level.report(error);
+    }
+    found
+}
+
+fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
+    let name = node.name.text.to_str_lossy();
+    let rows = all_rows(confs, level);
+    let places: Vec<RowInfo> = rows
+        .iter()
+        .filter(|row| row.name == name)
+        .copied()
+        .collect();
+    let at_name = |message: String| Diagnostic {
+        span: Some(node.name.span),
+        ..node.error(message)
+    };
+    if let Some(first) = places.first() {
+        let contexts = places
+            .iter()
+            .fold(first.contexts, |all, row| all.or(row.contexts));
+        let error = at_name(format!("\"{name}\" directive is not allowed here"));
+        return error.note(format!("it may stand in: {}", contexts.text()));
+    }
+    let error = at_name(format!("unknown directive \"{name}\""));
+    if let Some(known) = known::find(&name) {
+        let error = error.note("known to nginx 1.31, not yet in Weir");
+        return error.note(format!("syntax: {}", known.syntax_line()));
+    }
+    // First what may stand here, then anything of ours, then anything of nginx's.
+    let here = rows
+        .iter()
+        .filter(|row| row.contexts.contains(level.context))
+        .map(|row| row.name);
+    let near = nearest(&name, here).or_else(|| nearest(&name, rows.iter().map(|row| row.name)));
+    let near = near.or_else(|| nearest(&name, known::all().map(|known| known.name)));
+    match near {
+        Some(near) => error.note(format!("did you mean \"{near}\"?")),
+        None => error,
+    }
+}
+
+fn all_rows(confs: &Confs, level: &Level) -> Vec<RowInfo> {
+    let index = confs.index();
+    let tables = index.tables().chain(level.build.tables.iter().copied());
+    tables
+        .flat_map(|table| (0..table.len()).map(move |row| table.info(row)))
+        .collect()
+}
+
+/// Braces and the number of words, in nginx's order.
+fn check_form(node: &Node, info: &RowInfo) -> Result<(), Diagnostic> {
+    let name = info.name;
+    let has_braces = !matches!(node.block, Block::None);
+    let message = if has_braces && !info.kind.has_braces() {
+        format!("directive \"{name}\" is not terminated by \";\"")
+    } else if !has_braces && info.kind.has_braces() {
+        format!("directive \"{name}\" has no opening \"{{\"")
+    } else if !info.arity.accepts(node.args.len()) {
+        format!("invalid number of arguments in \"{name}\" directive")
+    } else {
+        return Ok(());
+    };
+    Err(node.error(message).note(syntax_note(info)))
+}
+
+fn syntax_note(info: &RowInfo) -> String {
+    format!("syntax: {}", crate::describe::syntax_line(info))
+}
+
+/// Remembers that a row was used here; gives the place of its first use if this is another one.
+fn remember(id: RowId, info: &RowInfo, node: &Node, level: &mut Level) -> Option<Span> {
+    level.seen_names.entry(info.name).or_insert(node.head);
+    match level.seen.entry(id) {
+        std::collections::hash_map::Entry::Occupied(first) => Some(*first.get()),
+        std::collections::hash_map::Entry::Vacant(vacant) => {
+            vacant.insert(node.head);
+            None
+        }
+    }
+}
+
+fn report_failure(result: Result<(), Diagnostic>, node: &Node, info: &RowInfo, level: &mut Level) {
+    let Err(mut error) = result else {
+        return;
+    };
+    // An error inside the braces is about another line, for which this syntax is no help.
+    let about_head = error
+        .span
+        .is_some_and(|span| span.file == node.head.file && span.end <= node.head.end);
+    if about_head && error.notes.is_empty() {
+        error = error.note(syntax_note(info));
+    }
+    level.report(error);
+}
+
+fn finish(confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {
+    let index = confs.index();
+    for group in 0..confs.group_count() {
+        for table in 0..index.group_len(group) {
+            let parent = parents
+                .and_then(|parents| parents.group(group).get(table))
+                .map(|conf| &**conf);
+            let id = RowId {
+                group,
+                table,
+                row: 0,
+            };
+            let Some(conf) = confs.slot(group, table) else {
+                continue;
+            };
+            if let Err(error) = index.table(id).finish(conf, parent, level) {
+                level.report(error);
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! A text with variables: `$scheme://$host${uri}`.
+//!
+//! It is read once, when the configuration is built, and evaluated for each request by appending into a buffer
+//! of the caller. Evaluating allocates nothing by itself, and most expressions are constant.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use base::{BStr, BString, ByteSlice, Span};
+
+use crate::diagnostic::Diagnostic;
+use crate::variable::{Names, Scope, VarId};
+
+/// A text with variables. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub struct Expression {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    source: BString,
+    /// In order; neighbouring texts are one part. A constant has one text or nothing.
+    parts: Vec<Compiled>,
+}
+
+#[derive(Clone, Debug)]
+enum Compiled {
+    /// A range of the source.
+    Text(Range<usize>),
+    Variable(VarId),
+    Capture(u8),
+}
+
+/// A part of an expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// Text as it is.
+    Text(&'a BStr),
+    /// The value of a variable.
+    Variable(VarId),
+    /// Group 1 to 9 of the latest regular expression.
+    Capture(usize),
+}
+
+impl Expression {
+    /// Reads a text: `$name`, `${name}` and `$1` to `$9` stand for values. There is no way to write a `$` that
+    /// means itself, as in nginx. `span` is the place of the text.
+    pub fn parse(text: &[u8], span: Span, names: &mut dyn Names) -> Result<Expression, Diagnostic> {
+        let mut parts = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            if text[at] == b'$' {
+                let (part, end) = reference(text, at, span, names)?;
+                parts.push(part);
+                at = end;
+            } else {
+                let end = text[at..]
+                    .find_byte(b'$')
+                    .map_or(text.len(), |found| at + found);
+                parts.push(Compiled::Text(at..end));
+                at = end;
+            }
+        }
+        Ok(Expression {
+            shared: Arc::new(Shared {
+                source: text.into(),
+                parts,
+            }),
+        })
+    }
+
+    /// A text in which `$` means itself.
+    pub fn literal(text: &[u8]) -> Expression {
+        let parts = if text.is_empty() {
+            Vec::new()
+        } else {
+            vec![Compiled::Text(0..text.len())]
+        };
+        Expression {
+            shared: Arc::new(Shared {
+                source: text.into(),
+                parts,
+            }),
+        }
+    }
+
+    /// Whether a text has something to replace, so that it is worth reading as an expression.
+    pub fn has_variables(text: &[u8]) -> bool {
+        text.contains(&b'$')
+    }
+
+    /// Appends the value. A variable without a value adds nothing.
+    pub fn eval<S: Scope + ?Sized>(&self, scope: &mut S, out: &mut Vec<u8>) {
+        for part in &self.shared.parts {
+            match part {
+                Compiled::Text(range) => out.extend_from_slice(&self.shared.source[range.clone()]),
+                Compiled::Variable(id) => {
+                    scope.variable(*id, out);
+                }
+                Compiled::Capture(n) => {
+                    scope.capture(usize::from(*n), out);
+                }
+            }
+        }
+    }
+
+    /// The value in a buffer of its own.
+    pub fn to_bytes<S: Scope + ?Sized>(&self, scope: &mut S) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.eval(scope, &mut out);
+        out
+    }
+
+    /// The value, if it needs no request.
+    pub fn constant(&self) -> Option<&BStr> {
+        match &self.shared.parts[..] {
+            [] | [Compiled::Text(_)] => Some(self.shared.source.as_bstr()),
+            _ => None,
+        }
+    }
+
+    /// Whether the value is always empty.
+    pub fn is_empty(&self) -> bool {
+        self.shared.parts.is_empty()
+    }
+
+    /// The text that was read.
+    pub fn source(&self) -> &BStr {
+        self.shared.source.as_bstr()
+    }
+
+    /// The parts in order.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        self.shared.parts.iter().map(|part| match part {
+            Compiled::Text(range) => Part::Text(self.shared.source[range.clone()].as_bstr()),
+            Compiled::Variable(id) => Part::Variable(*id),
+            Compiled::Capture(n) => Part::Capture(usize::from(*n)),
+        })
+    }
+
+    /// If it is one variable and nothing else: which.
+    pub fn single_variable(&self) -> Option<VarId> {
+        match self.shared.parts[..] {
+            [Compiled::Variable(id)] => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Whether it uses a group of a regular expression.
+    pub fn has_captures(&self) -> bool {
+        self.shared
+            .parts
+            .iter()
+            .any(|part| matches!(part, Compiled::Capture(_)))
+    }
+}
+
+/// Reads what starts with the `$` at `start`; gives the part and the place after it.
+fn reference(
+    text: &[u8],
+    start: usize,
+    span: Span,
+    names: &mut dyn Names,
+) -> Result<(Compiled, usize), Diagnostic> {
+    let after_dollar = start + 1;
+    if let Some(digit @ b'1'..=b'9') = text.get(after_dollar) {
+        return Ok((Compiled::Capture(digit - b'0'), after_dollar + 1));
+    }
+    let braced = text.get(after_dollar) == Some(&b'{');
+    let name_start = after_dollar + usize::from(braced);
+    let rest = text.get(name_start..).unwrap_or_default();
+    let length = rest
+        .iter()
+        .take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_')
+        .count();
+    let (name, name_end) = (&rest[..length], name_start + length);
+    let closed = braced && text.get(name_end) == Some(&b'}');
+    let place = |end: usize| part_span(text, span, start, end);
+    if braced && !closed && !rest.is_empty() {
+        let message = format!(
+            "the closing bracket in \"{}\" variable is missing",
+            name.as_bstr()
+        );
+        return Err(Diagnostic::error(message, place(name_end)));
+    }
+    let end = name_end + usize::from(closed);
+    if name.is_empty() {
+        return Err(Diagnostic::error("invalid variable name", place(end)));
+    }
+    Ok((Compiled::Variable(names.id(name, Some(place(end)))), end))
+}
+
+/// The place of `start..end` of a text that stands at `span`. With escapes in the source the offsets do not
+/// agree; then it is the place of the whole text.
+fn part_span(text: &[u8], span: Span, start: usize, end: usize) -> Span {
+    if span.len() != text.len() {
+        return span;
+    }
+    Span::new(
+        span.file,
+        span.start + start as u32,
+        span.start + end as u32,
+    )
+}

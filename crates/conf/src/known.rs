@@ -1,0 +1,82 @@
+//! The directives of nginx 1.31, whether Weir has them or not.
+//!
+//! The data file holds facts about nginx's command tables: name, module, contexts, syntax; one line per name and
+//! module. It tells a directive that is missing in Weir from one that does not exist, and it is what the
+//! compatibility table compares with.
+
+use std::sync::LazyLock;
+
+use crate::contexts::Contexts;
+
+/// One directive of nginx in one of its modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The name.
+    pub name: &'static str,
+    /// nginx's module, without `ngx_` and `_module`.
+    pub module: &'static str,
+    /// Where it may stand, separated by commas, in the words of [`crate::Contexts::names`].
+    pub contexts: &'static str,
+    /// What follows the name; several forms are separated by ` ;; `. May be empty.
+    pub syntax: &'static str,
+    /// Whether it has braces.
+    pub has_braces: bool,
+}
+
+impl Known {
+    /// The directive as it is written: `NAME SYNTAX;`, the first form only.
+    pub fn syntax_line(&self) -> String {
+        let form = self.syntax.split(" ;; ").next().unwrap_or_default();
+        let space = if form.is_empty() { "" } else { " " };
+        let end = match (self.has_braces, form.ends_with('}')) {
+            (true, true) => "",
+            (true, false) => " { ... }",
+            (false, _) => ";",
+        };
+        format!("{}{space}{form}{end}", self.name)
+    }
+}
+
+impl Known {
+    /// Where it may stand.
+    pub fn places(&self) -> Contexts {
+        let named = |name| {
+            if name == "any" {
+                Contexts::ANY
+            } else {
+                Contexts::named(name).unwrap_or(Contexts::NONE)
+            }
+        };
+        self.contexts
+            .split(',')
+            .fold(Contexts::NONE, |all, name| all.or(named(name)))
+    }
+}
+
+/// Sorted by name, then module.
+static KNOWN: LazyLock<Vec<Known>> =
+    LazyLock::new(|| include_str!("known.tsv").lines().filter_map(row).collect());
+
+fn row(line: &'static str) -> Option<Known> {
+    let mut fields = line.split('\t');
+    let (name, module, contexts) = (fields.next()?, fields.next()?, fields.next()?);
+    let has_braces = fields.next()? == "{";
+    Some(Known {
+        name,
+        module,
+        contexts,
+        has_braces,
+        syntax: fields.next().unwrap_or_default(),
+    })
+}
+
+/// All of them, sorted by name.
+pub fn all() -> impl Iterator<Item = &'static Known> {
+    KNOWN.iter()
+}
+
+/// The first entry of a name.
+pub fn find(name: &str) -> Option<&'static Known> {
+    let at = KNOWN.partition_point(|known| known.name < name);
+    KNOWN.get(at).filter(|known| known.name == name)
+}

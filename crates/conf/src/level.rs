@@ -1,0 +1,201 @@
+//! What the setters of a block can reach besides their own struct: the build as a whole, the names of
+//! variables, the engine that owns the block.
+
+use std::any::{Any, TypeId};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use base::Span;
+
+use crate::confs::RowId;
+use crate::contexts::Contexts;
+use crate::diagnostic::{Diagnostic, render};
+use crate::source::Files;
+use crate::table::Rows;
+use crate::tree::SourceMap;
+use crate::variable::{Names, Registry};
+
+/// One build of a configuration, from tree to structs.
+pub struct Build {
+    /// The directory that most relative paths count from.
+    pub prefix: PathBuf,
+    /// The directory of the configuration file, from which included files, certificates and password files count.
+    pub conf_prefix: PathBuf,
+    /// Where files are read from. Anything that belongs to configuration must be read through this.
+    pub files: Box<dyn Files>,
+    /// The texts that spans point into.
+    pub sources: SourceMap,
+    /// Registries that several modules use: zones, log formats, caches.
+    pub shared: TypeMap,
+    /// Every message so far.
+    pub diagnostics: Vec<Diagnostic>,
+    /// What the program calls itself in messages: `weir` or `nginx`.
+    pub program: String,
+    /// Every table in the program, for suggestions and for telling "not allowed here" from "unknown".
+    pub tables: Vec<&'static dyn Rows>,
+}
+
+impl Build {
+    /// A build that has done nothing yet; it calls itself `weir`.
+    pub fn new(
+        prefix: PathBuf,
+        conf_prefix: PathBuf,
+        files: Box<dyn Files>,
+        sources: SourceMap,
+    ) -> Build {
+        Build {
+            prefix,
+            conf_prefix,
+            files,
+            sources,
+            shared: TypeMap::default(),
+            diagnostics: Vec::new(),
+            program: "weir".to_owned(),
+            tables: Vec::new(),
+        }
+    }
+
+    /// Records a message.
+    pub fn report(&mut self, diagnostic: Diagnostic) {
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Records the message of a failure, if it is one.
+    pub fn collect(&mut self, result: Result<(), Diagnostic>) {
+        if let Err(diagnostic) = result {
+            self.report(diagnostic);
+        }
+    }
+
+    /// Whether a message so far forbids using the configuration.
+    pub fn has_errors(&self) -> bool {
+        self.diagnostics
+            .iter()
+            .any(|diagnostic| diagnostic.severity.is_fatal())
+    }
+
+    /// Every message as text, in the order of places.
+    pub fn render(&mut self, colour: bool) -> String {
+        self.sources.sort(&mut self.diagnostics);
+        let messages = self.diagnostics.iter();
+        messages
+            .map(|message| render(message, &self.sources, &self.program, colour))
+            .collect()
+    }
+
+    /// A path of the configuration; a relative one counts from the prefix.
+    pub fn in_prefix(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.prefix.join(path)
+    }
+
+    /// A path of the configuration; a relative one counts from the directory of the configuration file.
+    pub fn in_conf_prefix(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.conf_prefix.join(path)
+    }
+}
+
+/// One value of each type.
+#[derive(Default)]
+pub struct TypeMap {
+    values: HashMap<TypeId, Box<dyn Any>>,
+}
+
+impl TypeMap {
+    /// The value of type `T`, made by `Default` at first use.
+    pub fn get_or_default<T: Default + Any>(&mut self) -> &mut T {
+        let value = self
+            .values
+            .entry(TypeId::of::<T>())
+            .or_insert_with(|| Box::new(T::default()));
+        value
+            .downcast_mut()
+            .expect("the value under a type's id is of that type")
+    }
+
+    /// The value of type `T`, if there is one.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.values.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+
+    /// Puts a value in, in place of the former one.
+    pub fn insert<T: Any>(&mut self, value: T) {
+        self.values.insert(TypeId::of::<T>(), Box::new(value));
+    }
+
+    /// Takes the value of type `T` out: what an engine does when the build is complete.
+    pub fn take<T: Any>(&mut self) -> Option<T> {
+        self.values
+            .remove(&TypeId::of::<T>())?
+            .downcast()
+            .ok()
+            .map(|value| *value)
+    }
+}
+
+/// One block while it is being applied.
+pub struct Level<'b> {
+    /// The build.
+    pub build: &'b mut Build,
+    /// The names of variables where this block stands.
+    pub names: &'b mut (dyn Names + 'static),
+    /// What the engine keeps while it builds; only the engine's own rows know its type.
+    pub engine: &'b mut (dyn Any + 'static),
+    /// What kind of block this is.
+    pub context: Contexts,
+    /// The rows used in this block, with the first place of each.
+    pub(crate) seen: HashMap<RowId, Span>,
+    pub(crate) seen_names: HashMap<&'static str, Span>,
+}
+
+impl<'b> Level<'b> {
+    /// The level of an outermost block.
+    pub fn new(
+        build: &'b mut Build,
+        names: &'b mut (dyn Names + 'static),
+        engine: &'b mut (dyn Any + 'static),
+        context: Contexts,
+    ) -> Level<'b> {
+        Level {
+            build,
+            names,
+            engine,
+            context,
+            seen: HashMap::new(),
+            seen_names: HashMap::new(),
+        }
+    }
+
+    /// The level of a block inside this one, under the same engine.
+    pub fn inner(&mut self, context: Contexts) -> Level<'_> {
+        Level::new(self.build, self.names, self.engine, context)
+    }
+
+    /// What the engine keeps while it builds. Panics if the engine keeps something of another type: a row was
+    /// listed under an engine it was not written for.
+    pub fn engine<T: Any>(&mut self) -> &mut T {
+        self.engine
+            .downcast_mut()
+            .expect("a row stands under the engine it was written for")
+    }
+
+    /// The registry of variables of requests of type `R`; `None` if variables are for another kind here.
+    pub fn registry<R: 'static>(&mut self) -> Option<&mut Registry<R>> {
+        (self.names as &mut dyn Any).downcast_mut()
+    }
+
+    /// The registry that modules share under type `T`, made by `Default` at first use.
+    pub fn shared<T: Default + Any>(&mut self) -> &mut T {
+        self.build.shared.get_or_default()
+    }
+
+    /// Where a directive of this name stood first in this block; `None` if it did not, so that its value is
+    /// inherited or the default.
+    pub fn seen(&self, name: &str) -> Option<Span> {
+        self.seen_names.get(name).copied()
+    }
+
+    /// Records a message.
+    pub fn report(&mut self, diagnostic: Diagnostic) {
+        self.build.report(diagnostic);
+    }
+}

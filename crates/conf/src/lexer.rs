@@ -1,0 +1,306 @@
+//! Text to words and their ends, by nginx's rules.
+//!
+//! A word is bare or in quotes. In both, a backslash keeps the next character from ending the word; only
+//! `\"`, `\'`, `\\`, `\t`, `\r` and `\n` are replaced, any other backslash stays. A brace right after `$` is
+//! part of a bare word, so that `${name}` needs no quotes. A comment starts where a word could start. After a
+//! closing quote must come a space, `;`, `{` or `)`, and that `)` starts a word of its own: `if ($a = "b")`.
+
+use base::{BString, FileId, Span};
+
+use crate::diagnostic::{Diagnostic, Place};
+use crate::tree::Word;
+
+/// Bytes of one word in a file. nginx's bound, kept because it turns a forgotten quote into an error at the
+/// place of the quote instead of one at the end of the file.
+pub(crate) const MAX_WORD: usize = 4096;
+
+/// Words up to the sign that ends them.
+pub(crate) struct Statement {
+    pub(crate) words: Vec<Word>,
+    pub(crate) end: End,
+    /// From the first word to the sign, which is its last byte.
+    pub(crate) span: Span,
+}
+
+/// What ended a statement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Semicolon,
+    Open,
+    Close,
+    File,
+}
+
+pub(crate) struct Lexer<'t> {
+    text: &'t [u8],
+    at: usize,
+    file: FileId,
+    /// Text of `-g`: other words at its end, and no bound on words.
+    globals: bool,
+    /// An error after which the rest of the text cannot be understood.
+    gave_up: bool,
+}
+
+impl<'t> Lexer<'t> {
+    pub(crate) fn new(text: &'t [u8], file: FileId, globals: bool) -> Lexer<'t> {
+        Lexer {
+            text,
+            at: 0,
+            file,
+            globals,
+            gave_up: false,
+        }
+    }
+
+    /// The text not yet read.
+    pub(crate) fn rest(&self) -> &'t [u8] {
+        &self.text[self.at..]
+    }
+
+    pub(crate) fn position(&self) -> u32 {
+        self.at as u32
+    }
+
+    pub(crate) fn skip(&mut self, bytes: usize) {
+        self.at = (self.at + bytes).min(self.text.len());
+    }
+
+    /// Reads no further; the reason has been recorded.
+    pub(crate) fn give_up(&mut self) {
+        self.at = self.text.len();
+        self.gave_up = true;
+    }
+
+    /// Whether the text ended because of an error that has been recorded.
+    pub(crate) fn gave_up(&self) -> bool {
+        self.gave_up
+    }
+
+    /// The next statement. Errors are recorded and read past: what follows is still worth reading.
+    pub(crate) fn statement(&mut self, errors: &mut Vec<Diagnostic>) -> Statement {
+        let mut words: Vec<Word> = Vec::new();
+        loop {
+            self.skip_space();
+            let start = self.at;
+            let sign = self.span(start, start + 1);
+            let Some(&byte) = self.text.get(start) else {
+                return self.end_of_text(words, errors);
+            };
+            let end = match byte {
+                b';' => End::Semicolon,
+                b'{' => End::Open,
+                b'}' => End::Close,
+                _ => {
+                    if let Some(word) = self.word(byte, errors) {
+                        words.push(word);
+                    }
+                    continue;
+                }
+            };
+            let head = words
+                .first()
+                .map_or(sign, |first| self.head(first).to(sign));
+            match (end, words.is_empty()) {
+                // A missing ";" before "}": the directive is taken, the brace is read again as the block's end.
+                (End::Close, false) => {
+                    errors.push(unexpected('}', sign));
+                    return Statement {
+                        words,
+                        end: End::Semicolon,
+                        span: head,
+                    };
+                }
+                (End::Semicolon, true) => {
+                    errors.push(unexpected(';', sign));
+                    self.at += 1;
+                }
+                (End::Open, true) => {
+                    errors.push(unexpected('{', sign));
+                    self.at += 1;
+                    return Statement {
+                        words,
+                        end,
+                        span: sign,
+                    };
+                }
+                _ => {
+                    self.at += 1;
+                    return Statement {
+                        words,
+                        end,
+                        span: head,
+                    };
+                }
+            }
+        }
+    }
+
+    /// A word's place including an opening quote, which is where its directive starts.
+    fn head(&self, first: &Word) -> Span {
+        Span {
+            start: first.span.start - u32::from(first.quoted),
+            ..first.span
+        }
+    }
+
+    fn end_of_text(&mut self, words: Vec<Word>, errors: &mut Vec<Diagnostic>) -> Statement {
+        let at = self.span(self.text.len(), self.text.len());
+        if let (Some(first), false) = (words.first(), self.gave_up) {
+            errors.push(self.unexpected_end(self.head(first).to(words[words.len() - 1].span)));
+            self.give_up();
+        }
+        Statement {
+            words: Vec::new(),
+            end: End::File,
+            span: at,
+        }
+    }
+
+    fn unexpected_end(&self, unfinished: Span) -> Diagnostic {
+        let message = if self.globals {
+            "unexpected end of parameter, expecting \";\""
+        } else {
+            "unexpected end of file, expecting \";\" or \"}\""
+        };
+        let at = self.span(self.text.len(), self.text.len());
+        Diagnostic::error(message, unfinished).place(Place::At(at))
+    }
+
+    fn span(&self, start: usize, end: usize) -> Span {
+        Span::new(self.file, start as u32, end as u32)
+    }
+
+    fn skip_space(&mut self) {
+        while let Some(&byte) = self.text.get(self.at) {
+            match byte {
+                b' ' | b'\t' | b'\r' | b'\n' => self.at += 1,
+                b'#' => {
+                    let rest = self.rest();
+                    self.at += rest
+                        .iter()
+                        .position(|&byte| byte == b'\n')
+                        .unwrap_or(rest.len());
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn word(&mut self, first: u8, errors: &mut Vec<Diagnostic>) -> Option<Word> {
+        let quoted = matches!(first, b'"' | b'\'');
+        let start = if quoted { self.at + 1 } else { self.at };
+        let end = if quoted {
+            self.end_of_quoted(start, first)
+        } else {
+            self.end_of_bare(start)
+        };
+        // nginx gives up when its buffer is full of one word, whatever follows.
+        let too_long = !self.globals && end.unwrap_or(self.text.len()) - start >= MAX_WORD;
+        if too_long && start + MAX_WORD < self.text.len() {
+            errors.push(self.too_long(start, quoted.then_some(first)));
+            self.give_up();
+            return None;
+        }
+        let Some(end) = end else {
+            errors.push(self.unexpected_end(self.span(self.at, (self.at + 1).max(start))));
+            self.give_up();
+            return None;
+        };
+        self.at = if quoted { end + 1 } else { end };
+        if quoted {
+            self.check_after_quote(errors);
+        }
+        Some(Word {
+            text: unescape(&self.text[start..end]),
+            span: self.span(start, end),
+            quoted,
+        })
+    }
+
+    /// The place of the closing quote.
+    fn end_of_quoted(&self, start: usize, quote: u8) -> Option<usize> {
+        let mut at = start;
+        loop {
+            match *self.text.get(at)? {
+                b'\\' => at += 2,
+                byte if byte == quote => return Some(at),
+                _ => at += 1,
+            }
+        }
+    }
+
+    /// The place of the byte that ends a bare word.
+    fn end_of_bare(&self, start: usize) -> Option<usize> {
+        let mut at = start;
+        let mut after_dollar = false;
+        loop {
+            match *self.text.get(at)? {
+                b'{' if after_dollar => at += 1,
+                b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' => return Some(at),
+                b'\\' => {
+                    after_dollar = false;
+                    at += 2;
+                }
+                byte => {
+                    after_dollar = byte == b'$';
+                    at += 1;
+                }
+            }
+        }
+    }
+
+    fn check_after_quote(&self, errors: &mut Vec<Diagnostic>) {
+        match self.text.get(self.at) {
+            None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => {}
+            Some(&byte) => {
+                let error = unexpected(char::from(byte), self.span(self.at, self.at + 1));
+                errors.push(
+                    error.note("after a closing quote there must be a space, \";\" or \"{\""),
+                );
+            }
+        }
+    }
+
+    fn too_long(&self, start: usize, quote: Option<u8>) -> Diagnostic {
+        match quote {
+            Some(quote) => Diagnostic::error(
+                format!(
+                    "too long parameter, probably missing terminating \"{}\" character",
+                    char::from(quote)
+                ),
+                self.span(start - 1, start),
+            ),
+            None => {
+                let shown = String::from_utf8_lossy(&self.text[start..start + 10]);
+                Diagnostic::error(
+                    format!("too long parameter \"{shown}...\" started"),
+                    self.span(start, start + 10),
+                )
+            }
+        }
+    }
+}
+
+fn unexpected(sign: char, span: Span) -> Diagnostic {
+    Diagnostic::error(format!("unexpected \"{sign}\""), span)
+}
+
+/// Replaces the six escapes; every other backslash stays.
+fn unescape(raw: &[u8]) -> BString {
+    let mut out = Vec::with_capacity(raw.len());
+    let mut bytes = raw.iter().copied().peekable();
+    while let Some(byte) = bytes.next() {
+        let replaced = match (byte, bytes.peek()) {
+            (b'\\', Some(&next @ (b'"' | b'\'' | b'\\'))) => Some(next),
+            (b'\\', Some(b't')) => Some(b'\t'),
+            (b'\\', Some(b'r')) => Some(b'\r'),
+            (b'\\', Some(b'n')) => Some(b'\n'),
+            _ => None,
+        };
+        if replaced.is_some() {
+            bytes.next();
+        }
+        out.push(replaced.unwrap_or(byte));
+    }
+    BString::from(out)
+}

@@ -1,0 +1,234 @@
+//! Regular expressions by PCRE2, as nginx's are: over bytes, compiled to machine code where that is possible.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, TryLockError};
+
+use base::{BStr, ByteSlice};
+use pcre2::bytes::{CaptureLocations, RegexBuilder};
+
+/// A compiled pattern. Cheap to clone; clones share the program.
+#[derive(Clone)]
+pub struct Regex {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    program: pcre2::bytes::Regex,
+    pattern: Vec<u8>,
+    /// Group number and name.
+    names: Vec<(usize, String)>,
+    /// Working memory for matching, reused. Loops that match the same pattern at the same instant make one
+    /// more; so the number is bounded by the number of threads.
+    spare: Mutex<Vec<CaptureLocations>>,
+}
+
+/// Memory for the machine code's stack. PCRE2's own 32 KB is not enough for long subjects with nested groups,
+/// and then a match fails with an error where it should succeed.
+const JIT_STACK: usize = 1 << 20;
+
+impl Regex {
+    /// Compiles a pattern. The error is a message in nginx's words.
+    pub fn new(pattern: &[u8], caseless: bool) -> Result<Regex, String> {
+        let mut builder = RegexBuilder::new();
+        builder
+            .caseless(caseless)
+            .jit_if_available(true)
+            .max_jit_stack_size(Some(JIT_STACK));
+        let program = builder
+            .build(&as_utf8(pattern))
+            .map_err(|error| compile_message(&error, pattern))?;
+        let names = program.capture_names().iter().enumerate();
+        let names = names
+            .filter_map(|(group, name)| Some((group, name.clone()?)))
+            .collect();
+        let spare = Mutex::new(Vec::new());
+        Ok(Regex {
+            shared: Arc::new(Shared {
+                program,
+                pattern: pattern.to_vec(),
+                names,
+                spare,
+            }),
+        })
+    }
+
+    /// Whether the subject matches; then `captures` holds what each group matched. A match that PCRE2 gives up
+    /// on (too much backtracking) counts as none; [`Regex::try_captures`] tells it.
+    pub fn captures(&self, subject: &[u8], captures: &mut Captures) -> bool {
+        self.try_captures(subject, captures).unwrap_or(false)
+    }
+
+    /// As [`Regex::captures`], with the failure as a message.
+    pub fn try_captures(&self, subject: &[u8], captures: &mut Captures) -> Result<bool, String> {
+        captures.clear();
+        let mut locations = self.take_spare();
+        let found = self.shared.program.captures_read(&mut locations, subject);
+        let result = match found {
+            Ok(Some(_)) => {
+                captures.fill(&locations);
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(error) => Err(match_message(&error, subject, self.pattern())),
+        };
+        self.put_spare(locations);
+        result
+    }
+
+    /// Whether the subject matches.
+    pub fn is_match(&self, subject: &[u8]) -> bool {
+        self.shared.program.is_match(subject).unwrap_or(false)
+    }
+
+    /// The pattern.
+    pub fn pattern(&self) -> &BStr {
+        self.shared.pattern.as_bstr()
+    }
+
+    /// The named groups: number and name.
+    pub fn names(&self) -> &[(usize, String)] {
+        &self.shared.names
+    }
+
+    /// How many groups there are, the whole match not counted.
+    pub fn group_count(&self) -> usize {
+        self.shared.program.captures_len() - 1
+    }
+
+    fn take_spare(&self) -> CaptureLocations {
+        let spare = match self.shared.spare.try_lock() {
+            Ok(mut spare) => spare.pop(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().pop(),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        spare.unwrap_or_else(|| self.shared.program.capture_locations())
+    }
+
+    fn put_spare(&self, locations: CaptureLocations) {
+        if let Ok(mut spare) = self.shared.spare.try_lock() {
+            spare.push(locations);
+        }
+    }
+}
+
+impl fmt::Debug for Regex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Regex({:?})", self.pattern())
+    }
+}
+
+/// What the groups of a pattern matched: places in the subject, group 0 being the whole match.
+///
+/// Ten groups fit without an allocation: `$1` to `$9` are all that an expression can name by number.
+#[derive(Clone, Debug, Default)]
+pub struct Captures {
+    len: usize,
+    first: [(u32, u32); INLINE],
+    more: Vec<(u32, u32)>,
+}
+
+const INLINE: usize = 10;
+/// The place of a group that took no part in the match.
+const UNSET: (u32, u32) = (u32::MAX, u32::MAX);
+
+impl Captures {
+    /// No groups.
+    pub const fn new() -> Captures {
+        Captures {
+            len: 0,
+            first: [UNSET; INLINE],
+            more: Vec::new(),
+        }
+    }
+
+    /// The place of group `n`, if it took part in the match.
+    pub fn get(&self, n: usize) -> Option<(usize, usize)> {
+        if n >= self.len {
+            return None;
+        }
+        let range = if n < INLINE {
+            self.first[n]
+        } else {
+            self.more[n - INLINE]
+        };
+        (range != UNSET).then_some((range.0 as usize, range.1 as usize))
+    }
+
+    /// The text of group `n` in the subject that was matched.
+    pub fn text<'s>(&self, n: usize, subject: &'s [u8]) -> Option<&'s [u8]> {
+        let (start, end) = self.get(n)?;
+        subject.get(start..end)
+    }
+
+    /// How many groups the pattern has, the whole match counted; 0 when nothing matched.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing matched.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.len = 0;
+        self.more.clear();
+    }
+
+    fn fill(&mut self, locations: &CaptureLocations) {
+        self.len = locations.len();
+        for n in 0..self.len {
+            let range = locations.get(n).and_then(|(start, end)| {
+                Some((u32::try_from(start).ok()?, u32::try_from(end).ok()?))
+            });
+            let range = range.unwrap_or(UNSET);
+            if n < INLINE {
+                self.first[n] = range;
+            } else {
+                self.more.push(range);
+            }
+        }
+    }
+}
+
+/// The pattern as the library's interface wants it. Bytes that are not UTF-8 become `\xHH`, which means the
+/// same to PCRE2; it is not in UTF mode and sees bytes.
+fn as_utf8(pattern: &[u8]) -> String {
+    let mut out = String::with_capacity(pattern.len());
+    for chunk in pattern.utf8_chunks() {
+        out.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            out.push_str(&format!("\\x{byte:02x}"));
+        }
+    }
+    out
+}
+
+fn compile_message(error: &pcre2::Error, pattern: &[u8]) -> String {
+    let shown = pattern.as_bstr();
+    let reason = reason(error);
+    match error.offset().and_then(|offset| pattern.get(offset..)) {
+        Some(rest) if !rest.is_empty() => {
+            format!(
+                "pcre2_compile() failed: {reason} in \"{shown}\" at \"{}\"",
+                rest.as_bstr()
+            )
+        }
+        _ => format!("pcre2_compile() failed: {reason} in \"{shown}\""),
+    }
+}
+
+/// PCRE2's own words, which the library puts after words of its own.
+fn reason(error: &pcre2::Error) -> String {
+    let text = error.to_string();
+    text.splitn(3, ": ").nth(2).unwrap_or(&text).to_owned()
+}
+
+fn match_message(error: &pcre2::Error, subject: &[u8], pattern: &BStr) -> String {
+    format!(
+        "pcre2_match() failed: {} on \"{}\" using \"{pattern}\"",
+        error.code(),
+        subject.as_bstr()
+    )
+}

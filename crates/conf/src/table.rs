@@ -1,0 +1,485 @@
+//! Directives as rows of a table: the only home of a directive's facts.
+//!
+//! ```
+//! use conf::*;
+//! # use weir_conf as conf;
+//! #[derive(Clone, Default)]
+//! struct Conf {
+//!     enable: bool,
+//!     level: i64,
+//!     types: Vec<BString>,
+//! }
+//!
+//! static DIRECTIVES: Table<Conf> = Table::new(&[
+//!     Directive {
+//!         name: "squeeze",
+//!         syntax: "on | off",
+//!         default: Some("off"),
+//!         contexts: HTTP_SERVER_LOCATION,
+//!         since: "0.1",
+//!         doc: "Whether responses are squeezed.",
+//!         set: Setter::Flag(|c| &mut c.enable),
+//!     },
+//!     Directive {
+//!         name: "squeeze_level",
+//!         syntax: "number",
+//!         default: Some("1"),
+//!         contexts: HTTP_SERVER_LOCATION,
+//!         since: "0.1",
+//!         doc: "How hard, from 1 to 9.",
+//!         set: Setter::Number(|c| &mut c.level, 1, 9),
+//!     },
+//!     Directive {
+//!         name: "squeeze_types",
+//!         syntax: "type ...",
+//!         default: None,
+//!         contexts: HTTP_SERVER_LOCATION,
+//!         since: "0.1",
+//!         doc: "What is squeezed.",
+//!         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
+//!             c.types.extend(line.args().iter().map(|word| word.text.clone()));
+//!             Ok(())
+//!         }),
+//!     },
+//! ]);
+//! ```
+//!
+//! What a row does not do: it never sees another module's struct, except a [`Setter::Deferred`] one, which
+//! opens a block and is given all structs of the block around it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::BString;
+
+use crate::confs::{AnyConf, Confs, downcast, downcast_mut};
+use crate::contexts::Contexts;
+use crate::diagnostic::Diagnostic;
+use crate::expression::Expression;
+use crate::level::Level;
+use crate::line::Line;
+
+/// One directive.
+pub struct Directive<C: 'static> {
+    /// The name as it is written.
+    pub name: &'static str,
+    /// What follows the name, without `;`: `on | off`, `number size`, `name { ... }`.
+    pub syntax: &'static str,
+    /// The text that would have the same effect as leaving the directive out; it goes through `set`.
+    /// `None` if no text has: then the struct's `Default` counts.
+    pub default: Option<&'static str>,
+    /// Where it may stand.
+    pub contexts: Contexts,
+    /// The version of Weir that brought it.
+    pub since: &'static str,
+    /// What it does, for the reference: Markdown, first sentence first.
+    pub doc: &'static str,
+    /// How the words change the struct.
+    pub set: Setter<C>,
+}
+
+/// How the words of a directive change the struct `C` of their block.
+///
+/// All but `Bits`, `Custom`, `Block` and `Deferred` are refused a second time in the same block
+/// (`"x" directive is duplicate`).
+pub enum Setter<C: 'static> {
+    /// `on` or `off`.
+    Flag(fn(&mut C) -> &mut bool),
+    /// A whole number within bounds, both included.
+    Number(fn(&mut C) -> &mut i64, i64, i64),
+    /// A size in bytes: `4096`, `8k`, `1m`.
+    Size(fn(&mut C) -> &mut u64),
+    /// A length or position in a file: a size, or `1g`.
+    Offset(fn(&mut C) -> &mut i64),
+    /// A number of buffers and the size of each: `8 4k`. Neither may be zero.
+    Buffers(fn(&mut C) -> &mut Buffers),
+    /// A time with millisecond precision: `60s`, `500ms`.
+    Millis(fn(&mut C) -> &mut Duration),
+    /// A time in whole seconds: `30d`, `1y`.
+    Seconds(fn(&mut C) -> &mut Duration),
+    /// A text.
+    Text(fn(&mut C) -> &mut BString),
+    /// A path, relative to the prefix.
+    Path(fn(&mut C) -> &mut PathBuf),
+    /// A text with variables.
+    Value(fn(&mut C) -> &mut Expression),
+    /// A text with variables, which may be missing.
+    OptionalValue(fn(&mut C) -> &mut Option<Expression>),
+    /// One of these words; the setter gets its position.
+    Word(&'static [&'static str], fn(&mut C, usize)),
+    /// Any of these words; word `i` sets bit `i`. The first in a block replaces what was inherited, more add.
+    Bits(&'static [&'static str], fn(&mut C) -> &mut u32),
+    /// Anything else.
+    Custom(
+        Arity,
+        Repeat<C>,
+        fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
+    ),
+    /// Has braces. The setter reads `line.node.block`: rows of data by [`Line::entries`], directives by
+    /// [`crate::dispatch`] with confs of its own. Runs in file order among the other rows.
+    Block(
+        Arity,
+        Repeat<C>,
+        fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
+    ),
+    /// Has braces with directives that inherit from this block (`server`, `location`, `if`). Runs after every
+    /// other row of the block and after [`Table::finish`], in file order; `line.index` tells where it stood.
+    /// It gets all structs of the block, from which it makes the child's: see [`Confs::child`].
+    Deferred(Arity, fn(&mut Line, &mut Confs) -> Result<(), Diagnostic>),
+    /// Accepted without effect; the text says why, for the reference.
+    Ignored(Arity, &'static str),
+}
+
+/// How many words may follow the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arity {
+    /// At least so many.
+    pub min: u8,
+    /// At most so many; 255 means any number.
+    pub max: u8,
+}
+
+impl Arity {
+    /// No word.
+    pub const NONE: Arity = Arity::exactly(0);
+    /// One word.
+    pub const ONE: Arity = Arity::exactly(1);
+    /// Any number of words, none too.
+    pub const ANY: Arity = Arity::at_least(0);
+
+    /// Exactly `n` words.
+    pub const fn exactly(n: u8) -> Arity {
+        Arity { min: n, max: n }
+    }
+
+    /// From `min` to `max` words, both included.
+    pub const fn between(min: u8, max: u8) -> Arity {
+        Arity { min, max }
+    }
+
+    /// `min` words or more.
+    pub const fn at_least(min: u8) -> Arity {
+        Arity { min, max: u8::MAX }
+    }
+
+    /// Whether so many words are right.
+    pub fn accepts(self, words: usize) -> bool {
+        words >= usize::from(self.min) && (self.max == u8::MAX || words <= usize::from(self.max))
+    }
+}
+
+/// What a second use in the same block means.
+pub enum Repeat<C: 'static> {
+    /// An error: `"x" directive is duplicate`.
+    Once,
+    /// One more, added to what was inherited.
+    Many,
+    /// One more, but the first in a block clears what was inherited by calling this (`add_header`, `index`).
+    Fresh(fn(&mut C)),
+}
+
+/// A number of buffers and the size of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Buffers {
+    /// How many.
+    pub count: u32,
+    /// Bytes of each.
+    pub size: u64,
+}
+
+/// Runs when the rows of a block have been applied: derives values, checks combinations. `parent` is the
+/// struct of the block around it, finished.
+pub type Finish<C> = fn(&mut C, parent: Option<&C>, &mut Level) -> Result<(), Diagnostic>;
+
+/// The directives of one module for one kind of block, and how its struct is inherited.
+///
+/// With `.finish(…)` or `.inherit(…)` after it, name the type: `Table::<Conf>::new(&[…]).finish(…)`, because a
+/// method call hides from the compiler which type the rows are for.
+pub struct Table<C: 'static> {
+    rows: &'static [Directive<C>],
+    finish: Option<Finish<C>>,
+    inherit: Option<fn(&C) -> C>,
+}
+
+impl<C: 'static> Table<C> {
+    /// A table of these rows.
+    pub const fn new(rows: &'static [Directive<C>]) -> Table<C> {
+        Table {
+            rows,
+            finish: None,
+            inherit: None,
+        }
+    }
+
+    /// With a function to run when a block's own rows have been applied, before its child blocks.
+    pub const fn finish(mut self, finish: Finish<C>) -> Table<C> {
+        self.finish = Some(finish);
+        self
+    }
+
+    /// With another way to make a child's struct than cloning the parent's: for what is not inherited.
+    pub const fn inherit(mut self, inherit: fn(&C) -> C) -> Table<C> {
+        self.inherit = Some(inherit);
+        self
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> &'static [Directive<C>] {
+        self.rows
+    }
+}
+
+/// What kind of setter a row has, without its functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `on` or `off`.
+    Flag,
+    /// A number within bounds.
+    Number(i64, i64),
+    /// A size.
+    Size,
+    /// A length or position in a file.
+    Offset,
+    /// A number and a size.
+    Buffers,
+    /// A time in milliseconds.
+    Millis,
+    /// A time in seconds.
+    Seconds,
+    /// A text.
+    Text,
+    /// A path.
+    Path,
+    /// A text with variables.
+    Value,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// Any of these words.
+    Bits(&'static [&'static str]),
+    /// A setter of its own.
+    Custom,
+    /// Braces, read by the module.
+    Block,
+    /// Braces, inheriting.
+    Deferred,
+    /// Without effect; why.
+    Ignored(&'static str),
+}
+
+impl Kind {
+    /// Whether the directive has braces.
+    pub fn has_braces(self) -> bool {
+        matches!(self, Kind::Block | Kind::Deferred)
+    }
+}
+
+/// A row as data.
+#[derive(Clone, Copy, Debug)]
+pub struct RowInfo {
+    /// See [`Directive::name`].
+    pub name: &'static str,
+    /// See [`Directive::syntax`].
+    pub syntax: &'static str,
+    /// See [`Directive::default`].
+    pub default: Option<&'static str>,
+    /// See [`Directive::contexts`].
+    pub contexts: Contexts,
+    /// See [`Directive::since`].
+    pub since: &'static str,
+    /// See [`Directive::doc`].
+    pub doc: &'static str,
+    /// How many words it takes.
+    pub arity: Arity,
+    /// What kind of setter it has.
+    pub kind: Kind,
+}
+
+/// A table whose struct's type is not known: what engines and the reference work with.
+pub trait Rows: Sync {
+    /// How many rows there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Row `row` as data.
+    fn info(&self, row: usize) -> RowInfo;
+
+    /// The struct of an outermost block, before defaults.
+    fn create(&self) -> Box<dyn AnyConf>;
+
+    /// The struct of a block inside the block of `parent`.
+    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf>;
+
+    /// Applies a line to the struct by row `row`. Arity, braces and context have been checked.
+    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic>;
+
+    /// Runs a deferred row.
+    fn apply_deferred(
+        &self,
+        row: usize,
+        line: &mut Line,
+        confs: &mut Confs,
+    ) -> Result<(), Diagnostic>;
+
+    /// Runs the table's finish function, if it has one.
+    fn finish(
+        &self,
+        conf: &mut dyn AnyConf,
+        parent: Option<&dyn AnyConf>,
+        level: &mut Level,
+    ) -> Result<(), Diagnostic>;
+}
+
+impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
+    fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn info(&self, row: usize) -> RowInfo {
+        let Directive {
+            name,
+            syntax,
+            default,
+            contexts,
+            since,
+            doc,
+            ref set,
+        } = self.rows[row];
+        RowInfo {
+            name,
+            syntax,
+            default,
+            contexts,
+            since,
+            doc,
+            arity: set.arity(),
+            kind: set.kind(),
+        }
+    }
+
+    fn create(&self) -> Box<dyn AnyConf> {
+        Box::new(C::default())
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
+        let parent = downcast::<C>(parent);
+        Box::new(
+            self.inherit
+                .map_or_else(|| parent.clone(), |inherit| inherit(parent)),
+        )
+    }
+
+    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+        self.rows[row].set.apply(downcast_mut::<C>(conf), line)
+    }
+
+    fn apply_deferred(
+        &self,
+        row: usize,
+        line: &mut Line,
+        confs: &mut Confs,
+    ) -> Result<(), Diagnostic> {
+        match self.rows[row].set {
+            Setter::Deferred(_, set) => set(line, confs),
+            _ => Ok(()),
+        }
+    }
+
+    fn finish(
+        &self,
+        conf: &mut dyn AnyConf,
+        parent: Option<&dyn AnyConf>,
+        level: &mut Level,
+    ) -> Result<(), Diagnostic> {
+        match self.finish {
+            Some(finish) => finish(downcast_mut::<C>(conf), parent.map(downcast::<C>), level),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<C> Setter<C> {
+    fn arity(&self) -> Arity {
+        match *self {
+            Setter::Bits(..) => Arity::at_least(1),
+            Setter::Buffers(_) => Arity::exactly(2),
+            Setter::Custom(arity, ..) | Setter::Block(arity, ..) => arity,
+            Setter::Deferred(arity, _) | Setter::Ignored(arity, _) => arity,
+            Setter::Flag(_) | Setter::Number(..) | Setter::Size(_) | Setter::Offset(_) => {
+                Arity::ONE
+            }
+            Setter::Millis(_) | Setter::Seconds(_) | Setter::Text(_) | Setter::Path(_) => {
+                Arity::ONE
+            }
+            Setter::Value(_) | Setter::OptionalValue(_) | Setter::Word(..) => Arity::ONE,
+        }
+    }
+
+    fn kind(&self) -> Kind {
+        match *self {
+            Setter::Flag(_) => Kind::Flag,
+            Setter::Number(_, min, max) => Kind::Number(min, max),
+            Setter::Size(_) => Kind::Size,
+            Setter::Offset(_) => Kind::Offset,
+            Setter::Buffers(_) => Kind::Buffers,
+            Setter::Millis(_) => Kind::Millis,
+            Setter::Seconds(_) => Kind::Seconds,
+            Setter::Text(_) => Kind::Text,
+            Setter::Path(_) => Kind::Path,
+            Setter::Value(_) | Setter::OptionalValue(_) => Kind::Value,
+            Setter::Word(words, _) => Kind::Word(words),
+            Setter::Bits(words, _) => Kind::Bits(words),
+            Setter::Custom(..) => Kind::Custom,
+            Setter::Block(..) => Kind::Block,
+            Setter::Deferred(..) => Kind::Deferred,
+            Setter::Ignored(_, why) => Kind::Ignored(why),
+        }
+    }
+
+    fn apply(&self, conf: &mut C, line: &mut Line) -> Result<(), Diagnostic> {
+        self.prepare(conf, line)?;
+        match *self {
+            Setter::Flag(field) => *field(conf) = line.flag(0)?,
+            Setter::Number(field, min, max) => *field(conf) = line.number(0, min, max)?,
+            Setter::Size(field) => *field(conf) = line.size(0)?,
+            Setter::Offset(field) => *field(conf) = line.offset(0)?,
+            Setter::Buffers(field) => *field(conf) = line.buffers()?,
+            Setter::Millis(field) => *field(conf) = line.millis(0)?,
+            Setter::Seconds(field) => *field(conf) = line.seconds(0)?,
+            Setter::Text(field) => *field(conf) = line.arg(0).text.clone(),
+            Setter::Path(field) => *field(conf) = line.prefix_path(line.arg(0)),
+            Setter::Value(field) => *field(conf) = line.expression(0)?,
+            Setter::OptionalValue(field) => *field(conf) = Some(line.expression(0)?),
+            Setter::Word(words, set) => set(conf, line.word(0, words)?),
+            Setter::Bits(words, field) => *field(conf) = line.bits(words, *field(conf))?,
+            Setter::Custom(_, _, set) | Setter::Block(_, _, set) => set(conf, line)?,
+            Setter::Deferred(..) | Setter::Ignored(..) => {}
+        }
+        Ok(())
+    }
+
+    /// Refuses a second use, or clears what was inherited, before the words are read.
+    fn prepare(&self, conf: &mut C, line: &Line) -> Result<(), Diagnostic> {
+        match self {
+            Setter::Custom(_, repeat, _) | Setter::Block(_, repeat, _) => match repeat {
+                Repeat::Once => line.refuse_repetition(),
+                Repeat::Fresh(clear) if !line.is_repeated() => {
+                    clear(conf);
+                    Ok(())
+                }
+                Repeat::Fresh(_) | Repeat::Many => Ok(()),
+            },
+            Setter::Bits(_, field) => {
+                if !line.is_repeated() {
+                    *field(conf) = 0;
+                }
+                Ok(())
+            }
+            Setter::Deferred(..) | Setter::Ignored(..) => Ok(()),
+            _ => line.refuse_repetition(),
+        }
+    }
+}

@@ -1,0 +1,560 @@
+//! A configuration as a tree of nodes, read from files with every `include` expanded.
+//!
+//! The tree knows words and braces, not directives: whether a name exists, where it may stand and what its
+//! words mean is decided later, by [`crate::dispatch`]. Every word keeps its place, so that every later
+//! message can show it.
+//!
+//! A syntax error does not end the reading: what can be understood of the rest is still read, so that one run
+//! shows every mistake.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use base::text::errno_text;
+use base::{BStr, BString, ByteSlice, FileId, Span};
+
+use crate::diagnostic::{Diagnostic, Place};
+use crate::glob;
+use crate::lexer::{End, Lexer};
+use crate::lua;
+use crate::source::Files;
+
+/// A configuration that was read.
+#[derive(Clone, Debug, Default)]
+pub struct Tree {
+    /// The nodes of the command line's `-g`, then those of the file.
+    pub nodes: Vec<Node>,
+    /// The texts that the spans point into.
+    pub sources: SourceMap,
+}
+
+/// One directive.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// Its name.
+    pub name: Word,
+    /// The words after the name.
+    pub args: Vec<Word>,
+    /// What stands between braces, if it has braces.
+    pub block: Block,
+    /// From the name to the `;` or `{`, which is the last byte. nginx names the line of that byte in messages.
+    pub head: Span,
+    /// From the name to the `;` or the closing `}`.
+    pub span: Span,
+}
+
+/// A word: bare or quoted, escapes resolved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Word {
+    /// The text, without quotes.
+    pub text: BString,
+    /// Its place; quotes are not part of it.
+    pub span: Span,
+    /// Whether it stood in quotes.
+    pub quoted: bool,
+}
+
+impl Word {
+    /// The text.
+    pub fn as_bstr(&self) -> &BStr {
+        self.text.as_bstr()
+    }
+
+    /// Whether the word is exactly this text.
+    pub fn is(&self, text: &str) -> bool {
+        self.text == text.as_bytes()
+    }
+}
+
+/// What a directive has between braces.
+#[derive(Clone, Debug)]
+pub enum Block {
+    /// It ended with `;`.
+    None,
+    /// Directives, or rows of data (`types`, `map`).
+    Nodes(Vec<Node>),
+    /// Text of another language (`content_by_lua_block`).
+    Raw(Word),
+}
+
+impl Block {
+    /// The nodes between the braces; none without braces.
+    pub fn nodes(&self) -> &[Node] {
+        match self {
+            Block::Nodes(nodes) => nodes,
+            Block::None | Block::Raw(_) => &[],
+        }
+    }
+}
+
+/// Blocks within blocks, the includes between them counted.
+pub const MAX_DEPTH: usize = 128;
+/// Files read for one configuration, repeated includes counted.
+pub const MAX_FILES: usize = 100_000;
+
+/// Reads the configuration file at `path`, which must be absolute: relative includes count from its directory.
+/// `extra_globals` is the text of the command line's `-g`, whose directives come first.
+///
+/// On any syntax error it is refused, with all errors in the order of their places.
+pub fn parse(
+    path: &Path,
+    files: &mut dyn Files,
+    extra_globals: Option<&str>,
+) -> Result<Tree, (Vec<Diagnostic>, SourceMap)> {
+    let (tree, diagnostics) = parse_tolerant(path, files, extra_globals);
+    if diagnostics.is_empty() {
+        Ok(tree)
+    } else {
+        Err((diagnostics, tree.sources))
+    }
+}
+
+/// As [`parse`], but gives what could be understood together with the errors, so that a caller can go on and
+/// collect the errors of later steps too.
+pub fn parse_tolerant(
+    path: &Path,
+    files: &mut dyn Files,
+    extra_globals: Option<&str>,
+) -> (Tree, Vec<Diagnostic>) {
+    let mut parser = Parser {
+        files,
+        conf_prefix: path.parent().unwrap_or(Path::new("/")).to_owned(),
+        sources: SourceMap::default(),
+        texts: HashMap::new(),
+        diagnostics: Vec::new(),
+        including: Vec::new(),
+    };
+    let mut nodes = Vec::new();
+    if let Some(text) = extra_globals {
+        parser.globals(text, &mut nodes);
+    }
+    parser.file(path, None, 0, &mut nodes);
+    let Parser {
+        sources,
+        mut diagnostics,
+        ..
+    } = parser;
+    sources.sort(&mut diagnostics);
+    (Tree { nodes, sources }, diagnostics)
+}
+
+struct Parser<'f> {
+    files: &'f mut dyn Files,
+    conf_prefix: PathBuf,
+    sources: SourceMap,
+    /// Texts by path: a file that a thousand servers include is read once.
+    texts: HashMap<PathBuf, Arc<[u8]>>,
+    diagnostics: Vec<Diagnostic>,
+    /// The files being read now, outermost first.
+    including: Vec<PathBuf>,
+}
+
+/// Where a run of statements stands.
+#[derive(Clone, Copy)]
+enum Surroundings {
+    /// A whole file.
+    File,
+    /// The text of `-g`.
+    Globals,
+    /// Between the braces that this head opened.
+    Braces(Span),
+}
+
+impl Parser<'_> {
+    fn globals(&mut self, text: &str, nodes: &mut Vec<Node>) {
+        let text: Arc<[u8]> = text.as_bytes().into();
+        let file = self.sources.add(Source {
+            path: PathBuf::from("command line"),
+            kind: SourceKind::CommandLine,
+            text: text.clone(),
+            included_at: None,
+        });
+        let mut lexer = Lexer::new(&text, file, true);
+        self.statements(&mut lexer, Surroundings::Globals, 0, nodes);
+    }
+
+    /// Reads a file as if its text stood where `include` (at `from`) stands.
+    fn file(&mut self, path: &Path, from: Option<Span>, depth: usize, nodes: &mut Vec<Node>) {
+        if self.sources.files.len() >= MAX_FILES {
+            return self.error(format!("more than {MAX_FILES} files are included"), from);
+        }
+        if self.including.iter().any(|including| including == path) {
+            return self.error(format!("\"{}\" includes itself", path.display()), from);
+        }
+        let Some(text) = self.text_of(path, from) else {
+            return;
+        };
+        let file = self.sources.add(Source {
+            path: path.to_owned(),
+            kind: SourceKind::File,
+            text: text.clone(),
+            included_at: from,
+        });
+        self.including.push(path.to_owned());
+        let mut lexer = Lexer::new(&text, file, false);
+        self.statements(&mut lexer, Surroundings::File, depth, nodes);
+        self.including.pop();
+    }
+
+    fn text_of(&mut self, path: &Path, from: Option<Span>) -> Option<Arc<[u8]>> {
+        if let Some(text) = self.texts.get(path) {
+            return Some(text.clone());
+        }
+        match self.files.read(path) {
+            // Spans count bytes in 32 bits.
+            Ok(text) if u32::try_from(text.len()).is_err() => {
+                self.error(format!("\"{}\" is too large", path.display()), from);
+                None
+            }
+            Ok(text) => {
+                let text: Arc<[u8]> = text.into();
+                self.texts.insert(path.to_owned(), text.clone());
+                Some(text)
+            }
+            Err(error) => {
+                // A directory can be opened; the failure comes from reading it.
+                let call = if error.kind() == std::io::ErrorKind::IsADirectory {
+                    "read()"
+                } else {
+                    "open()"
+                };
+                self.error(
+                    format!(
+                        "{call} \"{}\" failed {}",
+                        path.display(),
+                        errno_text(&error)
+                    ),
+                    from,
+                );
+                None
+            }
+        }
+    }
+
+    fn error(&mut self, message: String, head: Option<Span>) {
+        let mut diagnostic = Diagnostic::error(message, head);
+        if let Some(head) = head {
+            diagnostic.place = Place::At(head.last_byte());
+        }
+        self.diagnostics.push(diagnostic);
+    }
+
+    /// Reads statements until the surroundings end. Returns the place after the closing brace.
+    fn statements(
+        &mut self,
+        lexer: &mut Lexer,
+        around: Surroundings,
+        depth: usize,
+        nodes: &mut Vec<Node>,
+    ) -> u32 {
+        loop {
+            let statement = lexer.statement(&mut self.diagnostics);
+            let end = statement.span.end;
+            match statement.end {
+                End::Semicolon => self.simple(statement.words, statement.span, depth, nodes),
+                End::Open => self.braces(
+                    lexer,
+                    statement.words,
+                    statement.span,
+                    (around, depth),
+                    nodes,
+                ),
+                End::Close => match around {
+                    Surroundings::Braces(_) => return end,
+                    Surroundings::File | Surroundings::Globals => {
+                        self.diagnostics
+                            .push(Diagnostic::error("unexpected \"}\"", statement.span));
+                    }
+                },
+                End::File => {
+                    if let (Surroundings::Braces(head), false) = (around, lexer.gave_up()) {
+                        let error =
+                            Diagnostic::error("unexpected end of file, expecting \"}\"", head);
+                        let error = error.place(Place::At(statement.span));
+                        self.diagnostics
+                            .push(error.note("the block that starts here has no end"));
+                    }
+                    return end;
+                }
+            }
+        }
+    }
+
+    fn simple(&mut self, words: Vec<Word>, head: Span, depth: usize, nodes: &mut Vec<Node>) {
+        let mut words = words.into_iter();
+        let Some(name) = words.next() else {
+            return;
+        };
+        let node = Node {
+            name,
+            args: words.collect(),
+            block: Block::None,
+            head,
+            span: head,
+        };
+        if node.name.is("include") {
+            self.include(&node, depth, nodes);
+        } else {
+            nodes.push(node);
+        }
+    }
+
+    fn braces(
+        &mut self,
+        lexer: &mut Lexer,
+        words: Vec<Word>,
+        head: Span,
+        (around, depth): (Surroundings, usize),
+        nodes: &mut Vec<Node>,
+    ) {
+        if matches!(around, Surroundings::Globals) {
+            self.error(
+                "block directives are not supported in -g option".to_owned(),
+                Some(head),
+            );
+        }
+        if depth >= MAX_DEPTH {
+            self.error(
+                format!("blocks are nested more than {MAX_DEPTH} deep"),
+                Some(head),
+            );
+            return lexer.give_up();
+        }
+        let raw = words
+            .first()
+            .is_some_and(|name| name.text.ends_with(b"_by_lua_block"));
+        let (block, end) = if raw {
+            self.lua(lexer, head)
+        } else {
+            let mut inside = Vec::new();
+            let end = self.statements(lexer, Surroundings::Braces(head), depth + 1, &mut inside);
+            (Block::Nodes(inside), end)
+        };
+        let mut words = words.into_iter();
+        let Some(name) = words.next() else {
+            return; // "unexpected {" has been said.
+        };
+        let span = Span { end, ..head };
+        if name.is("include") {
+            return self.error(
+                "directive \"include\" is not terminated by \";\"".to_owned(),
+                Some(head),
+            );
+        }
+        nodes.push(Node {
+            name,
+            args: words.collect(),
+            block,
+            head,
+            span,
+        });
+    }
+
+    /// Takes Lua text up to the brace that closes it.
+    fn lua(&mut self, lexer: &mut Lexer, head: Span) -> (Block, u32) {
+        let rest = lexer.rest();
+        let inside = match lua::block_length(rest) {
+            Ok(length) => length,
+            Err(unclosed) => {
+                let at = head.end + unclosed.at as u32;
+                let opened = Span {
+                    start: at,
+                    end: at + unclosed.len as u32,
+                    ..head
+                };
+                let span = if unclosed.len == 0 { head } else { opened };
+                let error = Diagnostic::error(unclosed.message, span);
+                self.diagnostics.push(
+                    error.note("in a Lua block, which ends with the \"}\" that closes its \"{\""),
+                );
+                lexer.give_up();
+                rest.len()
+            }
+        };
+        let text = BString::from(&rest[..inside]);
+        let span = Span {
+            start: head.end,
+            end: head.end + inside as u32,
+            ..head
+        };
+        lexer.skip(inside + 1);
+        (
+            Block::Raw(Word {
+                text,
+                span,
+                quoted: false,
+            }),
+            lexer.position(),
+        )
+    }
+
+    fn include(&mut self, node: &Node, depth: usize, nodes: &mut Vec<Node>) {
+        let [name] = &node.args[..] else {
+            let message = "invalid number of arguments in \"include\" directive".to_owned();
+            return self.error(message, Some(node.head));
+        };
+        if depth >= MAX_DEPTH {
+            return self.error(
+                format!("includes are nested more than {MAX_DEPTH} deep"),
+                Some(node.head),
+            );
+        }
+        let path = self
+            .conf_prefix
+            .join(std::ffi::OsStr::from_bytes(&name.text));
+        if !glob::is_pattern(path.as_os_str().as_bytes()) {
+            return self.file(&path, Some(node.head), depth + 1, nodes);
+        }
+        match self.files.glob(&path) {
+            Ok(paths) => {
+                for path in paths {
+                    self.file(&path, Some(node.head), depth + 1, nodes);
+                }
+            }
+            Err(error) => {
+                let message = format!(
+                    "glob() \"{}\" failed {}",
+                    path.display(),
+                    errno_text(&error)
+                );
+                self.error(message, Some(node.head));
+            }
+        }
+    }
+}
+
+/// The texts of a configuration in the order in which they were read.
+#[derive(Clone, Debug, Default)]
+pub struct SourceMap {
+    files: Vec<Source>,
+}
+
+/// One text.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// Its path as messages name it.
+    pub path: PathBuf,
+    /// What it is.
+    pub kind: SourceKind,
+    /// The text.
+    pub text: Arc<[u8]>,
+    /// The `include` that it stands for.
+    pub included_at: Option<Span>,
+}
+
+/// What a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceKind {
+    /// A file.
+    File,
+    /// The value of `-g`.
+    CommandLine,
+}
+
+impl SourceMap {
+    /// Adds a text; spans of it carry the number that is returned.
+    pub fn add(&mut self, source: Source) -> FileId {
+        self.files.push(source);
+        FileId((self.files.len() - 1) as u32)
+    }
+
+    /// A text by number.
+    pub fn get(&self, file: FileId) -> Option<&Source> {
+        self.files.get(file.0 as usize)
+    }
+
+    /// All texts. One that is included twice is here twice.
+    pub fn iter(&self) -> impl Iterator<Item = &Source> {
+        self.files.iter()
+    }
+
+    /// Each file once, in the order of reading: what `-T` prints.
+    pub fn unique_files(&self) -> Vec<&Source> {
+        let mut seen = std::collections::HashSet::new();
+        let files = self
+            .files
+            .iter()
+            .filter(|source| source.kind == SourceKind::File);
+        files.filter(|source| seen.insert(&source.path)).collect()
+    }
+
+    /// The text of a span.
+    pub fn text(&self, span: Span) -> Option<&BStr> {
+        let text = &self.get(span.file)?.text;
+        text.get(span.start as usize..span.end as usize)
+            .map(BStr::new)
+    }
+
+    /// The line and column of the start of a span, both from 1; the column counts bytes.
+    pub fn line_column(&self, span: Span) -> Option<(usize, usize)> {
+        let text = &self.get(span.file)?.text;
+        let before = text.get(..span.start as usize)?;
+        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
+        let start = before
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |at| at + 1);
+        Some((line, before.len() - start + 1))
+    }
+
+    /// The line in which a span starts, without its line end, and the offset where that line starts.
+    pub fn line(&self, span: Span) -> Option<(&[u8], usize)> {
+        let text = &self.get(span.file)?.text;
+        let at = span.start as usize;
+        let start = text
+            .get(..at)?
+            .iter()
+            .rposition(|&byte| byte == b'\n')
+            .map_or(0, |found| found + 1);
+        let rest = &text[start..];
+        let end = rest
+            .iter()
+            .position(|&byte| byte == b'\n')
+            .unwrap_or(rest.len());
+        Some((&rest[..end], start))
+    }
+
+    /// A place as messages name it: `FILE:LINE`, or `command line`.
+    pub fn place(&self, span: Span) -> Option<String> {
+        let source = self.get(span.file)?;
+        match source.kind {
+            SourceKind::CommandLine => Some("command line".to_owned()),
+            SourceKind::File => Some(format!(
+                "{}:{}",
+                source.path.display(),
+                self.line_column(span)?.0
+            )),
+        }
+    }
+
+    /// Puts messages into the order in which nginx would have met them: by place, an included text standing
+    /// where its `include` stands; those without a place last.
+    pub fn sort(&self, diagnostics: &mut [Diagnostic]) {
+        diagnostics.sort_by_cached_key(|diagnostic| match (diagnostic.place, diagnostic.span) {
+            (Place::At(span), _) | (Place::Span, Some(span)) => (0, self.path_of(span)),
+            (Place::Unsaid, Some(span)) => (1, self.path_of(span)),
+            (Place::Span | Place::Unsaid, None) => (2, Vec::new()),
+        });
+    }
+
+    /// The offsets of the includes that lead to a span, outermost first, then its own.
+    fn path_of(&self, span: Span) -> Vec<u32> {
+        let mut path = vec![span.start];
+        let mut file = span.file;
+        while let Some(source) = self.get(file) {
+            match source.included_at {
+                Some(from) => {
+                    path.push(from.start);
+                    file = from.file;
+                }
+                None => break,
+            }
+        }
+        // The root file: the command line was read before the main file.
+        path.push(file.0);
+        path.reverse();
+        path
+    }
+}

@@ -1,0 +1,425 @@
+//! The names of variables: who defines them, who uses them, and the numbers that stand for them at run time.
+//!
+//! A variable that some expression uses gets a number, its [`VarId`], counted from 0: a request needs a cache
+//! of so many places. A name may be used before it is defined, because `map` may stand after the server that
+//! uses its variable; whether every used name is defined is known at the end ([`Registry::finish`]).
+//!
+//! Names are compared without letter case. `R` is what a variable is a property of: a request, a session.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use base::{ByteSlice, Span};
+
+use crate::describe::nearest;
+use crate::diagnostic::{Diagnostic, Place};
+
+/// The number of a variable that is used somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct VarId(pub u32);
+
+/// Gives values to an expression. Values are appended; the result says whether there is one.
+pub trait Scope {
+    /// Appends the value of a variable.
+    fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool;
+
+    /// Appends what group `n` (1 to 9) of the latest regular expression matched.
+    fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool;
+}
+
+/// Gives numbers to names while expressions are read.
+pub trait Names: Any {
+    /// The number of a name, defined or not. The place is shown if it never gets defined.
+    fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId;
+}
+
+/// A variable of a module: one row.
+pub struct Variable<R: 'static> {
+    /// The name; of a family, the part that all its names start with (`arg_`).
+    pub name: &'static str,
+    /// How the value is found.
+    pub get: Get<R>,
+    /// What `set` does, for variables that can be set to some effect (`$args`, `$limit_rate`).
+    pub set: Option<fn(&mut R, &[u8])>,
+    /// Whether the value stays the same for a request, so that it is computed once.
+    pub cache: bool,
+    /// What it is, for the reference.
+    pub doc: &'static str,
+}
+
+impl<R: 'static> Variable<R> {
+    /// A variable that is computed once.
+    pub const fn new(
+        name: &'static str,
+        get: fn(&mut R, &mut Vec<u8>) -> bool,
+        doc: &'static str,
+    ) -> Variable<R> {
+        Variable {
+            name,
+            get: Get::Plain(get),
+            set: None,
+            cache: true,
+            doc,
+        }
+    }
+
+    /// A family of variables: `get` receives what follows `name`.
+    pub const fn prefix(
+        name: &'static str,
+        get: fn(&mut R, &str, &mut Vec<u8>) -> bool,
+        doc: &'static str,
+    ) -> Variable<R> {
+        Variable {
+            name,
+            get: Get::Prefix(get),
+            set: None,
+            cache: true,
+            doc,
+        }
+    }
+
+    /// Computed at every use, because the value changes while the request is served.
+    pub const fn volatile(mut self) -> Variable<R> {
+        self.cache = false;
+        self
+    }
+
+    /// Can be set.
+    pub const fn settable(mut self, set: fn(&mut R, &[u8])) -> Variable<R> {
+        self.set = Some(set);
+        self
+    }
+}
+
+/// How a value is found. The functions append it and say whether there is one.
+pub enum Get<R: 'static> {
+    /// By a function.
+    Plain(fn(&mut R, &mut Vec<u8>) -> bool),
+    /// By a function of the rest of the name.
+    Prefix(fn(&mut R, &str, &mut Vec<u8>) -> bool),
+    /// By a closure that the configuration made (`map`, `geo`, `split_clients`).
+    Dynamic(Arc<dyn Fn(&mut R, &mut Vec<u8>) -> bool + Send + Sync>),
+    /// It lives only where `set` and named captures put it.
+    Slot,
+}
+
+impl<R> Clone for Get<R> {
+    fn clone(&self) -> Self {
+        match self {
+            Get::Plain(get) => Get::Plain(*get),
+            Get::Prefix(get) => Get::Prefix(*get),
+            Get::Dynamic(get) => Get::Dynamic(get.clone()),
+            Get::Slot => Get::Slot,
+        }
+    }
+}
+
+/// A variable as it is used at run time.
+pub struct Definition<R: 'static> {
+    /// The whole name.
+    pub name: Arc<str>,
+    /// How the value is found.
+    pub get: Get<R>,
+    /// What `set` does besides remembering the value.
+    pub set: Option<fn(&mut R, &[u8])>,
+    /// Whether the value may be kept for the request.
+    pub cache: bool,
+    /// Whether the configuration may define or set it again.
+    changeable: bool,
+    /// Length of the family's part of the name.
+    prefix_len: usize,
+}
+
+impl<R> Clone for Definition<R> {
+    fn clone(&self) -> Self {
+        Definition {
+            name: self.name.clone(),
+            get: self.get.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<R: 'static> Definition<R> {
+    /// A variable made by the configuration: cached, and a later definition replaces it.
+    pub fn new(get: Get<R>) -> Definition<R> {
+        Definition {
+            name: "".into(),
+            get,
+            set: None,
+            cache: true,
+            changeable: true,
+            prefix_len: 0,
+        }
+    }
+
+    /// A variable made by the configuration from a closure.
+    pub fn dynamic(
+        get: impl Fn(&mut R, &mut Vec<u8>) -> bool + Send + Sync + 'static,
+    ) -> Definition<R> {
+        Definition::new(Get::Dynamic(Arc::new(get)))
+    }
+
+    /// Computed at every use.
+    pub fn volatile(mut self) -> Definition<R> {
+        self.cache = false;
+        self
+    }
+
+    fn of_row(row: &Variable<R>, name: &str) -> Definition<R> {
+        let (get, set, cache) = (row.get.clone(), row.set, row.cache);
+        // nginx lets `set` change what has a setter; anything else of a module is fixed.
+        let changeable = set.is_some();
+        Definition {
+            name: name.into(),
+            get,
+            set,
+            cache,
+            changeable,
+            prefix_len: row.name.len(),
+        }
+    }
+
+    /// Appends the value; the result says whether there is one.
+    pub fn value(&self, of: &mut R, out: &mut Vec<u8>) -> bool {
+        match &self.get {
+            Get::Plain(get) => get(of, out),
+            Get::Prefix(get) => get(of, &self.name[self.prefix_len..], out),
+            Get::Dynamic(get) => get(of, out),
+            Get::Slot => false,
+        }
+    }
+}
+
+/// The variables of an engine while a configuration is built.
+pub struct Registry<R: 'static> {
+    /// By name in lower case.
+    known: HashMap<Arc<str>, Definition<R>>,
+    families: Vec<&'static Variable<R>>,
+    used: Vec<Used>,
+    ids: HashMap<Arc<str>, VarId>,
+}
+
+struct Used {
+    name: Arc<str>,
+    /// Where it was used first.
+    span: Option<Span>,
+}
+
+impl<R> Default for Registry<R> {
+    fn default() -> Self {
+        Registry::new()
+    }
+}
+
+impl<R: 'static> Registry<R> {
+    /// A registry without variables.
+    pub fn new() -> Registry<R> {
+        Registry {
+            known: HashMap::new(),
+            families: Vec::new(),
+            used: Vec::new(),
+            ids: HashMap::new(),
+        }
+    }
+
+    /// Adds the variables of a module.
+    pub fn add(&mut self, rows: &'static [Variable<R>]) {
+        for row in rows {
+            match row.get {
+                Get::Prefix(_) => self.families.push(row),
+                _ => {
+                    let name: Arc<str> = row.name.into();
+                    self.known
+                        .insert(name.clone(), Definition::of_row(row, row.name));
+                }
+            }
+        }
+    }
+
+    /// Defines a variable from the configuration. The error is a message in nginx's words: a module's
+    /// variable cannot be replaced.
+    pub fn define(&mut self, name: &str, mut definition: Definition<R>) -> Result<VarId, String> {
+        let name = self.changeable_name(name)?;
+        definition.name = name.clone();
+        // A variable with a setter keeps it: `set $args` must still change the arguments.
+        if let Some(former) = self.known.get(&name) {
+            definition.set = definition.set.or(former.set);
+        }
+        self.known.insert(name.clone(), definition);
+        Ok(self.id_of(name, None))
+    }
+
+    /// A variable that the configuration sets (`set`, a named capture). If it has another definition too, that
+    /// one is used until it is set.
+    pub fn slot(&mut self, name: &str) -> Result<VarId, String> {
+        let name = self.changeable_name(name)?;
+        if !self.known.contains_key(&name) {
+            let definition = Definition {
+                name: name.clone(),
+                ..Definition::new(Get::Slot)
+            };
+            self.known.insert(name.clone(), definition);
+        }
+        Ok(self.id_of(name, None))
+    }
+
+    fn changeable_name(&self, name: &str) -> Result<Arc<str>, String> {
+        if name.is_empty() {
+            return Err("invalid variable name \"$\"".to_owned());
+        }
+        let lower: Arc<str> = name.to_ascii_lowercase().into();
+        match self.known.get(&lower) {
+            Some(known) if !known.changeable => Err(format!("the duplicate \"{name}\" variable")),
+            _ => Ok(lower),
+        }
+    }
+
+    fn id_of(&mut self, name: Arc<str>, span: Option<Span>) -> VarId {
+        if let Some(&id) = self.ids.get(&name) {
+            return id;
+        }
+        let id = VarId(self.used.len() as u32);
+        self.used.push(Used {
+            name: name.clone(),
+            span,
+        });
+        self.ids.insert(name, id);
+        id
+    }
+
+    /// Whether a name is defined so far, by itself or by a family.
+    pub fn is_defined(&self, name: &str) -> bool {
+        let name = name.to_ascii_lowercase();
+        self.known.contains_key(&*name) || family(&self.families, &name).is_some()
+    }
+
+    /// The names that are defined so far, families with a `*` after them.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        let families = self.families.iter().map(|row| format!("{}*", row.name));
+        self.known
+            .keys()
+            .map(|name| name.to_string())
+            .chain(families)
+    }
+
+    /// Closes the registry: every name in use must be defined now.
+    pub fn finish(self) -> Result<Variables<R>, Vec<Diagnostic>> {
+        let mut definitions = Vec::with_capacity(self.used.len());
+        let mut errors = Vec::new();
+        for used in &self.used {
+            match resolve(&self.known, &self.families, &used.name) {
+                Some(definition) => definitions.push(definition),
+                None => errors.push(self.unknown(used)),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        Ok(Variables {
+            definitions,
+            ids: self.ids,
+            known: self.known,
+            families: self.families,
+        })
+    }
+
+    fn unknown(&self, used: &Used) -> Diagnostic {
+        let error = Diagnostic::error(format!("unknown \"{}\" variable", used.name), used.span);
+        let error = error.place(Place::Unsaid);
+        let candidates = self
+            .known
+            .keys()
+            .map(|name| &**name)
+            .chain(self.families.iter().map(|row| row.name));
+        match nearest(&used.name, candidates) {
+            Some(near) => error.note(format!("did you mean \"${near}\"?")),
+            None => error,
+        }
+    }
+}
+
+impl<R: 'static> Names for Registry<R> {
+    fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId {
+        self.id_of(name.to_str_lossy().to_ascii_lowercase().into(), span)
+    }
+}
+
+/// The longest family that a name belongs to.
+fn family<R>(families: &[&'static Variable<R>], name: &str) -> Option<&'static Variable<R>> {
+    families
+        .iter()
+        .copied()
+        .filter(|row| name.starts_with(row.name))
+        .max_by_key(|row| row.name.len())
+}
+
+/// A name's own definition, else its family's. A slot that belongs to a family reads from the family until it
+/// is set: after `set $http_x …` in one location, `$http_x` is still the header everywhere else.
+fn resolve<R: 'static>(
+    known: &HashMap<Arc<str>, Definition<R>>,
+    families: &[&'static Variable<R>],
+    name: &str,
+) -> Option<Definition<R>> {
+    let own = known.get(name);
+    if let Some(own) = own
+        && !matches!(own.get, Get::Slot)
+    {
+        return Some(own.clone());
+    }
+    let by_family = family(families, name).map(|row| Definition::of_row(row, name));
+    by_family.or_else(|| own.cloned())
+}
+
+/// The variables of a finished configuration.
+pub struct Variables<R: 'static> {
+    definitions: Vec<Definition<R>>,
+    ids: HashMap<Arc<str>, VarId>,
+    known: HashMap<Arc<str>, Definition<R>>,
+    families: Vec<&'static Variable<R>>,
+}
+
+impl<R: 'static> Variables<R> {
+    /// How many variables are in use: the size of a request's cache.
+    pub fn len(&self) -> usize {
+        self.definitions.len()
+    }
+
+    /// Whether no variable is in use.
+    pub fn is_empty(&self) -> bool {
+        self.definitions.is_empty()
+    }
+
+    /// The variable with this number. Numbers come from the registry that these variables were made by.
+    pub fn get(&self, id: VarId) -> &Definition<R> {
+        &self.definitions[id.0 as usize]
+    }
+
+    /// The number of a name that the configuration uses; the name must be in lower case.
+    pub fn id(&self, name: &str) -> Option<VarId> {
+        self.ids.get(name).copied()
+    }
+
+    /// The definition of a name that comes up at run time only (scripts, server-side includes). If it has a
+    /// number, use that instead, so that the cache is consulted.
+    pub fn find(&self, name: &str) -> Option<Definition<R>> {
+        resolve(&self.known, &self.families, name)
+    }
+}
+
+/// Names where no variable exists: outside http and stream. Each use is an error.
+#[derive(Debug, Default)]
+pub struct NoVariables {
+    /// The errors.
+    pub errors: Vec<Diagnostic>,
+}
+
+impl Names for NoVariables {
+    fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId {
+        let name = name.as_bstr();
+        let error = Diagnostic::error(format!("unknown \"{name}\" variable"), span);
+        self.errors.push(error.note("there are no variables here"));
+        VarId(0)
+    }
+}
