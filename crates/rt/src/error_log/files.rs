@@ -132,7 +132,9 @@ impl LogFile {
             let descriptor = fresh.take().expect("the closure runs at most once");
             match how {
                 Attach::Direct => Writer::Direct(Mutex::new(File::from(descriptor))),
-                Attach::Queued => Writer::Queued(Sink::new(descriptor)),
+                Attach::Queued => {
+                    Writer::Queued(Sink::file(&self.path.to_string_lossy(), descriptor))
+                }
             }
         });
         let Some(descriptor) = fresh else { return };

@@ -69,7 +69,7 @@ fn parse_place(word: &[u8], prefix: &Path) -> Result<Place, String> {
     }
     if let Some(size) = word.strip_prefix(b"memory:") {
         // The ring must hold at least one whole line.
-        return match base::units::size(size) {
+        return match base::units::parse_size(size) {
             Some(bytes) if bytes >= MAX_LINE as u64 => {
                 Ok(Place::Memory(usize::try_from(bytes).unwrap_or(MAX_LINE)))
             }

@@ -1,0 +1,538 @@
+//! The loop: waits for events, fires timers, polls ready tasks, measures each turn.
+//!
+//! ```text
+//!            ┌──────────────────────────────── one turn ───────────────────────────────┐
+//! epoll_wait │ read the clock · events → wakers · timers → wakers · inbox · poll tasks │ epoll_wait
+//!            └─────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! A turn polls at most [`POLLS_PER_TURN`] tasks before it looks at the sockets again, so that tasks
+//! that wake each other cannot keep events out. Accounting costs two clock reads a turn (20 ns each),
+//! and one more for each [`CLOCK_EVERY`] polls; after a slow turn every poll is timed for
+//! [`PROBATION_TURNS`] turns, so that a task which is slow again is named exactly. See
+//! docs/design/2026-11-21-event-loop.md.
+
+use std::any::Any;
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Once};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use crate::handle::{Handle, Shared};
+use crate::reactor::Reactor;
+use crate::report::{self, Event};
+use crate::stats;
+use crate::task::{self, Slab, Taken, TaskId};
+use crate::time::{self, Wheel};
+
+/// Tasks polled in a turn before the loop looks at its events again.
+const POLLS_PER_TURN: usize = 256;
+/// The clock is read once for so many polls within a turn: about 3 ns a poll.
+const CLOCK_EVERY: usize = 8;
+/// Turns after a slow one in which every poll is timed by itself.
+const PROBATION_TURNS: u32 = 10_000;
+
+/// The name of a loop's first task.
+const MAIN: &str = "main";
+
+/// How a loop behaves.
+#[derive(Debug, Clone)]
+pub struct LoopOptions {
+    /// Its name in reports, e.g. `worker 0`.
+    pub name: String,
+    /// A turn longer than this is counted and reported. Zero: never.
+    pub slow_turn: Duration,
+    /// After the main future has ended, run until no task is left.
+    pub drain: bool,
+    /// Events taken from the kernel at once.
+    pub events: usize,
+}
+
+impl Default for LoopOptions {
+    fn default() -> Self {
+        Self {
+            name: "loop".to_owned(),
+            slow_turn: Duration::from_millis(50),
+            drain: false,
+            events: 512,
+        }
+    }
+}
+
+/// A loop that does not run yet. It may be made on one thread and run on another; its handle works
+/// from the start.
+pub struct Loop {
+    shared: Arc<Shared>,
+    options: LoopOptions,
+}
+
+impl Loop {
+    /// Makes a loop. Errors: no descriptors.
+    pub fn new(options: LoopOptions) -> io::Result<Self> {
+        let shared = Arc::new(Shared::new(options.name.clone())?);
+        Ok(Self { shared, options })
+    }
+
+    /// A handle for other threads.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.shared))
+    }
+
+    /// Runs the loop on this thread until the future that `main` makes has ended, then drops all tasks
+    /// (or waits for them: [`LoopOptions::drain`]). A panic of the main future is passed on.
+    pub fn run<F: Future + 'static>(self, main: impl FnOnce() -> F) -> io::Result<F::Output>
+    where
+        F::Output: 'static,
+    {
+        let core = Rc::new(Core::new(self.shared, self.options)?);
+        let _entered = Entered::new(&core);
+        install_panic_hook();
+        let output = Rc::new(Cell::new(None));
+        let place = Rc::clone(&output);
+        let future = main();
+        let main_task = core.spawn(MAIN, Box::pin(async move { place.set(Some(future.await)) }));
+        core.turn_until(|core| !core.tasks.borrow().contains(main_task))?;
+        if core.options.drain {
+            core.turn_until(|core| core.tasks.borrow().living == 0)?;
+        }
+        match output.take() {
+            Some(output) => Ok(output),
+            None => panic::resume_unwind(
+                core.main_panic
+                    .take()
+                    .unwrap_or_else(|| Box::new("the main task was aborted")),
+            ),
+        }
+    }
+}
+
+/// Makes a loop and runs it on this thread: see [`Loop::run`].
+pub fn run<F: Future + 'static>(
+    options: LoopOptions,
+    main: impl FnOnce() -> F,
+) -> io::Result<F::Output>
+where
+    F::Output: 'static,
+{
+    Loop::new(options)?.run(main)
+}
+
+/// The handle of this thread's loop.
+///
+/// # Panics
+/// When no loop runs on this thread.
+pub fn handle() -> Handle {
+    with(|core| Handle(Arc::clone(&core.shared)))
+}
+
+/// Reads the clock again for the rest of this turn; for a task that has computed for long.
+pub fn refresh_now() {
+    time::set_now(Instant::now());
+}
+
+/// Lets the other tasks, the timers and the sockets have their turn first.
+pub fn yield_now() -> impl Future<Output = ()> {
+    let mut yielded = false;
+    std::future::poll_fn(move |cx: &mut Context<'_>| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        defer(cx.waker());
+        Poll::Pending
+    })
+}
+
+/// Wakes a task after the loop has looked at its events again.
+pub(crate) fn defer(waker: &Waker) {
+    let waker = waker.clone();
+    if try_with(|core| core.deferred.borrow_mut().push(waker.clone())).is_none() {
+        waker.wake();
+    }
+}
+
+/// The state of the loop that runs on a thread.
+pub(crate) struct Core {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) tasks: RefCell<Slab>,
+    pub(crate) ready: RefCell<VecDeque<TaskId>>,
+    pub(crate) reactor: Reactor,
+    pub(crate) wheel: RefCell<Wheel>,
+    /// Tasks to wake after the next look at the events.
+    deferred: RefCell<Vec<Waker>>,
+    /// Work for the end of the turn, e.g. to wake a log's writer once for all lines of the turn.
+    at_turn_end: RefCell<Vec<Box<dyn FnOnce()>>>,
+    options: LoopOptions,
+    main_panic: Cell<Option<Box<dyn Any + Send>>>,
+    probation: Cell<u32>,
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
+    /// The id of the loop that runs here, 0 for none: what a waker compares.
+    static CURRENT_ID: Cell<u64> = const { Cell::new(0) };
+    /// A task is being polled here: where a panic is caught by the loop.
+    static POLLING: Cell<bool> = const { Cell::new(false) };
+    /// What the panic hook saw on this thread.
+    static PANIC: RefCell<Option<Panic>> = const { RefCell::new(None) };
+    /// The future being dropped here has panicked.
+    static PANICKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The id of the loop that runs on this thread, or 0.
+pub(crate) fn current_id() -> u64 {
+    CURRENT_ID.get()
+}
+
+/// Whether the drop that goes on is that of a task that has panicked.
+pub(crate) fn dropping_panicked() -> bool {
+    PANICKED.get() || std::thread::panicking()
+}
+
+/// Calls `f` with this thread's loop.
+///
+/// # Panics
+/// When no loop runs on this thread.
+pub(crate) fn with<R>(f: impl FnOnce(&Core) -> R) -> R {
+    try_with(f).expect("this must be called on the thread of a running rt loop")
+}
+
+/// Calls `f` with this thread's loop, if one runs.
+pub(crate) fn try_with<R>(f: impl FnOnce(&Core) -> R) -> Option<R> {
+    CURRENT
+        .try_with(|current| current.borrow().as_deref().map(f))
+        .ok()
+        .flatten()
+}
+
+/// Makes a loop this thread's own while it lives; takes it apart at the end.
+struct Entered<'a>(&'a Rc<Core>);
+
+impl<'a> Entered<'a> {
+    fn new(core: &'a Rc<Core>) -> Self {
+        CURRENT.with(|current| {
+            let mut current = current.borrow_mut();
+            assert!(current.is_none(), "a loop runs on this thread already");
+            *current = Some(Rc::clone(core));
+        });
+        CURRENT_ID.set(core.shared.id);
+        time::set_now(Instant::now());
+        Self(core)
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        let core = self.0;
+        // Tasks may spawn or wake others while they are dropped; all go before the loop itself does.
+        loop {
+            let future = core.tasks.borrow_mut().pop();
+            let Some(future) = future else { break };
+            let _reported_by_the_hook = panic::catch_unwind(AssertUnwindSafe(|| drop(future)));
+        }
+        drop(core.shared.close());
+        core.end_turn();
+        core.shared.counters.parked.store(true, Relaxed);
+        CURRENT_ID.set(0);
+        time::clear_now();
+        CURRENT.with(|current| current.borrow_mut().take());
+    }
+}
+
+impl Core {
+    fn new(shared: Arc<Shared>, options: LoopOptions) -> io::Result<Self> {
+        let reactor = Reactor::new(options.events, &shared)?;
+        Ok(Self {
+            shared,
+            tasks: RefCell::new(Slab::new()),
+            ready: RefCell::default(),
+            reactor,
+            wheel: RefCell::new(Wheel::new(time::real_tick())),
+            deferred: RefCell::default(),
+            at_turn_end: RefCell::default(),
+            options,
+            main_panic: Cell::new(None),
+            probation: Cell::new(0),
+        })
+    }
+
+    /// Calls `f` when this turn ends, before the loop waits.
+    pub(crate) fn at_turn_end(&self, f: Box<dyn FnOnce()>) {
+        self.at_turn_end.borrow_mut().push(f);
+    }
+
+    fn turn_until(&self, done: impl Fn(&Self) -> bool) -> io::Result<()> {
+        while !done(self) {
+            self.wait()?;
+            let began = time::now();
+            let stretches = self.poll_ready(began);
+            self.end_turn();
+            self.account(began, stretches);
+        }
+        Ok(())
+    }
+
+    /// Waits for events (not at all if there is work), then turns everything due into ready tasks.
+    fn wait(&self) -> io::Result<()> {
+        let counters = &self.shared.counters;
+        let busy = !self.ready.borrow().is_empty() || !self.deferred.borrow().is_empty();
+        let timeout = if busy || !self.shared.park() {
+            Some(Duration::ZERO)
+        } else {
+            counters.parked.store(true, Relaxed);
+            self.until_next_timer()
+        };
+        self.reactor.wait(timeout)?;
+        time::set_now(Instant::now());
+        counters.turn_began.store(time::tick(), Relaxed);
+        counters.parked.store(false, Relaxed);
+
+        for waker in self.deferred.take() {
+            waker.wake();
+        }
+        self.reactor.dispatch();
+        self.fire_timers();
+        if let Some(inbox) = self.shared.unpark() {
+            self.take_inbox(inbox);
+        }
+        Ok(())
+    }
+
+    fn until_next_timer(&self) -> Option<Duration> {
+        let due = self.wheel.borrow().next_due()?;
+        // The clock of the turn is stale by as long as the turn took: a short one, mostly, and a
+        // timeout that ends a little early costs a turn without work, not a late timer.
+        Some(Duration::from_millis(due.saturating_sub(time::real_tick())))
+    }
+
+    fn fire_timers(&self) {
+        let tick = time::tick();
+        if !self.wheel.borrow().is_due(tick) {
+            return;
+        }
+        let fired = self.wheel.borrow_mut().advance(tick);
+        for waker in fired {
+            waker.wake();
+        }
+    }
+
+    fn take_inbox(&self, inbox: crate::handle::Inbox) {
+        {
+            let mut tasks = self.tasks.borrow_mut();
+            let mut ready = self.ready.borrow_mut();
+            for id in inbox.wakes {
+                tasks.wake_posted(id, &mut ready);
+            }
+        }
+        for post in inbox.posts {
+            self.guarded("message", post);
+        }
+    }
+
+    /// Polls the ready tasks, at most [`POLLS_PER_TURN`], and notes which held the loop longest.
+    fn poll_ready(&self, began: Instant) -> Stretches {
+        let every = if self.probation.get() > 0 {
+            1
+        } else {
+            CLOCK_EVERY
+        };
+        let mut stretches = Stretches::new(began, self.options.slow_turn);
+        let mut polls = 0;
+        while polls < POLLS_PER_TURN {
+            let Some(id) = self.ready.borrow_mut().pop_front() else {
+                break;
+            };
+            let Some(taken) = self.tasks.borrow_mut().take(id) else {
+                continue;
+            };
+            if stretches.polled == every {
+                stretches.look(Instant::now());
+            }
+            stretches.names[stretches.polled] = taken.name;
+            stretches.polled += 1;
+            self.poll(taken);
+            polls += 1;
+        }
+        stats::add(&self.shared.counters.polls, polls as u64);
+        stretches
+    }
+
+    fn poll(&self, mut taken: Taken) {
+        let mut cx = Context::from_waker(&taken.waker);
+        POLLING.set(true);
+        let polled = panic::catch_unwind(AssertUnwindSafe(|| taken.future.as_mut().poll(&mut cx)));
+        POLLING.set(false);
+        match polled {
+            Ok(Poll::Pending) => {
+                let aborted = self.tasks.borrow_mut().put_back(taken);
+                if let Some(future) = aborted {
+                    self.guarded("task", || drop(future));
+                }
+            }
+            Ok(Poll::Ready(())) => {
+                let Taken {
+                    id, future, waker, ..
+                } = taken;
+                // Dropped before its slot is freed: what its drop wakes must not meet a new tenant.
+                self.guarded("task", || drop(future));
+                self.tasks.borrow_mut().end(id, waker);
+            }
+            Err(payload) => self.bury(taken, payload),
+        }
+    }
+
+    /// Ends a task that has panicked: counted, reported, dropped; the loop goes on.
+    fn bury(&self, taken: Taken, payload: Box<dyn Any + Send>) {
+        let Taken {
+            id,
+            name,
+            future,
+            waker,
+        } = taken;
+        stats::add(&self.shared.counters.panics, 1);
+        report_panic(name, payload.as_ref());
+        PANICKED.set(true);
+        self.guarded(name, || drop(future));
+        PANICKED.set(false);
+        self.tasks.borrow_mut().end(id, waker);
+        if name == MAIN {
+            self.main_panic.set(Some(payload));
+        }
+    }
+
+    /// Runs code that must not take the loop with it when it panics.
+    fn guarded(&self, name: &'static str, f: impl FnOnce()) {
+        POLLING.set(true);
+        let outcome = panic::catch_unwind(AssertUnwindSafe(f));
+        POLLING.set(false);
+        if let Err(payload) = outcome {
+            stats::add(&self.shared.counters.panics, 1);
+            report_panic(name, payload.as_ref());
+        }
+    }
+
+    fn end_turn(&self) {
+        while let Some(f) = self.at_turn_end.borrow_mut().pop() {
+            f();
+        }
+    }
+
+    fn account(&self, began: Instant, mut stretches: Stretches) {
+        let counters = &self.shared.counters;
+        let end = Instant::now();
+        let took = end.duration_since(began);
+        counters.turn(took);
+        counters
+            .tasks
+            .store(self.tasks.borrow().living as u64, Relaxed);
+        self.probation.set(self.probation.get().saturating_sub(1));
+        let limit = self.options.slow_turn;
+        if took < limit || limit.is_zero() {
+            return;
+        }
+        stretches.look(end);
+        stats::add(&counters.slow_turns, 1);
+        self.probation.set(PROBATION_TURNS);
+        report::report(&Event::SlowTurn {
+            name: &self.options.name,
+            took,
+            stretch: stretches.longest,
+            tasks: &stretches.suspects,
+        });
+    }
+}
+
+/// Which tasks held a turn: the time between two looks at the clock, and who was polled in it.
+struct Stretches {
+    last_look: Instant,
+    /// Shorter stretches are not worth noting down.
+    floor: Duration,
+    /// Tasks polled since the last look.
+    names: [&'static str; CLOCK_EVERY],
+    polled: usize,
+    longest: Duration,
+    suspects: Vec<&'static str>,
+}
+
+impl Stretches {
+    fn new(began: Instant, slow_turn: Duration) -> Self {
+        Self {
+            last_look: began,
+            floor: slow_turn / 16,
+            names: [""; CLOCK_EVERY],
+            polled: 0,
+            longest: Duration::ZERO,
+            suspects: Vec::new(),
+        }
+    }
+
+    fn look(&mut self, now: Instant) {
+        let stretch = now.duration_since(self.last_look);
+        if stretch > self.longest && stretch >= self.floor {
+            self.longest = stretch;
+            self.suspects.clear();
+            for name in &self.names[..self.polled] {
+                if !self.suspects.contains(name) {
+                    self.suspects.push(name);
+                }
+            }
+        }
+        self.last_look = now;
+        self.polled = 0;
+    }
+}
+
+/// What the panic hook noted on the way to the handler that caught it.
+struct Panic {
+    location: String,
+    backtrace: Backtrace,
+}
+
+/// Keeps the backtrace of panics that a loop (or a pool) will catch; all others go to the hook that
+/// was there before. A backtrace can only be had here: when the panic is caught its frames are gone.
+pub(crate) fn install_panic_hook() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let previous = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !POLLING.get() {
+                return previous(info);
+            }
+            let location = info.location().map(ToString::to_string).unwrap_or_default();
+            let backtrace = Backtrace::force_capture();
+            PANIC.set(Some(Panic {
+                location,
+                backtrace,
+            }));
+        }));
+    });
+}
+
+/// Runs `f` with its panics noted for [`report_panic`].
+pub(crate) fn catching<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
+    let outer = POLLING.replace(true);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(f));
+    POLLING.set(outer);
+    outcome
+}
+
+/// Reports a panic that was caught on this thread.
+pub(crate) fn report_panic(task: &str, payload: &(dyn Any + Send)) {
+    let noted = PANIC.take();
+    let (location, backtrace) = match &noted {
+        Some(panic) => (panic.location.as_str(), &panic.backtrace),
+        None => ("an unknown place", &Backtrace::disabled()),
+    };
+    let message = task::panic_message(payload);
+    report::report(&Event::Panic {
+        task,
+        message,
+        location,
+        backtrace,
+    });
+}

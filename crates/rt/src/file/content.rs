@@ -1,0 +1,281 @@
+//! An open file: reading, writing, and what of it is in memory.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::Advice;
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{Metadata, residency};
+use crate::pool::{Device, Pool};
+use crate::report::{self, Event};
+
+/// An open file (or directory). Clones share the descriptor; the last one closes it.
+#[derive(Clone)]
+pub struct File(Arc<Inner>);
+
+struct Inner {
+    fd: OwnedFd,
+    /// One of the `NOWAIT_` values.
+    nowait: AtomicU8,
+    /// Device and identity (a mix of device and inode), 0 until someone asked.
+    device: AtomicU64,
+    identity: AtomicU64,
+}
+
+/// `RWF_NOWAIT` works, as far as is known.
+const NOWAIT_WORKS: u8 = 0;
+/// The file system refuses it: reads go to a pool.
+const NOWAIT_REFUSED: u8 = 1;
+/// The file system refuses it, but its files are in memory anyway.
+const NOWAIT_NEEDLESS: u8 = 2;
+
+/// The kernel refuses `preadv2(RWF_NOWAIT)` altogether.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+impl File {
+    /// Takes an open descriptor.
+    pub fn from_fd(fd: OwnedFd) -> Self {
+        Self(Arc::new(Inner {
+            fd,
+            nowait: AtomicU8::new(NOWAIT_WORKS),
+            device: AtomicU64::new(0),
+            identity: AtomicU64::new(0),
+        }))
+    }
+
+    /// `fstat`: of an open file it is in memory (but for network file systems, where it may ask the
+    /// server).
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        let metadata = Metadata::of(&rustix::fs::fstat(self)?);
+        let identity = metadata.ino ^ metadata.dev.rotate_left(40);
+        self.0.device.store(metadata.dev, Relaxed);
+        self.0.identity.store(identity.max(1), Relaxed);
+        Ok(metadata)
+    }
+
+    /// Its device, for a pool.
+    pub fn device(&self) -> Device {
+        self.learn(&self.0.device);
+        Device(self.0.device.load(Relaxed))
+    }
+
+    pub(super) fn identity(&self) -> u64 {
+        self.learn(&self.0.identity);
+        self.0.identity.load(Relaxed)
+    }
+
+    fn learn(&self, known: &AtomicU64) {
+        if known.load(Relaxed) == 0 {
+            // A failure leaves it unknown: such a file has the queue of unknown devices.
+            let _asked_again_next_time = self.metadata();
+        }
+    }
+
+    /// Copies from the page cache what is there, from `offset` on. `WouldBlock`: nothing is, or it can
+    /// not be known. A short count says only that what follows is not in memory, or the file ends; 0 is
+    /// the end.
+    pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let flags = match self.0.nowait.load(Relaxed) {
+            NOWAIT_NEEDLESS => ReadWriteFlags::empty(),
+            NOWAIT_WORKS if !REFUSED.load(Relaxed) => ReadWriteFlags::NOWAIT,
+            _ => return Err(io::ErrorKind::WouldBlock.into()),
+        };
+        match rustix::io::preadv2(self, &mut [IoSliceMut::new(buf)], offset, flags) {
+            Ok(n) => Ok(n),
+            Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
+            Err(error @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
+                self.nowait_failed(error);
+                if self.never_waits() {
+                    return self.try_read_at(buf, offset);
+                }
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn nowait_failed(&self, error: Errno) {
+        if matches!(error, Errno::NOSYS | Errno::PERM) {
+            self.0.nowait.store(NOWAIT_REFUSED, Relaxed);
+            if !REFUSED.swap(true, Relaxed) {
+                report::report(&Event::Unsupported {
+                    call: "preadv2(RWF_NOWAIT)",
+                    error: &error.into(),
+                    instead: "every read goes to a thread pool",
+                });
+            }
+            return;
+        }
+        const TMPFS: u64 = 0x0102_1994;
+        const RAMFS: u64 = 0x8584_58f6;
+        let in_memory = rustix::fs::fstatfs(self)
+            .is_ok_and(|system| matches!(system.f_type as u64, TMPFS | RAMFS));
+        self.0.nowait.store(
+            if in_memory {
+                NOWAIT_NEEDLESS
+            } else {
+                NOWAIT_REFUSED
+            },
+            Relaxed,
+        );
+    }
+
+    /// The file system keeps its files in memory and cannot be asked: reads are done at once.
+    pub(super) fn never_waits(&self) -> bool {
+        self.0.nowait.load(Relaxed) == NOWAIT_NEEDLESS
+    }
+
+    /// Reads `len` bytes from `offset` on, fewer only at the end of the file. They are appended to `buf`,
+    /// which is given back: from memory at once, the rest on the pool.
+    pub async fn read_at(
+        &self,
+        mut buf: Vec<u8>,
+        offset: u64,
+        len: usize,
+        pool: &Pool,
+    ) -> io::Result<Vec<u8>> {
+        let begin = buf.len();
+        buf.resize(begin + len, 0);
+        let mut done = 0;
+        while done < len {
+            match self.try_read_at(&mut buf[begin + done..], offset + done as u64) {
+                Ok(0) => {
+                    buf.truncate(begin + done);
+                    return Ok(buf);
+                }
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        if done == len {
+            return Ok(buf);
+        }
+        let file = self.clone();
+        pool.run_on(self.device(), move || {
+            let n = read_full(&file, &mut buf[begin + done..], offset + done as u64)?;
+            buf.truncate(begin + done + n);
+            Ok(buf)
+        })
+        .await
+    }
+
+    /// How many bytes from `offset` on, at most `max`, are in memory, so that `sendfile` of them does not
+    /// wait for the disk. A range past the end of the file counts as there.
+    pub fn resident_prefix(&self, offset: u64, max: u64) -> u64 {
+        if self.never_waits() {
+            return max;
+        }
+        residency::prefix(self, offset, max)
+    }
+
+    /// Brings a range into the page cache, on the pool.
+    pub async fn load(&self, offset: u64, len: u64, pool: &Pool) -> io::Result<()> {
+        let file = self.clone();
+        pool.run_on(self.device(), move || residency::load(&file, offset, len))
+            .await
+    }
+
+    /// Tells the kernel that a range will be wanted soon; it reads it when it can. It may wait a little
+    /// (for a place in the device's queue), hence on the pool.
+    pub fn will_need(&self, offset: u64, len: u64, pool: &Pool) {
+        let file = self.clone();
+        pool.submit(
+            self.device(),
+            Box::new(move || {
+                // Advice: a failure changes nothing.
+                let _ = rustix::fs::fadvise(&file, offset, NonZeroU64::new(len), Advice::WillNeed);
+            }),
+        );
+    }
+
+    /// Writes all of `buf` at `offset`, on the pool; gives the buffer back.
+    pub async fn write_all_at(
+        &self,
+        buf: Vec<u8>,
+        offset: u64,
+        pool: &Pool,
+    ) -> io::Result<Vec<u8>> {
+        let file = self.clone();
+        pool.run_on(self.device(), move || {
+            write_full(&file, &buf, offset)?;
+            Ok(buf)
+        })
+        .await
+    }
+
+    /// Cuts or extends the file, on the pool.
+    pub async fn set_len(&self, len: u64, pool: &Pool) -> io::Result<()> {
+        let file = self.clone();
+        pool.run_on(self.device(), move || {
+            Ok(rustix::fs::ftruncate(&file, len)?)
+        })
+        .await
+    }
+
+    /// Waits until contents (and `metadata` too, if told) are on the disk, on the pool.
+    pub async fn sync(&self, metadata: bool, pool: &Pool) -> io::Result<()> {
+        let file = self.clone();
+        pool.run_on(self.device(), move || {
+            let synced = if metadata {
+                rustix::fs::fsync(&file)
+            } else {
+                rustix::fs::fdatasync(&file)
+            };
+            Ok(synced?)
+        })
+        .await
+    }
+
+    /// Closes on the pool: the last close of a file that was unlinked frees its blocks, which takes long
+    /// for a large one.
+    pub fn close_on(self, pool: &Pool) {
+        let device = self.device();
+        pool.submit(device, Box::new(move || drop(self)));
+    }
+}
+
+/// Reads until `buf` is full or the file ends. It waits for the disk.
+fn read_full(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pread(file, &mut buf[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes all of `buf`. It waits for the disk.
+fn write_full(file: &File, buf: &[u8], offset: u64) -> io::Result<()> {
+    let mut done = 0;
+    while done < buf.len() {
+        match rustix::io::pwrite(file, &buf[done..], offset + done as u64) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("File").field(&self.0.fd).finish()
+    }
+}

@@ -1,0 +1,25 @@
+//! Files: what the kernel has in memory is had at once, everything else is had on a pool.
+//!
+//! - [`open`], [`stat`] and [`lstat`] try `openat2(RESOLVE_CACHED)` on the loop's thread: it succeeds,
+//!   or fails for good (`ENOENT`, `EACCES`), without looking at a disk, or says `EAGAIN`.
+//! - [`File::read_at`] tries `preadv2(RWF_NOWAIT)`, which copies only what is in the page cache.
+//! - Before `sendfile`, which has no such flag, [`File::resident_prefix`] says how far the page cache
+//!   reaches, and [`File::load`] brings in what is missing.
+//!
+//! Where the kernel (before 5.12, or a seccomp profile) refuses these calls, everything goes to the
+//! pool; that is decided once and reported. A file system may refuse `RWF_NOWAIT` by itself; that is
+//! remembered by the [`File`].
+
+mod content;
+mod metadata;
+mod namespace;
+mod open;
+mod residency;
+
+pub use content::File;
+pub use metadata::{Kind, Metadata};
+pub use namespace::{
+    DirectoryEntry, create_directory, read_directory, read_link, remove_directory, remove_file,
+    rename, set_times,
+};
+pub use open::{OpenOptions, lstat, open, open_at, stat};

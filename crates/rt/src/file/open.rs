@@ -1,0 +1,218 @@
+//! Opening and `stat`, inline when the kernel has the path in memory.
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+use super::{File, Metadata};
+use crate::pool::{Device, Pool};
+use crate::report::{self, Event};
+
+/// How to open a file. `OpenOptions::READ` is what serving needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenOptions {
+    flags: OFlags,
+    mode: Mode,
+}
+
+impl OpenOptions {
+    /// Reading. Opening a FIFO does not wait for its writer (`O_NONBLOCK`, without effect on files).
+    pub const READ: Self = Self::with(OFlags::RDONLY.union(OFlags::NONBLOCK));
+    /// Writing.
+    pub const WRITE: Self = Self::with(OFlags::WRONLY);
+    /// Reading and writing.
+    pub const READ_WRITE: Self = Self::with(OFlags::RDWR);
+    /// Appending, the file made if need be.
+    pub const APPEND: Self = Self::with(OFlags::WRONLY.union(OFlags::APPEND).union(OFlags::CREATE));
+    /// Only a path: for `stat` and `open_at`.
+    pub const PATH: Self = Self::with(OFlags::PATH);
+
+    const fn with(flags: OFlags) -> Self {
+        Self {
+            flags: flags.union(OFlags::CLOEXEC),
+            mode: Mode::from_raw_mode(0o644),
+        }
+    }
+
+    const fn or(mut self, flags: OFlags) -> Self {
+        self.flags = self.flags.union(flags);
+        self
+    }
+
+    /// Fails with `ELOOP` when the last component is a symbolic link.
+    #[must_use]
+    pub const fn nofollow(self) -> Self {
+        self.or(OFlags::NOFOLLOW)
+    }
+
+    /// Fails with `ENOTDIR` when it is not a directory.
+    #[must_use]
+    pub const fn directory(self) -> Self {
+        self.or(OFlags::DIRECTORY)
+    }
+
+    /// Makes the file if it is not there.
+    #[must_use]
+    pub const fn create(self) -> Self {
+        self.or(OFlags::CREATE)
+    }
+
+    /// Makes the file; fails with `EEXIST` if it is there.
+    #[must_use]
+    pub const fn create_new(self) -> Self {
+        self.or(OFlags::CREATE.union(OFlags::EXCL))
+    }
+
+    /// Empties the file.
+    #[must_use]
+    pub const fn truncate(self) -> Self {
+        self.or(OFlags::TRUNC)
+    }
+
+    /// Reads and writes past the page cache: buffers and offsets must be aligned.
+    #[must_use]
+    pub const fn direct(self) -> Self {
+        self.or(OFlags::DIRECT)
+    }
+
+    /// Permissions of a file that is made (0644 unless set; the umask applies).
+    #[must_use]
+    pub const fn mode(mut self, mode: u32) -> Self {
+        self.mode = Mode::from_raw_mode(mode);
+        self
+    }
+
+    /// Whether opening it may change the disk, which the kernel never does in a nowait open.
+    const fn changes(self) -> bool {
+        self.flags.intersects(OFlags::CREATE.union(OFlags::TRUNC))
+    }
+
+    fn mode_argument(self) -> Mode {
+        // openat2 refuses a mode without O_CREAT.
+        if self.flags.contains(OFlags::CREATE) {
+            self.mode
+        } else {
+            Mode::empty()
+        }
+    }
+}
+
+/// Opens a file.
+pub async fn open(path: &Path, options: OpenOptions, pool: &Pool) -> io::Result<File> {
+    if let Some(result) = open_cached(CWD, path, options) {
+        return result.map(File::from_fd).map_err(Into::into);
+    }
+    let path = path.to_owned();
+    let opened = pool
+        .run_on(Device::UNKNOWN, move || {
+            rustix::fs::openat(CWD, &path, options.flags, options.mode_argument())
+        })
+        .await?;
+    Ok(File::from_fd(opened))
+}
+
+/// Opens a file below an open directory. An absolute path does not care about the directory.
+pub async fn open_at(
+    directory: &File,
+    path: &Path,
+    options: OpenOptions,
+    pool: &Pool,
+) -> io::Result<File> {
+    use std::os::fd::AsFd;
+    if let Some(result) = open_cached(directory.as_fd(), path, options) {
+        return result.map(File::from_fd).map_err(Into::into);
+    }
+    let (path, below) = (path.to_owned(), directory.clone());
+    let opened = pool
+        .run_on(Device::UNKNOWN, move || {
+            rustix::fs::openat(&below, &path, options.flags, options.mode_argument())
+        })
+        .await?;
+    Ok(File::from_fd(opened))
+}
+
+/// What is known about a file, links followed.
+pub async fn stat(path: &Path, pool: &Pool) -> io::Result<Metadata> {
+    stat_with(path, OpenOptions::PATH, AtFlags::empty(), pool).await
+}
+
+/// What is known about a file, or about the link that it is.
+pub async fn lstat(path: &Path, pool: &Pool) -> io::Result<Metadata> {
+    stat_with(
+        path,
+        OpenOptions::PATH.nofollow(),
+        AtFlags::SYMLINK_NOFOLLOW,
+        pool,
+    )
+    .await
+}
+
+async fn stat_with(
+    path: &Path,
+    options: OpenOptions,
+    flags: AtFlags,
+    pool: &Pool,
+) -> io::Result<Metadata> {
+    // Three calls (openat2, fstat, close) and still a fifth of a trip to the pool; there is no stat
+    // that does not wait.
+    match open_cached(CWD, path, options) {
+        Some(Ok(fd)) => return Ok(Metadata::of(&rustix::fs::fstat(&fd)?)),
+        Some(Err(error)) => return Err(error.into()),
+        None => {}
+    }
+    let path = path.to_owned();
+    let stat = pool
+        .run_on(Device::UNKNOWN, move || {
+            rustix::fs::statat(CWD, &path, flags)
+        })
+        .await?;
+    Ok(Metadata::of(&stat))
+}
+
+/// Tries to open without waiting; `None`: it must be done on a pool.
+fn open_cached(
+    directory: BorrowedFd<'_>,
+    path: &Path,
+    options: OpenOptions,
+) -> Option<rustix::io::Result<OwnedFd>> {
+    static REFUSED: AtomicBool = AtomicBool::new(false);
+    if options.changes() || REFUSED.load(Relaxed) {
+        return None;
+    }
+    loop {
+        let opened = rustix::fs::openat2(
+            directory,
+            path,
+            options.flags,
+            options.mode_argument(),
+            ResolveFlags::CACHED,
+        );
+        match opened {
+            Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return None,
+            // EPERM is also a plain answer (a sealed file, O_NOATIME), so that it decides for this call
+            // only, unless the same open on a file that is always there is refused too.
+            Err(error @ (Errno::NOSYS | Errno::INVAL | Errno::PERM)) => {
+                if is_refused() && !REFUSED.swap(true, Relaxed) {
+                    report::report(&Event::Unsupported {
+                        call: "openat2(RESOLVE_CACHED)",
+                        error: &error.into(),
+                        instead: "every open goes to a thread pool",
+                    });
+                }
+                return None;
+            }
+            result => return Some(result),
+        }
+    }
+}
+
+fn is_refused() -> bool {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat2(CWD, c"/", flags, Mode::empty(), ResolveFlags::CACHED);
+    matches!(opened, Err(Errno::NOSYS | Errno::INVAL | Errno::PERM))
+}

@@ -1,0 +1,213 @@
+//! The part of a loop that other threads see: its inbox, its wake-up, its heartbeat.
+//!
+//! A message costs the sender a short lock; the eventfd is written only when the loop is parked or
+//! about to park, so that a busy loop is never interrupted.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::stats::{Counters, Stats};
+use crate::task::TaskId;
+use crate::time;
+
+/// A way to reach a loop from any thread.
+#[derive(Clone)]
+pub struct Handle(pub(crate) Arc<Shared>);
+
+/// Messages a loop's inbox holds before [`Handle::post`] says [`PostError::Full`].
+pub const INBOX_LIMIT: usize = 65_536;
+
+/// Why a message was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PostError {
+    /// The loop has ended.
+    Closed,
+    /// [`INBOX_LIMIT`] messages wait already.
+    Full,
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Closed => "the loop has ended",
+            Self::Full => "the loop's inbox is full",
+        })
+    }
+}
+
+impl std::error::Error for PostError {}
+
+impl Handle {
+    /// Runs `message` on the loop's thread in its next turn; it may spawn tasks there.
+    pub fn post(&self, message: impl FnOnce() + Send + 'static) -> Result<(), PostError> {
+        {
+            let mut inbox = self.0.inbox();
+            if inbox.closed {
+                return Err(PostError::Closed);
+            }
+            if inbox.posts.len() >= INBOX_LIMIT {
+                return Err(PostError::Full);
+            }
+            inbox.posts.push_back(Box::new(message));
+        }
+        self.0.notify();
+        Ok(())
+    }
+
+    /// Spawns on the loop the task that `make` builds there.
+    pub fn spawn<F>(
+        &self,
+        name: &'static str,
+        make: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<(), PostError>
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        self.post(move || crate::task::spawn_named(name, make()))
+    }
+
+    /// The loop's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// How long the loop's present turn has lasted; zero while it is parked. A loop that is "late" by
+    /// tens of milliseconds is stuck in a task.
+    pub fn late(&self) -> Duration {
+        if self.0.counters.parked.load(Ordering::Relaxed) {
+            return Duration::ZERO;
+        }
+        let began = self.0.counters.turn_began.load(Ordering::Relaxed);
+        Duration::from_millis(time::real_tick().saturating_sub(began))
+    }
+
+    /// The loop's counters now.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.snapshot()
+    }
+
+    /// Whether the calling thread is the loop's own.
+    pub fn is_current(&self) -> bool {
+        crate::event_loop::current_id() == self.0.id
+    }
+}
+
+impl fmt::Debug for Handle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("name", &self.0.name)
+            .finish_non_exhaustive()
+    }
+}
+
+type Post = Box<dyn FnOnce() + Send>;
+
+/// What other threads left for the loop.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// Tasks to poll. At most one entry for each living task (`Header::posted`), hence bounded.
+    pub(crate) wakes: Vec<TaskId>,
+    pub(crate) posts: VecDeque<Post>,
+    pub(crate) closed: bool,
+}
+
+/// The loop is looking at its work; it will see the inbox before it parks.
+const AWAKE: u8 = 0;
+/// The loop is in `epoll_wait` or about to be: the eventfd must be written.
+const PARKED: u8 = 1;
+/// Something is in the inbox and whoever put it there has done what is needed to have it seen.
+const NOTIFIED: u8 = 2;
+
+pub(crate) struct Shared {
+    /// Unique in the process; never 0.
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) counters: Counters,
+    inbox: Mutex<Inbox>,
+    state: AtomicU8,
+    eventfd: OwnedFd,
+}
+
+impl Shared {
+    pub(crate) fn new(name: String) -> io::Result<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        static NEXT_ID: AtomicU64 = AtomicU64::new(1);
+        Ok(Self {
+            id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            name,
+            counters: Counters::default(),
+            inbox: Mutex::default(),
+            state: AtomicU8::new(AWAKE),
+            eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+        })
+    }
+
+    pub(crate) fn eventfd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+
+    fn inbox(&self) -> MutexGuard<'_, Inbox> {
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks the loop to poll a task; called on other threads.
+    pub(crate) fn wake(&self, task: TaskId) {
+        {
+            let mut inbox = self.inbox();
+            if inbox.closed {
+                return;
+            }
+            inbox.wakes.push(task);
+        }
+        self.notify();
+    }
+
+    fn notify(&self) {
+        // SeqCst pairs with `park`: either we see PARKED and write, or the loop sees NOTIFIED.
+        if self.state.swap(NOTIFIED, Ordering::SeqCst) == PARKED {
+            // Registered edge-triggered: every write is an event, nobody needs to read the counter,
+            // and it can not overflow in the life of a machine.
+            let written = rustix::io::write(&self.eventfd, &1u64.to_ne_bytes());
+            debug_assert!(written.is_ok());
+        }
+    }
+
+    /// Called before the loop waits; `false` if something arrived and it must not.
+    pub(crate) fn park(&self) -> bool {
+        self.state
+            .compare_exchange(AWAKE, PARKED, Ordering::SeqCst, Ordering::SeqCst)
+            .is_ok()
+    }
+
+    /// Called after the wait: takes what is in the inbox, if anybody said there is something.
+    pub(crate) fn unpark(&self) -> Option<Inbox> {
+        if self.state.swap(AWAKE, Ordering::SeqCst) != NOTIFIED {
+            return None;
+        }
+        let mut inbox = self.inbox();
+        let closed = inbox.closed;
+        Some(std::mem::replace(
+            &mut *inbox,
+            Inbox {
+                closed,
+                ..Inbox::default()
+            },
+        ))
+    }
+
+    /// The loop ends: nothing more is taken, and what waits is given back to be dropped.
+    pub(crate) fn close(&self) -> Inbox {
+        std::mem::replace(
+            &mut *self.inbox(),
+            Inbox {
+                closed: true,
+                ..Inbox::default()
+            },
+        )
+    }
+}

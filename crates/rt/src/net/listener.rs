@@ -1,0 +1,180 @@
+//! A listening socket on a loop.
+//!
+//! Several loops may share one socket (each with a [`Listener`] over a duplicate or the same
+//! inherited descriptor; epoll wakes one of them) or have one each (`reuseport`).
+//!
+//! How many connections are accepted at one event adapts: it begins with one, doubles while the queue
+//! proves longer, up to [`BATCH_LIMIT`], and falls back when the queue was shorter. So a quiet loop
+//! pays no `accept4` that says `EAGAIN`, a flooded one does not go to epoll for each connection, and
+//! the clients it has never wait for more than a batch of new ones.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::{Address, ListenOptions, Stream};
+use crate::reactor::{Registration, Side};
+use crate::report::{self, Event, Limit};
+use crate::time::Timer;
+
+/// Connections accepted at most before the loop turns to its other tasks.
+const BATCH_LIMIT: u32 = 16;
+/// How long no connection is accepted when descriptors or memory ran out.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// See the module's page.
+pub struct Listener {
+    registration: Cell<Option<Registration>>,
+    /// Connections that may be accepted before the next event.
+    allowed: Cell<u32>,
+    /// Connections accepted at one event, for now.
+    batch: Cell<u32>,
+    pause: Timer,
+    fd: Rc<OwnedFd>,
+}
+
+impl Listener {
+    /// Takes a socket that listens already. It is made non-blocking.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self {
+            registration: Cell::new(None),
+            allowed: Cell::new(0),
+            batch: Cell::new(1),
+            pause: Timer::new(),
+            fd: Rc::new(fd),
+        })
+    }
+
+    /// Binds and listens.
+    pub fn bind(address: &Address, options: &ListenOptions) -> io::Result<Self> {
+        Self::from_fd(options.listen(address)?)
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<Address> {
+        Ok(Address::from_any(Some(rustix::net::getsockname(&self.fd)?)))
+    }
+
+    /// Accepts a connection if one waits (`WouldBlock` if not).
+    pub fn try_accept(&self) -> io::Result<Stream> {
+        loop {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match rustix::net::acceptfrom_with(&self.fd, flags) {
+                Ok((fd, peer)) => return Ok(Stream::accepted(fd, Address::from_any(peer))),
+                // The client was gone before we came to it.
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Waits for a connection. When descriptors or memory run out it reports that, pauses and goes on:
+    /// the errors it gives are those that trying again does not help.
+    pub async fn accept(&self) -> io::Result<Stream> {
+        std::future::poll_fn(|cx| self.poll_accept(cx)).await
+    }
+
+    /// See [`Listener::accept`].
+    pub fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        if self.pause.is_set() {
+            if self.pause.poll_expired(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.pause.clear();
+        }
+        if !self.may_accept() {
+            return self.wait(cx);
+        }
+        match self.try_accept() {
+            Ok(stream) => {
+                self.allowed.set(self.allowed.get() - 1);
+                if self.allowed.get() == 0 {
+                    // The queue was at least as long as the batch.
+                    self.batch.set((self.batch.get() * 2).min(BATCH_LIMIT));
+                }
+                Poll::Ready(Ok(stream))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.batch.set((self.batch.get() / 2).max(1));
+                self.allowed.set(0);
+                self.wait(cx)
+            }
+            Err(error) if is_exhausted(&error) => self.pause(&error, cx),
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    /// Whether an event says that there are connections, within the batch.
+    fn may_accept(&self) -> bool {
+        let Some(registration) = self.registration.take() else {
+            return false;
+        };
+        if registration.is_ready(Side::Read) {
+            registration.clear(Side::Read);
+            self.allowed.set(self.batch.get());
+        }
+        self.registration.set(Some(registration));
+        self.allowed.get() > 0
+    }
+
+    fn wait(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        let registration = match self.registration.take().filter(|old| !old.is_detached()) {
+            Some(registration) => registration,
+            None => match Registration::exclusive(&self.fd) {
+                Ok(registration) => registration,
+                Err(error) => return Poll::Ready(Err(error)),
+            },
+        };
+        registration.arm(Side::Read, cx);
+        self.registration.set(Some(registration));
+        Poll::Pending
+    }
+
+    fn pause(&self, error: &io::Error, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        static REPORTED: Limit = Limit::new();
+        if REPORTED.allows() {
+            report::report(&Event::AcceptPaused {
+                error,
+                pause: EXHAUSTED_PAUSE,
+            });
+        }
+        self.stop();
+        self.pause.set(EXHAUSTED_PAUSE);
+        self.pause
+            .poll_expired(cx)
+            .map(|()| Err(io::ErrorKind::Interrupted.into()))
+    }
+
+    /// Takes the socket out of the epoll set until somebody accepts again.
+    pub fn stop(&self) {
+        self.allowed.set(0);
+        self.registration.set(None);
+    }
+
+    /// Gives the socket back.
+    pub fn into_fd(self) -> OwnedFd {
+        self.stop();
+        Rc::into_inner(self.fd).expect("only a registration shares the descriptor, and it is gone")
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Whether `accept` failed for want of something that will be there again.
+fn is_exhausted(error: &io::Error) -> bool {
+    let errno = error.raw_os_error();
+    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
+        .iter()
+        .any(|exhausted| errno == Some(exhausted.raw_os_error()))
+}

@@ -1,0 +1,14 @@
+//! Sockets: listening, connected, datagram. All non-blocking; a call is tried first and the descriptor
+//! is registered with epoll only when it would wait.
+
+mod address;
+mod listener;
+mod options;
+mod stream;
+mod udp;
+
+pub use address::{Address, UnixPath};
+pub use listener::Listener;
+pub use options::{KeepAlive, ListenOptions};
+pub use stream::{Stream, VECTORS};
+pub use udp::UdpSocket;

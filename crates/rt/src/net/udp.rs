@@ -1,0 +1,159 @@
+//! A datagram socket.
+
+use std::cell::OnceCell;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use super::Address;
+use crate::reactor::{Registration, Side};
+
+/// A datagram socket, UDP or unix, edge-triggered as [`super::Stream`] is.
+pub struct UdpSocket {
+    registration: OnceCell<Registration>,
+    fd: OwnedFd,
+}
+
+impl UdpSocket {
+    /// Takes a datagram socket. It is made non-blocking.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Ok(Self {
+            registration: OnceCell::new(),
+            fd,
+        })
+    }
+
+    /// A socket bound to `address`.
+    pub fn bind(address: &Address) -> io::Result<Self> {
+        let socket = Self::unbound(address)?;
+        rustix::net::bind(&socket.fd, &address.to_any()?)?;
+        Ok(socket)
+    }
+
+    /// A socket that sends to `address` and receives from there only.
+    pub fn connect(address: &Address) -> io::Result<Self> {
+        let socket = Self::unbound(address)?;
+        rustix::net::connect(&socket.fd, &address.to_any()?)?;
+        Ok(socket)
+    }
+
+    fn unbound(address: &Address) -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(address.family(), SocketType::DGRAM, flags, None)?;
+        Ok(Self {
+            registration: OnceCell::new(),
+            fd,
+        })
+    }
+
+    /// Where it is bound.
+    pub fn local_addr(&self) -> io::Result<Address> {
+        Ok(Address::from_any(Some(rustix::net::getsockname(&self.fd)?)))
+    }
+
+    /// Receives a datagram if there is one; what does not fit in `buf` is lost.
+    pub fn try_recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, Address)> {
+        self.attempt(Side::Read, || {
+            let (_, n, from) = rustix::net::recvfrom(&self.fd, &mut *buf, RecvFlags::empty())?;
+            Ok((n, Address::from_any(from)))
+        })
+    }
+
+    /// Receives a datagram.
+    pub async fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, Address)> {
+        std::future::poll_fn(|cx| self.poll_recv_from(cx, buf)).await
+    }
+
+    /// See [`Self::recv_from`].
+    pub fn poll_recv_from(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<(usize, Address)>> {
+        self.poll_io(Side::Read, cx, || self.try_recv_from(buf))
+    }
+
+    /// Sends a datagram if the socket takes it now.
+    pub fn try_send_to(&self, buf: &[u8], to: &Address) -> io::Result<usize> {
+        let to = to.to_any()?;
+        self.attempt(Side::Write, || {
+            rustix::net::sendto(&self.fd, buf, SendFlags::NOSIGNAL, &to)
+        })
+    }
+
+    /// Sends a datagram.
+    pub async fn send_to(&self, buf: &[u8], to: &Address) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_io(Side::Write, cx, || self.try_send_to(buf, to))).await
+    }
+
+    /// Sends a datagram to where it is connected, if the socket takes it now.
+    pub fn try_send(&self, buf: &[u8]) -> io::Result<usize> {
+        self.attempt(Side::Write, || {
+            rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL)
+        })
+    }
+
+    /// Sends a datagram to where it is connected.
+    pub async fn send(&self, buf: &[u8]) -> io::Result<usize> {
+        std::future::poll_fn(|cx| self.poll_io(Side::Write, cx, || self.try_send(buf))).await
+    }
+
+    /// Receives a datagram from where it is connected.
+    pub async fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
+        Ok(self.recv_from(buf).await?.0)
+    }
+
+    fn attempt<R>(
+        &self,
+        side: Side,
+        mut call: impl FnMut() -> rustix::io::Result<R>,
+    ) -> io::Result<R> {
+        let registration = self.registration.get();
+        if registration.is_some_and(|registration| !registration.is_ready(side)) {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        loop {
+            match call() {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    if let Some(registration) = registration {
+                        registration.clear(side);
+                    }
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
+                result => return result.map_err(Into::into),
+            }
+        }
+    }
+
+    fn poll_io<R>(
+        &self,
+        side: Side,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut() -> io::Result<R>,
+    ) -> Poll<io::Result<R>> {
+        match attempt() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            result => return Poll::Ready(result),
+        }
+        let registration = match self.registration.get() {
+            Some(registration) => registration,
+            None => match Registration::edge(self.fd.as_fd()) {
+                Ok(registration) => self.registration.get_or_init(|| registration),
+                Err(error) => return Poll::Ready(Err(error)),
+            },
+        };
+        registration.arm(side, cx);
+        Poll::Pending
+    }
+}
+
+impl AsFd for UdpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

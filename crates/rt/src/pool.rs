@@ -1,0 +1,378 @@
+//! Thread pools for work that may wait for a device: bounded queues that push back.
+//!
+//! A job goes into the queue of its device within its pool. Threads take from the devices in turn, and
+//! a device has at most its share of the threads (all of them divided by the devices at work), so
+//! that a slow disk cannot take the threads that a healthy one needs. When `max_queue` jobs are queued
+//! the next callers wait in the order in which they came: a full queue delays, it never fails. It is
+//! reported at most once a second.
+//!
+//! Threads start when there is work for them and none is idle, up to the pool's number.
+
+use std::any::Any;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::event_loop::{catching, install_panic_hook, report_panic};
+use crate::report::{self, Event, Limit};
+use crate::sync::{Closed, remote_oneshot};
+use crate::task::panic_message;
+use crate::time;
+
+/// The threads of the default pool, as nginx has them.
+pub const DEFAULT_THREADS: usize = 32;
+/// The queue of the default pool, as nginx has it.
+pub const DEFAULT_MAX_QUEUE: usize = 65_536;
+
+/// A device that had work within so many ticks keeps its share of the threads free.
+const AT_WORK_TICKS: u64 = 1_000;
+/// Devices remembered before those without work are forgotten.
+const DEVICES_KEPT: usize = 64;
+/// How often a thread looks again when all queued devices have their share.
+const SHARE_RECHECK: Duration = Duration::from_millis(50);
+
+/// A device number (`st_dev`), for the sub-queue of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Device(pub u64);
+
+impl Device {
+    /// For work whose device is not known.
+    pub const UNKNOWN: Self = Self(0);
+}
+
+/// A handle of a thread pool.
+#[derive(Clone)]
+pub struct Pool(Arc<Owner>);
+
+/// What all handles share and the threads do not: when it goes, they end.
+struct Owner(Arc<Shared>);
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.work.notify_all();
+    }
+}
+
+static REGISTRY: Mutex<Option<HashMap<String, Pool>>> = Mutex::new(None);
+
+/// Makes the pool `name`, or gives the one of that name if it has the same size. One of another size is
+/// replaced: its threads end when its last handle is dropped.
+pub fn register(name: &str, threads: usize, max_queue: usize) -> Pool {
+    let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let pools = registry.get_or_insert_default();
+    if let Some(pool) = pools.get(name)
+        && (pool.shared().threads, pool.shared().max_queue) == (threads.max(1), max_queue)
+    {
+        return pool.clone();
+    }
+    let pool = Pool::new(name, threads, max_queue);
+    pools.insert(name.to_owned(), pool.clone());
+    pool
+}
+
+/// The pool registered as `name`.
+pub fn get(name: &str) -> Option<Pool> {
+    let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    registry.as_ref()?.get(name).cloned()
+}
+
+/// The pool named `default`; made with nginx's numbers if nobody registered it.
+pub fn default_pool() -> Pool {
+    get("default").unwrap_or_else(|| register("default", DEFAULT_THREADS, DEFAULT_MAX_QUEUE))
+}
+
+struct Shared {
+    name: String,
+    threads: usize,
+    max_queue: usize,
+    state: Mutex<State>,
+    work: Condvar,
+    overflow: Limit,
+}
+
+#[derive(Default)]
+struct State {
+    devices: Vec<Queue>,
+    /// Where the search for the next job begins, so that devices take turns.
+    turn: usize,
+    queued: usize,
+    /// Jobs of callers that found the queue full, in order.
+    waiting: VecDeque<(Device, Job)>,
+    started: usize,
+    idle: usize,
+    running: usize,
+    done: u64,
+    /// The last handle is gone.
+    closed: bool,
+}
+
+struct Queue {
+    device: Device,
+    jobs: VecDeque<Job>,
+    running: usize,
+    last_work: u64,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The state of a pool at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Threads started.
+    pub threads: usize,
+    /// Jobs that run.
+    pub running: usize,
+    /// Jobs queued.
+    pub queued: usize,
+    /// Jobs that wait for a place in the queue.
+    pub waiting: usize,
+    /// Jobs done so far.
+    pub done: u64,
+}
+
+impl Pool {
+    /// A pool that is not registered. `max_queue` may be 0: then a job waits until a thread is free,
+    /// which is the same to its caller.
+    pub fn new(name: &str, threads: usize, max_queue: usize) -> Self {
+        install_panic_hook();
+        Self(Arc::new(Owner(Arc::new(Shared {
+            name: name.to_owned(),
+            threads: threads.max(1),
+            max_queue,
+            state: Mutex::default(),
+            work: Condvar::new(),
+            overflow: Limit::new(),
+        }))))
+    }
+
+    fn shared(&self) -> &Arc<Shared> {
+        &self.0.0
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.shared().name
+    }
+
+    /// Its state now.
+    pub fn stats(&self) -> PoolStats {
+        let state = self.shared().state();
+        PoolStats {
+            threads: state.started,
+            running: state.running,
+            queued: state.queued,
+            waiting: state.waiting.len(),
+            done: state.done,
+        }
+    }
+
+    /// Runs `f` on a thread of the pool and gives its result. A panic of `f` is passed on to the caller's
+    /// task. If the caller goes before `f` has begun, it is not run.
+    pub async fn run<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> T {
+        self.run_on(Device::UNKNOWN, f).await
+    }
+
+    /// [`Pool::run`], in the sub-queue of a device.
+    pub async fn run_on<T: Send + 'static>(
+        &self,
+        device: Device,
+        f: impl FnOnce() -> T + Send + 'static,
+    ) -> T {
+        let (sender, receiver) = remote_oneshot::channel();
+        let name = self.shared().name.clone();
+        let job = move || {
+            if sender.is_closed() {
+                return;
+            }
+            let outcome = catching(f).map_err(|payload| PoolPanic::of(&name, payload));
+            // An Err is the caller gone meanwhile.
+            drop(sender.send(outcome));
+        };
+        self.submit(device, Box::new(job));
+        match receiver.await {
+            Ok(Ok(value)) => value,
+            Ok(Err(panic)) => std::panic::resume_unwind(Box::new(panic)),
+            Err(Closed) => unreachable!("a job sends its outcome, and queued jobs are run"),
+        }
+    }
+
+    /// Runs `f` on a thread of the pool, for its effect only; nobody waits.
+    pub fn submit(&self, device: Device, f: Box<dyn FnOnce() + Send>) {
+        let mut state = self.shared().state();
+        let free_threads = self.shared().threads - state.running.min(self.shared().threads);
+        if state.queued >= self.shared().max_queue.max(free_threads) || !state.waiting.is_empty() {
+            state.waiting.push_back((device, f));
+            let waiting = state.waiting.len();
+            drop(state);
+            if self.shared().overflow.allows() {
+                report::report(&Event::PoolOverflow {
+                    pool: &self.shared().name,
+                    waiting,
+                });
+            }
+            return;
+        }
+        state.push(device, f);
+        self.shared().wake_thread(state);
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pool").field(&self.name()).finish()
+    }
+}
+
+/// The payload of a panic that happened on a pool's thread and was reported there.
+pub(crate) struct PoolPanic(#[allow(dead_code, reason = "kept for debuggers")] String);
+
+impl PoolPanic {
+    fn of(pool: &str, payload: Box<dyn Any + Send>) -> Self {
+        report_panic(pool, payload.as_ref());
+        Self(panic_message(payload.as_ref()).to_owned())
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Jobs run without the lock, so that none can leave the state half changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sees to it that a thread comes for a job just queued.
+    fn wake_thread(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.idle > 0 || state.started >= self.threads {
+            drop(state);
+            self.work.notify_one();
+            return;
+        }
+        state.started += 1;
+        let only = state.started == 1;
+        drop(state);
+        let shared = Arc::clone(self);
+        let builder = std::thread::Builder::new().name(format!("pool {}", self.name));
+        if builder.spawn(move || shared.work()).is_err() {
+            self.state().started -= 1;
+            if only {
+                // No thread can be had at all: better slow than never.
+                self.run_queued();
+            }
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some((device, job)) = state.pop(self.threads) {
+                drop(state);
+                job();
+                state = self.state();
+                state.finished(device);
+                state.admit(self.max_queue);
+                continue;
+            }
+            if state.closed {
+                // Every queued job has a waiting caller with a handle, or is worth doing: none is left.
+                return;
+            }
+            state.idle += 1;
+            state = if state.queued > 0 {
+                let waited = self.work.wait_timeout(state, SHARE_RECHECK);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            } else {
+                self.work
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner)
+            };
+            state.idle -= 1;
+        }
+    }
+
+    fn run_queued(&self) {
+        loop {
+            let mut state = self.state();
+            let Some((device, job)) = state.pop(self.threads) else {
+                return;
+            };
+            drop(state);
+            job();
+            let mut state = self.state();
+            state.finished(device);
+            state.admit(self.max_queue);
+        }
+    }
+}
+
+impl State {
+    fn push(&mut self, device: Device, job: Job) {
+        let tick = time::real_tick();
+        self.queued += 1;
+        if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
+            queue.jobs.push_back(job);
+            queue.last_work = tick;
+            return;
+        }
+        if self.devices.len() >= DEVICES_KEPT {
+            self.devices
+                .retain(|queue| queue.running > 0 || !queue.jobs.is_empty());
+        }
+        self.devices.push(Queue {
+            device,
+            jobs: VecDeque::from([job]),
+            running: 0,
+            last_work: tick,
+        });
+    }
+
+    /// The next job, of the next device in turn that has not its share of the threads.
+    fn pop(&mut self, threads: usize) -> Option<(Device, Job)> {
+        if self.queued == 0 {
+            return None;
+        }
+        let tick = time::real_tick();
+        let at_work = |queue: &&Queue| {
+            queue.running > 0 || tick.saturating_sub(queue.last_work) < AT_WORK_TICKS
+        };
+        let share = threads.div_ceil(self.devices.iter().filter(at_work).count().max(1));
+        let count = self.devices.len();
+        for step in 0..count {
+            let place = (self.turn + step) % count;
+            let queue = &mut self.devices[place];
+            if queue.running >= share {
+                continue;
+            }
+            let Some(job) = queue.jobs.pop_front() else {
+                continue;
+            };
+            queue.running += 1;
+            queue.last_work = tick;
+            self.turn = place + 1;
+            self.queued -= 1;
+            self.running += 1;
+            return Some((queue.device, job));
+        }
+        None
+    }
+
+    fn finished(&mut self, device: Device) {
+        self.running -= 1;
+        self.done += 1;
+        if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
+            queue.running -= 1;
+            queue.last_work = time::real_tick();
+        }
+    }
+
+    /// Lets those who waited longest into the queue, as there is room (one at least: the thread that
+    /// asks is free).
+    fn admit(&mut self, max_queue: usize) {
+        while self.queued < max_queue.max(1) {
+            let Some((device, job)) = self.waiting.pop_front() else {
+                return;
+            };
+            self.push(device, job);
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! epoll: which descriptors became ready, and whom to wake for it.
+//!
+//! A socket is registered once, edge-triggered, for everything (`IN | OUT | RDHUP`), and only when a
+//! call on it would have waited: a connection that is served from what it has already sent never comes
+//! here. What an edge said is kept as bits in the [`Source`] until a call says `EAGAIN`. Listeners are
+//! registered level-triggered and exclusive, so that one connection wakes one of several loops.
+//!
+//! Wakers stay in their place after they were used ("disarmed"), because the same task will mostly
+//! wait for the same thing again: nothing is cloned at each request.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use rustix::buffer::spare_capacity;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::io::Errno;
+
+use crate::event_loop;
+use crate::handle::Shared;
+
+/// What a source is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Read = 0,
+    Write = 1,
+    /// The peer has closed its side, or the connection is broken.
+    Closed = 2,
+}
+
+const READ: u8 = 1 << Side::Read as u8;
+const WRITE: u8 = 1 << Side::Write as u8;
+const CLOSED: u8 = 1 << Side::Closed as u8;
+
+/// One descriptor's readiness and the tasks that wait for it.
+pub(crate) struct Source {
+    ready: Cell<u8>,
+    /// A listening socket: level-triggered, so that it must leave the epoll set when nobody heeds it.
+    level: RefCell<Option<Rc<OwnedFd>>>,
+    waits: [Wait; 3],
+}
+
+#[derive(Default)]
+struct Wait {
+    armed: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Source {
+    fn new(level: Option<Rc<OwnedFd>>) -> Self {
+        Self {
+            ready: Cell::new(0),
+            level: RefCell::new(level),
+            waits: Default::default(),
+        }
+    }
+
+    fn deliver(&self, flags: EventFlags, epoll: &OwnedFd) {
+        if !self.waits.iter().any(|wait| wait.armed.get()) {
+            self.detach(epoll);
+        }
+        let mut bits = 0;
+        if flags.contains(EventFlags::IN) {
+            bits |= READ;
+        }
+        if flags.contains(EventFlags::OUT) {
+            bits |= WRITE;
+        }
+        if flags.contains(EventFlags::RDHUP) {
+            bits |= READ | CLOSED;
+        }
+        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            bits |= READ | WRITE | CLOSED;
+        }
+        self.ready.set(self.ready.get() | bits);
+        for (side, wait) in self.waits.iter().enumerate() {
+            if bits & (1 << side) != 0 && wait.armed.replace(false) {
+                // Taken out meanwhile: a stranger's waker may come back here.
+                if let Some(waker) = wait.waker.take() {
+                    waker.wake_by_ref();
+                    wait.waker.borrow_mut().get_or_insert(waker);
+                }
+            }
+        }
+    }
+
+    fn detach(&self, epoll: &OwnedFd) {
+        if let Some(fd) = self.level.take() {
+            // It can only fail if the descriptor was never added.
+            let _gone_either_way = epoll::delete(epoll, &fd);
+        }
+    }
+}
+
+/// A descriptor's place in its loop's epoll set. Dropped before the descriptor is closed.
+pub(crate) struct Registration {
+    source: Rc<Source>,
+    token: Token,
+    loop_id: u64,
+}
+
+impl Registration {
+    /// Registers a connected or connecting socket, edge-triggered.
+    pub(crate) fn edge(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Self::new(fd, flags, None)
+    }
+
+    /// Registers a listening socket, level-triggered; of the loops that share it one is woken. If an
+    /// event finds nobody waiting the socket is taken out of the set: see [`Self::is_detached`].
+    pub(crate) fn exclusive(fd: &Rc<OwnedFd>) -> io::Result<Self> {
+        Self::new(
+            fd.as_fd(),
+            EventFlags::IN | EventFlags::EXCLUSIVE,
+            Some(Rc::clone(fd)),
+        )
+    }
+
+    fn new(fd: BorrowedFd<'_>, flags: EventFlags, level: Option<Rc<OwnedFd>>) -> io::Result<Self> {
+        event_loop::with(|core| {
+            let (source, token) = core.reactor.insert(level);
+            let registration = Self {
+                source,
+                token,
+                loop_id: core.shared.id,
+            };
+            epoll::add(&core.reactor.epoll, fd, token.data(), flags)?;
+            Ok(registration)
+        })
+    }
+
+    /// Whether the last edge still stands for this side.
+    pub(crate) fn is_ready(&self, side: Side) -> bool {
+        self.source.ready.get() & (1 << side as u8) != 0
+    }
+
+    /// A call said `EAGAIN`: the next edge will tell.
+    pub(crate) fn clear(&self, side: Side) {
+        self.source
+            .ready
+            .set(self.source.ready.get() & !(1 << side as u8));
+    }
+
+    /// Wakes the task at the next edge of this side.
+    pub(crate) fn arm(&self, side: Side, cx: &Context<'_>) {
+        let wait = &self.source.waits[side as usize];
+        wait.armed.set(true);
+        let mut waker = wait.waker.borrow_mut();
+        match &*waker {
+            Some(waker) if waker.will_wake(cx.waker()) => {}
+            _ => *waker = Some(cx.waker().clone()),
+        }
+    }
+
+    /// Whether a level-triggered socket has left the epoll set because nobody waited for it.
+    pub(crate) fn is_detached(&self) -> bool {
+        self.source.level.borrow().is_none()
+    }
+
+    /// Takes the descriptor out of the epoll set, for one that lives on (closing it does the same,
+    /// but only when no other process or descriptor shares the socket).
+    pub(crate) fn remove(self, fd: BorrowedFd<'_>) {
+        event_loop::try_with(|core| {
+            if core.shared.id == self.loop_id {
+                let _not_registered_is_fine = epoll::delete(&core.reactor.epoll, fd);
+            }
+        });
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        event_loop::try_with(|core| {
+            if core.shared.id == self.loop_id {
+                self.source.detach(&core.reactor.epoll);
+                core.reactor.sources.borrow_mut().remove(self.token);
+            }
+        });
+    }
+}
+
+/// What epoll carries for us: an index, and a generation against events of the slot's former tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Token {
+    index: u32,
+    generation: u32,
+}
+
+impl Token {
+    const EVENTFD: Self = Self {
+        index: u32::MAX,
+        generation: 0,
+    };
+
+    fn data(self) -> EventData {
+        EventData::new_u64(u64::from(self.generation) << 32 | u64::from(self.index))
+    }
+
+    fn of(data: EventData) -> Self {
+        let bits = data.u64();
+        Self {
+            index: bits as u32,
+            generation: (bits >> 32) as u32,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sources {
+    slots: Vec<(u32, Option<Rc<Source>>)>,
+    free: Vec<u32>,
+}
+
+impl Sources {
+    fn get(&self, token: Token) -> Option<Rc<Source>> {
+        let (generation, source) = self.slots.get(token.index as usize)?;
+        if *generation != token.generation {
+            return None;
+        }
+        source.clone()
+    }
+
+    fn remove(&mut self, token: Token) {
+        let (generation, source) = &mut self.slots[token.index as usize];
+        debug_assert_eq!(*generation, token.generation);
+        *source = None;
+        *generation = generation.wrapping_add(1);
+        self.free.push(token.index);
+    }
+}
+
+/// A loop's epoll set.
+pub(crate) struct Reactor {
+    epoll: OwnedFd,
+    sources: RefCell<Sources>,
+    events: RefCell<Vec<epoll::Event>>,
+    capacity: usize,
+}
+
+impl Reactor {
+    pub(crate) fn new(capacity: usize, shared: &Arc<Shared>) -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            shared.eventfd(),
+            Token::EVENTFD.data(),
+            EventFlags::IN | EventFlags::ET,
+        )?;
+        let capacity = capacity.max(1);
+        let events = RefCell::new(Vec::with_capacity(capacity));
+        Ok(Self {
+            epoll,
+            sources: RefCell::default(),
+            events,
+            capacity,
+        })
+    }
+
+    fn insert(&self, level: Option<Rc<OwnedFd>>) -> (Rc<Source>, Token) {
+        let source = Rc::new(Source::new(level));
+        let mut sources = self.sources.borrow_mut();
+        let token = match sources.free.pop() {
+            Some(index) => {
+                let (generation, slot) = &mut sources.slots[index as usize];
+                *slot = Some(Rc::clone(&source));
+                Token {
+                    index,
+                    generation: *generation,
+                }
+            }
+            None => {
+                let index = u32::try_from(sources.slots.len()).expect("descriptors are 31-bit");
+                sources.slots.push((0, Some(Rc::clone(&source))));
+                Token {
+                    index,
+                    generation: 0,
+                }
+            }
+        };
+        (source, token)
+    }
+
+    /// Waits for events until the timeout (`None`: for ever). An interrupted wait is an empty one.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> io::Result<()> {
+        let mut events = self.events.borrow_mut();
+        events.clear();
+        events.reserve(self.capacity);
+        let timeout = timeout.map(|d| Timespec {
+            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: d.subsec_nanos().into(),
+        });
+        match epoll::wait(
+            self.epoll.as_fd(),
+            spare_capacity(&mut events),
+            timeout.as_ref(),
+        ) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Hands the events of the last wait to their sources. The eventfd's needs nothing: it has done its
+    /// work by ending the wait.
+    pub(crate) fn dispatch(&self) {
+        let events = self.events.take();
+        for event in &events {
+            let source = self.sources.borrow().get(Token::of(event.data));
+            if let Some(source) = source {
+                source.deliver(event.flags, &self.epoll);
+            }
+        }
+        self.events.replace(events);
+    }
+}

@@ -1,0 +1,182 @@
+//! What the runtime has to tell the operator: one enum, one reporter for the process.
+//!
+//! The runtime has no log of its own. It hands each event to the reporter that the binary installed;
+//! until one is installed the text goes to standard error. Reports are rare by construction (each
+//! kind is limited at its source), so the reporter may format and allocate, but it must not block:
+//! it runs on whatever thread met the event, a loop's thread included.
+
+use std::backtrace::Backtrace;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use crate::time;
+
+/// Something that happened inside the runtime and that an operator may want to know.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// A task panicked; it was dropped and its loop goes on.
+    Panic {
+        /// The name the task was spawned with.
+        task: &'a str,
+        /// The panic's message.
+        message: &'a str,
+        /// `file:line:column`, when known.
+        location: &'a str,
+        /// Where it happened.
+        backtrace: &'a Backtrace,
+    },
+    /// A turn of a loop took longer than `LoopOptions::slow_turn`.
+    SlowTurn {
+        /// The loop's name.
+        name: &'a str,
+        /// How long the turn took.
+        took: Duration,
+        /// The longest measured stretch of it, and the tasks polled in that stretch (one, usually).
+        stretch: Duration,
+        /// Names of the tasks polled in the stretch.
+        tasks: &'a [&'static str],
+    },
+    /// A pool's queue is full; callers wait their turn. At most once a second for a pool.
+    PoolOverflow {
+        /// The pool's name.
+        pool: &'a str,
+        /// How many callers wait for a place in the queue.
+        waiting: usize,
+    },
+    /// `accept` failed for want of descriptors or memory; the listener pauses. At most once a second.
+    AcceptPaused {
+        /// What the kernel said (EMFILE, ENFILE, ENOBUFS, ENOMEM).
+        error: &'a io::Error,
+        /// How long it pauses.
+        pause: Duration,
+    },
+    /// A system call that the runtime would like to use is refused here (old kernel, seccomp).
+    /// Reported once for each call.
+    Unsupported {
+        /// The call.
+        call: &'static str,
+        /// What the kernel said.
+        error: &'a io::Error,
+        /// What is done in its place.
+        instead: &'static str,
+    },
+    /// A log sink lost lines because its buffer was full or its file could not be written.
+    LogLost {
+        /// The sink's name.
+        sink: &'a str,
+        /// Lines lost since the last report.
+        lines: u64,
+        /// The error, if writing failed.
+        error: Option<&'a io::Error>,
+    },
+}
+
+impl fmt::Display for Event<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Panic {
+                task,
+                message,
+                location,
+                backtrace,
+            } => {
+                write!(
+                    f,
+                    "task \"{task}\" panicked at {location}: {message}\n{backtrace}"
+                )
+            }
+            Self::SlowTurn {
+                name,
+                took,
+                stretch,
+                tasks,
+            } => write!(
+                f,
+                "{name}: a turn took {} ms, {} ms of it in {}",
+                took.as_millis(),
+                stretch.as_millis(),
+                tasks.join(", ")
+            ),
+            Self::PoolOverflow { pool, waiting } => {
+                write!(
+                    f,
+                    "thread pool \"{pool}\" queue overflow: {waiting} tasks waiting"
+                )
+            }
+            Self::AcceptPaused { error, pause } => {
+                write!(
+                    f,
+                    "accept4() failed ({error}), pausing for {} ms",
+                    pause.as_millis()
+                )
+            }
+            Self::Unsupported {
+                call,
+                error,
+                instead,
+            } => {
+                write!(f, "{call} is not available ({error}), {instead}")
+            }
+            Self::LogLost {
+                sink,
+                lines,
+                error: None,
+            } => {
+                write!(f, "log \"{sink}\": {lines} lines lost, its buffer was full")
+            }
+            Self::LogLost {
+                sink,
+                lines,
+                error: Some(error),
+            } => {
+                write!(f, "log \"{sink}\": {lines} lines lost ({error})")
+            }
+        }
+    }
+}
+
+type Reporter = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+
+static REPORTER: RwLock<Option<Reporter>> = RwLock::new(None);
+
+/// Installs the process's reporter in place of the one before.
+pub fn set_reporter(reporter: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+    *REPORTER.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(reporter));
+}
+
+/// When something that may happen very often was last reported.
+pub(crate) struct Limit(AtomicU64);
+
+impl Limit {
+    pub(crate) const fn new() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
+    /// Whether a second has passed since this last said so.
+    pub(crate) fn allows(&self) -> bool {
+        let tick = time::real_tick();
+        let last = self.0.load(Relaxed);
+        tick.saturating_sub(last) >= 1000
+            && self
+                .0
+                .compare_exchange(last, tick, Relaxed, Relaxed)
+                .is_ok()
+    }
+}
+
+/// Hands an event to the reporter.
+pub(crate) fn report(event: &Event<'_>) {
+    // Cloned out of the lock: a reporter may itself cause a report.
+    let reporter = REPORTER
+        .read()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    match reporter {
+        Some(reporter) => reporter(event),
+        None => eprintln!("{event}"),
+    }
+}

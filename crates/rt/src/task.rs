@@ -1,0 +1,437 @@
+//! Tasks: the slab that holds them, their wakers, spawning, joining.
+//!
+//! A task is a boxed future in a slot of its loop's slab. Its waker is an `Arc<Header>` through
+//! [`std::task::Wake`], so that no hand-made vtable is needed: waking from the loop's own thread pushes
+//! the task's id on the ready queue; from any other thread it goes through the loop's inbox. A slot
+//! keeps its header for the next task when no waker of the last one survives, so that a connection
+//! costs one allocation for its future and mostly none for its waker.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use crate::event_loop::{self, Core};
+use crate::handle::Shared;
+
+/// Runs `future` on this thread's loop, detached.
+///
+/// # Panics
+/// When no loop runs on this thread.
+pub fn spawn(future: impl Future<Output = ()> + 'static) {
+    spawn_named("task", future);
+}
+
+/// [`spawn`], with the name under which reports speak of the task.
+pub fn spawn_named(name: &'static str, future: impl Future<Output = ()> + 'static) {
+    event_loop::with(|core| core.spawn(name, Box::pin(future)));
+}
+
+/// [`spawn_named`], with a handle to wait for the result or to abort.
+pub fn spawn_handle<T: 'static>(
+    name: &'static str,
+    future: impl Future<Output = T> + 'static,
+) -> JoinHandle<T> {
+    let join = Rc::new(Join {
+        output: RefCell::new(Output::Running),
+        waker: Cell::new(None),
+    });
+    let ticket = Ticket(Rc::clone(&join));
+    let task = event_loop::with(|core| {
+        core.spawn(
+            name,
+            Box::pin(async move {
+                let output = future.await;
+                ticket.0.output.replace(Output::Done(output));
+            }),
+        )
+    });
+    JoinHandle {
+        task,
+        join,
+        abort_on_drop: false,
+    }
+}
+
+/// How many tasks live on this thread's loop, the main one included.
+pub fn task_count() -> usize {
+    event_loop::with(|core| core.tasks.borrow().living)
+}
+
+/// A task's place in the slab of its loop. The generation tells it from the slot's former tenants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TaskId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+pub(crate) type Boxed = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What a waker points to.
+pub(crate) struct Header {
+    id: TaskId,
+    /// In the ready queue. Only the loop's thread looks at it; atomic because a `Header` is shared.
+    queued: AtomicBool,
+    /// In the inbox. Cleared by the loop with a read-modify-write, so that whatever happened before
+    /// a wake that found it set is seen by the poll that follows.
+    posted: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for Header {
+    fn wake(self: Arc<Self>) {
+        Self::wake_by_ref(&self);
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if event_loop::current_id() == self.shared.id {
+            self.wake_here();
+        } else if !self.posted.swap(true, Ordering::AcqRel) {
+            self.shared.wake(self.id);
+        }
+    }
+}
+
+impl Header {
+    fn wake_here(&self) {
+        if !self.queued.load(Ordering::Relaxed) {
+            self.queued.store(true, Ordering::Relaxed);
+            event_loop::try_with(|core| core.ready.borrow_mut().push_back(self.id));
+        }
+    }
+}
+
+/// The tasks of a loop.
+pub(crate) struct Slab {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    pub(crate) living: usize,
+}
+
+struct Slot {
+    header: Arc<Header>,
+    waker: Option<Waker>,
+    state: State,
+    name: &'static str,
+}
+
+enum State {
+    Free,
+    Waiting(Boxed),
+    /// Its future is with the loop, being polled.
+    Running,
+    /// Aborted by itself, while being polled.
+    Aborted,
+}
+
+/// A task taken out of the slab to be polled.
+pub(crate) struct Taken {
+    pub(crate) id: TaskId,
+    pub(crate) name: &'static str,
+    pub(crate) future: Boxed,
+    pub(crate) waker: Waker,
+}
+
+impl Slab {
+    pub(crate) fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+            living: 0,
+        }
+    }
+
+    /// Adds a task, already marked as queued.
+    pub(crate) fn insert(
+        &mut self,
+        name: &'static str,
+        future: Boxed,
+        shared: &Arc<Shared>,
+    ) -> TaskId {
+        self.living += 1;
+        if let Some(index) = self.free.pop() {
+            let slot = &mut self.slots[index as usize];
+            slot.header.queued.store(true, Ordering::Relaxed);
+            slot.state = State::Waiting(future);
+            slot.name = name;
+            return slot.header.id;
+        }
+        let index = u32::try_from(self.slots.len()).expect("fewer than 2^32 tasks fit in memory");
+        let id = TaskId {
+            index,
+            generation: 0,
+        };
+        let header = Header::new(id, shared);
+        header.queued.store(true, Ordering::Relaxed);
+        let waker = Some(Waker::from(Arc::clone(&header)));
+        self.slots.push(Slot {
+            header,
+            waker,
+            state: State::Waiting(future),
+            name,
+        });
+        id
+    }
+
+    fn slot(&mut self, id: TaskId) -> Option<&mut Slot> {
+        self.slots
+            .get_mut(id.index as usize)
+            .filter(|slot| slot.header.id == id)
+    }
+
+    /// Takes a task that was in the ready queue, to poll it.
+    pub(crate) fn take(&mut self, id: TaskId) -> Option<Taken> {
+        let slot = self.slot(id)?;
+        slot.header.queued.store(false, Ordering::Relaxed);
+        match std::mem::replace(&mut slot.state, State::Running) {
+            State::Waiting(future) => {
+                let waker = slot
+                    .waker
+                    .take()
+                    .expect("a waiting task's slot holds its waker");
+                Some(Taken {
+                    id,
+                    name: slot.name,
+                    future,
+                    waker,
+                })
+            }
+            state => {
+                slot.state = state;
+                None
+            }
+        }
+    }
+
+    /// Puts back a task that is not finished. Gives the future back if the task aborted itself.
+    pub(crate) fn put_back(&mut self, taken: Taken) -> Option<Boxed> {
+        let id = taken.id;
+        let slot = self.slot(id).expect("a running task keeps its slot");
+        slot.waker = Some(taken.waker);
+        if matches!(slot.state, State::Aborted) {
+            self.release(id);
+            return Some(taken.future);
+        }
+        slot.state = State::Waiting(taken.future);
+        None
+    }
+
+    /// Frees the slot of a task that has ended.
+    pub(crate) fn end(&mut self, id: TaskId, waker: Waker) {
+        if let Some(slot) = self.slot(id) {
+            slot.waker = Some(waker);
+            self.release(id);
+        }
+    }
+
+    fn release(&mut self, id: TaskId) {
+        let slot = &mut self.slots[id.index as usize];
+        slot.state = State::Free;
+        let next = TaskId {
+            index: id.index,
+            generation: id.generation.wrapping_add(1),
+        };
+        slot.waker = None;
+        match Arc::get_mut(&mut slot.header) {
+            Some(header) => {
+                header.id = next;
+                *header.queued.get_mut() = false;
+                *header.posted.get_mut() = false;
+            }
+            None => slot.header = Header::new(next, &slot.header.shared),
+        }
+        slot.waker = Some(Waker::from(Arc::clone(&slot.header)));
+        self.free.push(id.index);
+        self.living -= 1;
+    }
+
+    /// Ends a task that is not being polled and gives its future back, to be dropped without a borrow
+    /// of the slab. One that is being polled ends when its poll returns.
+    pub(crate) fn abort(&mut self, id: TaskId) -> Option<Boxed> {
+        let slot = self.slot(id)?;
+        match std::mem::replace(&mut slot.state, State::Aborted) {
+            State::Waiting(future) => {
+                self.release(id);
+                Some(future)
+            }
+            State::Free => {
+                slot.state = State::Free;
+                None
+            }
+            State::Running | State::Aborted => None,
+        }
+    }
+
+    /// Whether the task is in its slot.
+    pub(crate) fn contains(&self, id: TaskId) -> bool {
+        self.slots
+            .get(id.index as usize)
+            .is_some_and(|slot| slot.header.id == id && !matches!(slot.state, State::Free))
+    }
+
+    /// Moves a wake that came through the inbox to the ready queue.
+    pub(crate) fn wake_posted(
+        &mut self,
+        id: TaskId,
+        ready: &mut std::collections::VecDeque<TaskId>,
+    ) {
+        let Some(slot) = self.slot(id) else { return };
+        slot.header.posted.swap(false, Ordering::AcqRel);
+        if !slot.header.queued.swap(true, Ordering::Relaxed) {
+            ready.push_back(id);
+        }
+    }
+
+    /// Takes any one future that still lives; for the end of the loop.
+    pub(crate) fn pop(&mut self) -> Option<Boxed> {
+        let index = self
+            .slots
+            .iter()
+            .position(|slot| matches!(slot.state, State::Waiting(_)))?;
+        let id = self.slots[index].header.id;
+        self.abort(id)
+    }
+}
+
+impl Header {
+    fn new(id: TaskId, shared: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            queued: AtomicBool::new(false),
+            posted: AtomicBool::new(false),
+            shared: Arc::clone(shared),
+        })
+    }
+}
+
+impl Core {
+    /// Adds a task and makes it ready.
+    pub(crate) fn spawn(&self, name: &'static str, future: Boxed) -> TaskId {
+        let id = self.tasks.borrow_mut().insert(name, future, &self.shared);
+        self.ready.borrow_mut().push_back(id);
+        id
+    }
+}
+
+/// Waits for a task's result. Dropping it lets the task run on, unless told otherwise.
+pub struct JoinHandle<T> {
+    task: TaskId,
+    join: Rc<Join<T>>,
+    abort_on_drop: bool,
+}
+
+/// Why a task gave no result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinError {
+    /// It was aborted, or its loop ended.
+    Aborted,
+    /// It panicked (and was reported).
+    Panicked,
+}
+
+impl fmt::Display for JoinError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aborted => "the task was aborted",
+            Self::Panicked => "the task panicked",
+        })
+    }
+}
+
+impl std::error::Error for JoinError {}
+
+struct Join<T> {
+    output: RefCell<Output<T>>,
+    waker: Cell<Option<Waker>>,
+}
+
+enum Output<T> {
+    Running,
+    Done(T),
+    Lost(JoinError),
+    Taken,
+}
+
+/// The task's end of a [`Join`]: dropped with the task, however that ends.
+struct Ticket<T>(Rc<Join<T>>);
+
+impl<T> Drop for Ticket<T> {
+    fn drop(&mut self) {
+        let mut output = self.0.output.borrow_mut();
+        if matches!(*output, Output::Running) {
+            let panicked = event_loop::dropping_panicked();
+            *output = Output::Lost(if panicked {
+                JoinError::Panicked
+            } else {
+                JoinError::Aborted
+            });
+        }
+        drop(output);
+        if let Some(waker) = self.0.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> JoinHandle<T> {
+    /// Ends the task: its future is dropped before this returns (a task that aborts itself is dropped
+    /// when it next waits).
+    pub fn abort(&self) {
+        let future =
+            event_loop::try_with(|core| core.tasks.borrow_mut().abort(self.task)).flatten();
+        drop(future);
+    }
+
+    /// Makes dropping the handle abort the task.
+    #[must_use]
+    pub fn abort_on_drop(mut self) -> Self {
+        self.abort_on_drop = true;
+        self
+    }
+
+    /// Whether the result is there.
+    pub fn is_finished(&self) -> bool {
+        !matches!(*self.join.output.borrow(), Output::Running)
+    }
+}
+
+impl<T> Drop for JoinHandle<T> {
+    fn drop(&mut self) {
+        if self.abort_on_drop {
+            self.abort();
+        }
+    }
+}
+
+impl<T> Future for JoinHandle<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut output = self.join.output.borrow_mut();
+        match std::mem::replace(&mut *output, Output::Taken) {
+            Output::Running => {
+                *output = Output::Running;
+                self.join.waker.set(Some(cx.waker().clone()));
+                Poll::Pending
+            }
+            Output::Done(value) => Poll::Ready(Ok(value)),
+            Output::Lost(error) => Poll::Ready(Err(error)),
+            Output::Taken => panic!("a JoinHandle was polled after it gave its result"),
+        }
+    }
+}
+
+/// The text of a panic's payload.
+pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
+    if let Some(text) = payload.downcast_ref::<&'static str>() {
+        text
+    } else if let Some(text) = payload.downcast_ref::<String>() {
+        text
+    } else {
+        "a panic without text"
+    }
+}

@@ -1,0 +1,207 @@
+//! A hierarchical timer wheel: seven levels of 64 slots, a tick of one millisecond.
+//!
+//! ```text
+//! level 0: 64 slots of 1 ms   level 1: 64 of 64 ms   level 2: of 4 s   … level 6: of 2 years
+//! ```
+//!
+//! An entry lies on the level of the highest 6-bit digit in which its time differs from the wheel's,
+//! so that on every level the occupied slots are ahead of the hand, and the first occupied slot of the
+//! lowest occupied level is the next one due. When the hand comes to a slot of a higher level its
+//! entries move down, at most six times in their life. Entries are linked by index, so that removing
+//! one is a few stores.
+//!
+//! An entry has two times: its `deadline`, which its owner moves at will, and `due`, where it lies in
+//! the wheel, never later than the deadline (or it lies nowhere). Putting off is one store.
+
+use std::task::Waker;
+
+const BITS: u32 = 6;
+const SLOTS: usize = 1 << BITS;
+const LEVELS: usize = 7;
+/// The furthest an entry is laid ahead, 139 years; the hand itself never comes to that tick.
+const HORIZON: u64 = (1 << (BITS * LEVELS as u32)) - 1;
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// An entry's place. Only its owner has it, so that no generation is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Key(u32);
+
+struct Entry {
+    deadline: u64,
+    /// When the wheel comes to it; 0 when it lies in no slot.
+    due: u64,
+    /// `level * SLOTS + slot` while it lies in one.
+    slot: u16,
+    previous: u32,
+    next: u32,
+    /// Who to wake; `armed` says whether anybody waits.
+    waker: Option<Waker>,
+    armed: bool,
+}
+
+pub(crate) struct Wheel {
+    /// Every entry in a slot is due after this tick.
+    hand: u64,
+    /// Bit `s` of `occupied[l]`: slot `s` of level `l` has entries.
+    occupied: [u64; LEVELS],
+    heads: [u32; LEVELS * SLOTS],
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+impl Wheel {
+    pub(crate) fn new(tick: u64) -> Self {
+        Self {
+            hand: tick,
+            occupied: [0; LEVELS],
+            heads: [NONE; LEVELS * SLOTS],
+            entries: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Makes an entry that lies nowhere.
+    pub(crate) fn create(&mut self) -> Key {
+        let entry = Entry {
+            deadline: u64::MAX,
+            due: 0,
+            slot: 0,
+            previous: NONE,
+            next: NONE,
+            waker: None,
+            armed: false,
+        };
+        if let Some(index) = self.free.pop() {
+            self.entries[index as usize] = entry;
+            return Key(index);
+        }
+        let index =
+            u32::try_from(self.entries.len()).expect("fewer than 2^32 timers fit in memory");
+        self.entries.push(entry);
+        Key(index)
+    }
+
+    /// Someone waits for the entry until `deadline`.
+    pub(crate) fn wait(&mut self, key: Key, deadline: u64, waker: &Waker) {
+        let entry = &mut self.entries[key.0 as usize];
+        match &entry.waker {
+            Some(old) if old.will_wake(waker) => {}
+            _ => entry.waker = Some(waker.clone()),
+        }
+        entry.armed = true;
+        self.put_off(key, deadline);
+    }
+
+    /// Moves the deadline. The entry is moved only if it would come up too late where it lies.
+    pub(crate) fn put_off(&mut self, key: Key, deadline: u64) {
+        let entry = &mut self.entries[key.0 as usize];
+        entry.deadline = deadline;
+        if entry.armed && deadline != u64::MAX && (entry.due == 0 || entry.due > deadline) {
+            self.unlink(key.0);
+            self.link(key.0);
+        }
+    }
+
+    /// Removes an entry for good.
+    pub(crate) fn remove(&mut self, key: Key) {
+        self.unlink(key.0);
+        self.entries[key.0 as usize].waker = None;
+        self.free.push(key.0);
+    }
+
+    /// The tick at which the wheel wants to be advanced next; an entry may or may not fire then.
+    pub(crate) fn next_due(&self) -> Option<u64> {
+        self.next_slot().map(|(_, due)| due)
+    }
+
+    /// Whether [`Wheel::advance`] has anything to do.
+    pub(crate) fn is_due(&self, tick: u64) -> bool {
+        self.next_due().is_some_and(|due| due <= tick)
+    }
+
+    /// Moves the hand to `tick` and gives the wakers of what has expired, in order of time.
+    pub(crate) fn advance(&mut self, tick: u64) -> Vec<Waker> {
+        let mut fired = Vec::new();
+        while let Some((slot, due)) = self.next_slot().filter(|(_, due)| *due <= tick) {
+            self.hand = due;
+            self.empty_slot(slot, &mut fired);
+        }
+        self.hand = self.hand.max(tick);
+        fired
+    }
+
+    fn empty_slot(&mut self, slot: usize, fired: &mut Vec<Waker>) {
+        let mut index = std::mem::replace(&mut self.heads[slot], NONE);
+        self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
+        while index != NONE {
+            let entry = &mut self.entries[index as usize];
+            let next = entry.next;
+            entry.due = 0;
+            if entry.deadline <= self.hand {
+                entry.armed = false;
+                // Cloned, not taken: a timer that is waited for again keeps its waker.
+                fired.extend(entry.waker.clone());
+            } else if entry.armed && entry.deadline != u64::MAX {
+                self.link(index);
+            }
+            index = next;
+        }
+    }
+
+    /// The first occupied slot ahead of the hand and the tick at which it begins.
+    fn next_slot(&self) -> Option<(usize, u64)> {
+        let level = self.occupied.iter().position(|&bits| bits != 0)?;
+        let slot = self.occupied[level].trailing_zeros();
+        let shift = BITS * level as u32;
+        let above = self.hand >> (shift + BITS) << (shift + BITS);
+        Some((
+            level * SLOTS + slot as usize,
+            above | u64::from(slot) << shift,
+        ))
+    }
+
+    fn link(&mut self, index: u32) {
+        let hand = self.hand;
+        let entry = &mut self.entries[index as usize];
+        let due = entry.deadline.clamp(hand + 1, hand | HORIZON);
+        let level = level_of(hand, due);
+        let slot = level * SLOTS + (due >> (BITS * level as u32)) as usize % SLOTS;
+        let head = self.heads[slot];
+        entry.due = due;
+        entry.slot = slot as u16;
+        entry.previous = NONE;
+        entry.next = head;
+        if head != NONE {
+            self.entries[head as usize].previous = index;
+        }
+        self.heads[slot] = index;
+        self.occupied[level] |= 1 << (slot % SLOTS);
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let entry = &mut self.entries[index as usize];
+        if std::mem::take(&mut entry.due) == 0 {
+            return;
+        }
+        let (previous, next, slot) = (entry.previous, entry.next, usize::from(entry.slot));
+        if next != NONE {
+            self.entries[next as usize].previous = previous;
+        }
+        if previous != NONE {
+            self.entries[previous as usize].next = next;
+        } else {
+            self.heads[slot] = next;
+            if next == NONE {
+                self.occupied[slot / SLOTS] &= !(1 << (slot % SLOTS));
+            }
+        }
+    }
+}
+
+/// The level of an entry: that of the highest digit in which its time differs from the hand's.
+fn level_of(hand: u64, due: u64) -> usize {
+    let differ = (hand ^ due) | (SLOTS as u64 - 1);
+    let level = (63 - differ.leading_zeros()) / BITS;
+    (level as usize).min(LEVELS - 1)
+}
