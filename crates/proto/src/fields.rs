@@ -247,6 +247,11 @@ impl Fields {
         });
     }
 
+    /// For the parsers: names and values as offsets, readable before [`Fields::adopt`].
+    pub(crate) fn iter_spans(&self) -> impl Iterator<Item = (Known, Span)> + '_ {
+        self.live().map(|e| (e.known, e.value))
+    }
+
     /// For the parsers: gives the spans their text.
     pub(crate) fn adopt(&mut self, head: &[u8]) {
         self.arena.clear();

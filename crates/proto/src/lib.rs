@@ -16,6 +16,7 @@ pub mod fields;
 pub mod h1;
 pub mod host;
 pub mod known;
+pub mod status;
 pub mod uri;
 
 pub use fields::Fields;

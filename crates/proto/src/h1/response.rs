@@ -1,16 +1,39 @@
-//! Response heads: written for clients, read from upstream servers.
+//! Response heads: written for clients, read from upstream servers (RFC 9112 section 4).
+//!
+//! Reading is as tolerant as nginx is with applications: what does not begin with a status line
+//! is reported as such, and may be passed on as a body without a head. Writing is not tolerant:
+//! no value can break out of its line.
 
-use crate::fields::Fields;
+use super::body::BadFraming;
+use super::field_line::{self, Underscores};
+use super::request::Version;
+use crate::fields::{Fields, Span};
+use crate::known::Known;
+use crate::status::reason;
+use memchr::{memchr, memchr3};
 
 /// Appends `HTTP/1.1 CODE REASON` and a line end. Clients get 1.1 whatever they asked with
-/// (RFC 9112 section 2.3). `reason` replaces the usual phrase.
-pub fn write_status_line(status: u16, reason: Option<&[u8]>, out: &mut Vec<u8>) {
-    let _ = (status, reason, out);
+/// (RFC 9112 section 2.3). `text` replaces the usual phrase.
+pub fn write_status_line(status: u16, text: Option<&[u8]>, out: &mut Vec<u8>) {
+    if status == 200 && text.is_none() {
+        out.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+        return;
+    }
+    let digit = |divisor: u16| b'0' + (status / divisor % 10) as u8;
+    out.extend_from_slice(b"HTTP/1.1 ");
+    out.extend_from_slice(&[digit(100), digit(10), digit(1), b' ']);
+    write_text(text.unwrap_or(reason(status).as_bytes()), out);
+    out.extend_from_slice(b"\r\n");
 }
 
-/// Appends one header line.
+/// Appends one header line. CR, LF and NUL in a value become spaces (RFC 9110 section 5.5): a
+/// value may come from a decoded URI, and must not become a second header line.
+#[inline]
 pub fn write_field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
-    let _ = (name, value, out);
+    write_text(name, out);
+    out.extend_from_slice(b": ");
+    write_text(value, out);
+    out.extend_from_slice(b"\r\n");
 }
 
 /// Appends all header lines, without the empty line that ends the head.
@@ -23,4 +46,488 @@ pub fn write_fields(fields: &Fields, out: &mut Vec<u8>) {
 /// Appends the empty line that ends a head.
 pub fn write_end(out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
+}
+
+#[inline]
+fn write_text(text: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(text);
+    if memchr3(b'\r', b'\n', 0, text).is_some() {
+        blank_line_breaks(&mut out[start..]);
+    }
+}
+
+#[cold]
+fn blank_line_breaks(text: &mut [u8]) {
+    text.iter_mut()
+        .filter(|b| matches!(**b, b'\r' | b'\n' | 0))
+        .for_each(|b| *b = b' ');
+}
+
+/// An upstream's response head.
+#[derive(Clone, Debug)]
+pub struct ResponseHead {
+    /// The status, 100 to 999.
+    pub status: u16,
+    /// The protocol version.
+    pub version: Version,
+    /// The fields; of those that must stand once, the first.
+    pub fields: Fields,
+    status_text: Span,
+    repeated: Vec<Span>,
+}
+
+impl Default for ResponseHead {
+    fn default() -> ResponseHead {
+        ResponseHead {
+            status: 0,
+            version: Version::HTTP_09,
+            fields: Fields::new(),
+            status_text: Span::default(),
+            repeated: Vec::new(),
+        }
+    }
+}
+
+impl ResponseHead {
+    /// Repeated lines that are remembered for the log.
+    pub const MAX_REPEATED: usize = 16;
+
+    /// Makes it empty again and keeps the memory.
+    pub fn clear(&mut self) {
+        self.status = 0;
+        self.version = Version::HTTP_09;
+        self.fields.clear();
+        self.status_text = Span::default();
+        self.repeated.clear();
+    }
+
+    /// The status and the reason phrase as sent: `404 Not Found`.
+    pub fn status_text(&self) -> &[u8] {
+        self.text(self.status_text)
+    }
+
+    /// The header lines that were dropped because an earlier one has the same name.
+    pub fn repeated(&self) -> impl Iterator<Item = &[u8]> + '_ {
+        self.repeated.iter().map(|&line| self.text(line))
+    }
+
+    /// Whether the upstream keeps the connection open after this response.
+    pub fn keeps_alive(&self) -> bool {
+        let says = |token| {
+            self.fields
+                .all_known(Known::Connection)
+                .any(|value| super::request::has_token(value, token))
+        };
+        !says(b"close") && (self.version >= Version::HTTP_11 || says(b"keep-alive"))
+    }
+
+    fn text(&self, span: Span) -> &[u8] {
+        self.fields
+            .arena()
+            .get(span.start as usize..span.end as usize)
+            .unwrap_or_default()
+    }
+}
+
+/// How far [`Parser::parse`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// The head goes on.
+    Partial,
+    /// The head is complete and is this many bytes of the buffer.
+    Complete(usize),
+    /// This is no HTTP/1 response. All of the buffer is body, if one wants HTTP/0.9.
+    NotHttp,
+}
+
+/// What is wrong with an upstream's head: answer 502.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BadResponse {
+    /// A byte that no header line may have; the line up to it, and the byte.
+    InvalidField(Vec<u8>, u8),
+    /// A second Content-Length or Transfer-Encoding; the line and the previous value.
+    Duplicate(Known, Vec<u8>, Vec<u8>),
+    /// Larger than the buffer for it.
+    TooBig,
+    /// A status below 100.
+    InvalidStatus,
+    /// Contradicting framing fields.
+    Framing(BadFraming),
+}
+
+impl BadResponse {
+    /// The line for the error log, at level `error`, in nginx's words.
+    pub fn log_line(&self) -> Vec<u8> {
+        match self {
+            BadResponse::InvalidField(line, byte) => {
+                let tail = format!("\\x{byte:02x}...\"");
+                [b"upstream sent invalid header: \"", line.as_slice(), tail.as_bytes()].concat()
+            }
+            BadResponse::Duplicate(known, line, previous) => {
+                let middle = format!("\", previous value: \"{}: ", known.name());
+                [b"upstream sent duplicate header line: \"", line.as_slice(), middle.as_bytes(), previous, b"\""]
+                    .concat()
+            }
+            BadResponse::TooBig => b"upstream sent too big header".to_vec(),
+            BadResponse::InvalidStatus => b"upstream sent invalid status".to_vec(),
+            BadResponse::Framing(BadFraming::InvalidContentLength) => {
+                b"upstream sent invalid \"Content-Length\" header".to_vec()
+            }
+            BadResponse::Framing(BadFraming::LengthAndTransferEncoding) => {
+                b"upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time".to_vec()
+            }
+            BadResponse::Framing(BadFraming::UnknownTransferEncoding) => {
+                b"upstream sent unknown \"Transfer-Encoding\"".to_vec()
+            }
+        }
+    }
+}
+
+/// Fields of which nginx takes the first and drops the others.
+const FIRST_WINS: u128 = Known::Status.bit()
+    | Known::ContentType.bit()
+    | Known::Date.bit()
+    | Known::LastModified.bit()
+    | Known::Etag.bit()
+    | Known::Server.bit()
+    | Known::Location.bit()
+    | Known::Refresh.bit()
+    | Known::Expires.bit()
+    | Known::XAccelRedirect.bit()
+    | Known::XAccelExpires.bit()
+    | Known::XAccelLimitRate.bit();
+
+/// Fields whose repetition makes the length of the body doubtful.
+const UNIQUE: u128 = Known::ContentLength.bit() | Known::TransferEncoding.bit();
+
+/// Reads one response head. `buf` must begin with the same bytes at every call, and only grow.
+#[derive(Clone, Debug, Default)]
+pub struct Parser {
+    line_start: usize,
+    searched: usize,
+    in_fields: bool,
+    seen: u128,
+}
+
+impl Parser {
+    /// Ready for a response.
+    pub fn new() -> Parser {
+        Parser::default()
+    }
+
+    /// For protocols whose head has no status line (CGI and its relatives): only header lines.
+    pub fn without_status_line() -> Parser {
+        Parser {
+            in_fields: true,
+            ..Parser::default()
+        }
+    }
+
+    /// Ready for the next response, which begins at the start of the next buffer.
+    pub fn reset(&mut self) {
+        *self = Parser::default();
+    }
+
+    /// Reads on. `max_bytes` is the largest head. `head` must be empty at the first call for a
+    /// response, and is readable after [`Status::Complete`].
+    pub fn parse(
+        &mut self,
+        buf: &[u8],
+        max_bytes: usize,
+        head: &mut ResponseHead,
+    ) -> Result<Status, BadResponse> {
+        let max_bytes = max_bytes.min(Fields::MAX_BYTES);
+        let buf = &buf[..buf.len().min(max_bytes)];
+        let status = self.advance(buf, head)?;
+        match status {
+            Status::Partial if buf.len() == max_bytes => Err(BadResponse::TooBig),
+            Status::Complete(length) => {
+                head.fields.adopt(&buf[..length]);
+                Ok(status)
+            }
+            Status::Partial | Status::NotHttp => Ok(status),
+        }
+    }
+
+    fn advance(&mut self, buf: &[u8], head: &mut ResponseHead) -> Result<Status, BadResponse> {
+        while let Some(offset) = memchr(b'\n', &buf[self.searched..]) {
+            let (start, end) = (self.line_start, self.searched + offset);
+            self.searched = end + 1;
+            self.line_start = end + 1;
+            let text_end = if end > start && buf[end - 1] == b'\r' {
+                end - 1
+            } else {
+                end
+            };
+            let line = &buf[start..text_end];
+            if !self.in_fields {
+                let Some(found) = parse_status_line(line) else {
+                    return Ok(Status::NotHttp);
+                };
+                if found.status < 100 {
+                    return Err(BadResponse::InvalidStatus);
+                }
+                head.status = found.status;
+                head.version = found.version;
+                head.status_text = Span::new(start + found.text, text_end);
+                self.in_fields = true;
+            } else if line.is_empty() {
+                return Ok(Status::Complete(end + 1));
+            } else {
+                self.field(buf, line, start, head)?;
+            }
+        }
+        self.searched = buf.len();
+        let could_be_http = |text: &[u8]| text.iter().zip(b"HTTP/").all(|(a, b)| a == b);
+        if !self.in_fields && !could_be_http(buf) {
+            return Ok(Status::NotHttp);
+        }
+        Ok(Status::Partial)
+    }
+
+    fn field(
+        &mut self,
+        buf: &[u8],
+        line: &[u8],
+        start: usize,
+        head: &mut ResponseHead,
+    ) -> Result<(), BadResponse> {
+        // Some servers repeat their status line among the fields.
+        if line.starts_with(b"HTTP/") {
+            return Ok(());
+        }
+        let field = field_line::parse(line, start, Underscores::Allowed).map_err(|at| {
+            let byte = buf.get(at).copied().unwrap_or(b'\n');
+            BadResponse::InvalidField(line[..(at - start).min(line.len())].to_vec(), byte)
+        })?;
+        let bit = field.known.bit();
+        if self.seen & bit & UNIQUE != 0 {
+            let previous = head
+                .fields
+                .iter_spans()
+                .find(|(known, _)| *known == field.known);
+            let previous = previous
+                .map(|(_, value)| value.of(buf).to_vec())
+                .unwrap_or_default();
+            return Err(BadResponse::Duplicate(field.known, line.to_vec(), previous));
+        }
+        if self.seen & bit & FIRST_WINS != 0 {
+            if head.repeated.len() < ResponseHead::MAX_REPEATED {
+                head.repeated.push(Span::new(start, start + line.len()));
+            }
+            return Ok(());
+        }
+        self.seen |= bit;
+        head.fields.push_spans(field.known, field.name, field.value);
+        Ok(())
+    }
+}
+
+struct StatusLine {
+    version: Version,
+    status: u16,
+    /// Where the status begins.
+    text: usize,
+}
+
+/// `HTTP/1.x CODE[ REASON]`. Several spaces before the code, and `.` after it, are tolerated.
+fn parse_status_line(line: &[u8]) -> Option<StatusLine> {
+    let rest = line.strip_prefix(b"HTTP/")?;
+    let (major, rest) = parse_number(rest)?;
+    let (minor, rest) = parse_number(rest.strip_prefix(b".")?)?;
+    let rest = rest.strip_prefix(b" ")?;
+    let rest = &rest[rest.iter().take_while(|&&b| b == b' ').count()..];
+    let text = line.len() - rest.len();
+    let (digits, rest) = rest.split_first_chunk::<3>()?;
+    if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ' | b'.')) {
+        return None;
+    }
+    let status = digits
+        .iter()
+        .fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
+    let version = Version {
+        major: u8::try_from(major).ok().filter(|&major| major > 0)?,
+        minor,
+    };
+    Some(StatusLine {
+        version,
+        status,
+        text,
+    })
+}
+
+/// One to three digits.
+fn parse_number(text: &[u8]) -> Option<(u16, &[u8])> {
+    let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    if count == 0 || count > 3 {
+        return None;
+    }
+    let value = text[..count]
+        .iter()
+        .fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
+    Some((value, &text[count..]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(wire: &[u8], step: usize) -> (Result<Status, BadResponse>, ResponseHead) {
+        let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
+        let mut end = 0;
+        loop {
+            end = (end + step).min(wire.len());
+            let result = parser.parse(&wire[..end], 4096, &mut head);
+            if result != Ok(Status::Partial) || end == wire.len() {
+                return (result, head);
+            }
+        }
+    }
+
+    #[test]
+    fn heads_are_read_alike_in_pieces_of_any_size() {
+        let wire = b"HTTP/1.1 404 Not Found\r\nServer: x\r\nset_cookie:  a \nHTTP/1.1 200 OK\r\nServer: y\r\nETag: \"1\"\r\n\r\nbody";
+        for step in 1..=wire.len() {
+            let (result, head) = parse(wire, step);
+            assert_eq!(result, Ok(Status::Complete(wire.len() - 4)));
+            assert_eq!((head.status, head.version), (404, Version::HTTP_11));
+            assert_eq!(head.status_text(), b"404 Not Found");
+            assert_eq!(head.fields.len(), 3);
+            assert_eq!(head.fields.get(b"set_cookie"), Some(&b"a"[..]));
+            assert_eq!(head.repeated().collect::<Vec<_>>(), [b"Server: y"]);
+        }
+    }
+
+    #[test]
+    fn status_lines_are_tolerated_as_in_nginx() {
+        for (line, status, text) in [
+            ("HTTP/1.1 200 OK", 200, "200 OK"),
+            ("HTTP/1.0 200", 200, "200"),
+            ("HTTP/1.1 200 ", 200, "200 "),
+            ("HTTP/1.1   200 OK", 200, "200 OK"),
+            ("HTTP/1.1 403.1 No", 403, "403.1 No"),
+            ("HTTP/2.0 999 X", 999, "999 X"),
+        ] {
+            let (result, head) = parse(format!("{line}\r\n\r\n").as_bytes(), 1);
+            assert!(matches!(result, Ok(Status::Complete(_))), "{line}");
+            assert_eq!(
+                (head.status, head.status_text()),
+                (status, text.as_bytes()),
+                "{line}"
+            );
+        }
+        for line in [
+            "",
+            "hello",
+            "HTTP",
+            "HTP/1.1 200 OK",
+            "http/1.1 200 OK",
+            "HTTP/1.1",
+            "HTTP/1.1 20",
+            "HTTP/1.1 2000",
+            "HTTP/1.1 20x",
+            "HTTP/1.1 OK",
+            "HTTP/ 200",
+            "HTTP/1 200 OK",
+            "HTTP/0.9 200 OK",
+            "HTTP/1.x 200 OK",
+            "HTTP/1.1\t200",
+            "HTTP/1234.1 200 OK",
+            "HTTP/1.1 200\tOK",
+        ] {
+            let (result, _) = parse(format!("{line}\r\n\r\n").as_bytes(), 1);
+            assert_eq!(result, Ok(Status::NotHttp), "{line}");
+        }
+        assert_eq!(
+            parse(b"HTTP/1.1 099 x\r\n\r\n", 1).0,
+            Err(BadResponse::InvalidStatus)
+        );
+        assert_eq!(parse(b"HTT", 1).0, Ok(Status::Partial));
+        assert_eq!(parse(b"HTX", 1).0, Ok(Status::NotHttp));
+    }
+
+    #[test]
+    fn bad_fields_are_refused_with_nginx_words() {
+        let log = |fields: &str| {
+            let (result, _) = parse(
+                format!("HTTP/1.1 200 OK\r\n{fields}\r\n\r\n").as_bytes(),
+                1000,
+            );
+            String::from_utf8(result.expect_err("a bad field").log_line()).expect("ASCII")
+        };
+        assert_eq!(
+            log(" folded: 1"),
+            "upstream sent invalid header: \"\\x20...\""
+        );
+        assert_eq!(log("a b: 1"), "upstream sent invalid header: \"a\\x20...\"");
+        assert_eq!(
+            log("a: b\0"),
+            "upstream sent invalid header: \"a: b\\x00...\""
+        );
+        assert_eq!(
+            log("Content-Length: 1\r\ncontent-length: 2"),
+            "upstream sent duplicate header line: \"content-length: 2\", previous value: \"Content-Length: 1\""
+        );
+    }
+
+    #[test]
+    fn a_head_may_be_as_large_as_its_buffer_and_no_larger() {
+        let head = |size: usize| {
+            let start = b"HTTP/1.1 200 OK\r\nA: ".to_vec();
+            let fill = vec![b'x'; size - start.len() - 4];
+            [start, fill, b"\r\n\r\n".to_vec()].concat()
+        };
+        assert_eq!(parse(&head(4096), 100).0, Ok(Status::Complete(4096)));
+        assert_eq!(parse(&head(4097), 100).0, Err(BadResponse::TooBig));
+        assert_eq!(parse(&head(4097), 5000).0, Err(BadResponse::TooBig));
+    }
+
+    #[test]
+    fn connections_are_kept_as_the_fields_and_the_version_say() {
+        let keeps = |head: &str| {
+            parse(format!("{head}\r\n\r\n").as_bytes(), 1000)
+                .1
+                .keeps_alive()
+        };
+        assert!(keeps("HTTP/1.1 200 OK"));
+        assert!(!keeps("HTTP/1.0 200 OK"));
+        assert!(keeps("HTTP/1.0 200 OK\r\nConnection: Keep-Alive"));
+        assert!(!keeps("HTTP/1.1 200 OK\r\nConnection: foo, Close"));
+        assert!(!keeps(
+            "HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nConnection: close"
+        ));
+    }
+
+    #[test]
+    fn heads_without_status_line_are_for_cgi() {
+        let (mut parser, mut head) = (Parser::without_status_line(), ResponseHead::default());
+        let wire = b"Status: 302 Found\r\nLocation: /\r\n\r\n";
+        assert_eq!(
+            parser.parse(wire, 4096, &mut head),
+            Ok(Status::Complete(wire.len()))
+        );
+        assert_eq!(
+            head.fields.get_known(Known::Status),
+            Some(&b"302 Found"[..])
+        );
+    }
+
+    #[test]
+    fn nothing_breaks_out_of_a_line() {
+        let mut out = Vec::new();
+        write_status_line(200, None, &mut out);
+        write_status_line(404, None, &mut out);
+        write_status_line(599, None, &mut out);
+        write_status_line(200, Some(b"Fine\r\nX: y"), &mut out);
+        write_field(b"Location", b"/a\r\nSet-Cookie: x\0", &mut out);
+        write_field(b"A", b"", &mut out);
+        write_end(&mut out);
+        let expected = b"HTTP/1.1 200 OK\r\nHTTP/1.1 404 Not Found\r\nHTTP/1.1 599 \r\nHTTP/1.1 200 Fine  X: y\r\n\
+            Location: /a  Set-Cookie: x \r\nA: \r\n\r\n";
+        assert_eq!(
+            String::from_utf8_lossy(&out),
+            String::from_utf8_lossy(expected)
+        );
+    }
 }
