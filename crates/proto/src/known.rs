@@ -307,7 +307,7 @@ impl Known {
             return Known::Other;
         };
         let (known, text) = NAMES[index as usize];
-        if text.as_bytes().eq_ignore_ascii_case(name) {
+        if is_spelled(text.as_bytes(), name) {
             known
         } else {
             Known::Other
@@ -326,6 +326,44 @@ impl Known {
     pub const fn bit(self) -> u128 {
         1 << self as u8
     }
+}
+
+/// Whether `name` is `known` in any case. Words instead of bytes: most names of a request are known
+/// ones, and comparing bytes took a quarter of the parser's time (`examples/head_speed.rs`).
+#[inline]
+fn is_spelled(known: &[u8], name: &[u8]) -> bool {
+    if known.len() != name.len() {
+        return false;
+    }
+    // In each case two words overlap, so that every byte is compared.
+    if let (Some(known_last), Some(name_last)) = (known.last_chunk(), name.last_chunk()) {
+        let (known_words, _) = known.as_chunks();
+        let (name_words, _) = name.as_chunks();
+        return lower(u64::from_ne_bytes(*known_last)) == lower(u64::from_ne_bytes(*name_last))
+            && known_words
+                .iter()
+                .zip(name_words)
+                .all(|(a, b)| lower(u64::from_ne_bytes(*a)) == lower(u64::from_ne_bytes(*b)));
+    }
+    match (short_word(known), short_word(name)) {
+        (Some(known), Some(name)) => lower(known) == lower(name),
+        _ => known.eq_ignore_ascii_case(name),
+    }
+}
+
+/// A name of four to seven bytes as one word.
+#[inline]
+fn short_word(name: &[u8]) -> Option<u64> {
+    let first = u32::from_ne_bytes(*name.first_chunk()?);
+    let last = u32::from_ne_bytes(*name.last_chunk()?);
+    Some(u64::from(first) << 32 | u64::from(last))
+}
+
+/// Sets bit 5 of every byte that has bit 6: letters become lower case. Known names consist of
+/// letters, digits and `-`, and no other byte is turned into one of those.
+#[inline]
+fn lower(word: u64) -> u64 {
+    word | (word & 0x4040_4040_4040_4040) >> 1
 }
 
 const _: () = assert!(
@@ -350,6 +388,14 @@ mod tests {
                 known
             );
             assert_eq!(known.name(), name);
+            for i in 0..name.len() {
+                for byte in 0..=255u8 {
+                    let mut near = name.as_bytes().to_vec();
+                    let same = near[i].eq_ignore_ascii_case(&byte);
+                    near[i] = byte;
+                    assert_eq!(Known::from_name(&near) == known, same, "{near:?}");
+                }
+            }
             let longer = format!("{name}x");
             assert_eq!(Known::from_name(longer.as_bytes()), Known::Other);
         }

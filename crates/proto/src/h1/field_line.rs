@@ -4,7 +4,7 @@
 
 use crate::fields::Span;
 use crate::known::Known;
-use memchr::memchr2;
+use memchr::{memchr2, memchr3};
 
 /// A header line that may be used.
 pub(crate) struct FieldLine {
@@ -55,6 +55,40 @@ const fn build_classes() -> [u8; 256] {
         i += 1;
     }
     table
+}
+
+/// Reads the header line that begins at `start` if it is an ordinary one and `buf` has all of it:
+/// a name of letters, a colon, a value, CR LF. One pass over the name and one over the value.
+/// Returns the offset after its line end too; `None` says nothing but "look closer".
+///
+/// A head takes a sixth less time than with the line found first and judged afterwards
+/// (`examples/head_speed.rs`).
+#[inline]
+pub(crate) fn parse_ordinary(buf: &[u8], start: usize) -> Option<(FieldLine, usize)> {
+    let line = &buf[start..];
+    let colon = line.iter().position(|&b| CLASSES[b as usize] != LETTER)?;
+    if line[colon] != b':' || colon == 0 {
+        return None;
+    }
+    let mut value = colon + 1;
+    while matches!(line.get(value)?, b' ' | b'\t') {
+        value += 1;
+    }
+    let line_end = value + memchr3(b'\r', b'\n', 0, &line[value..])?;
+    if line[line_end] != b'\r' || *line.get(line_end + 1)? != b'\n' {
+        return None;
+    }
+    let mut end = line_end;
+    while end > value && matches!(line[end - 1], b' ' | b'\t') {
+        end -= 1;
+    }
+    let field = FieldLine {
+        known: Known::from_name(&line[..colon]),
+        name: Span::new(start, start + colon),
+        value: Span::new(start + value, start + end),
+        odd: false,
+    };
+    Some((field, start + line_end + 2))
 }
 
 /// Splits `line`, which has no line end, is not empty, and begins at `base` in the head.

@@ -8,7 +8,7 @@
 //! What is refused, and how, is nginx's behaviour; where nginx is lax the RFC decides. nginx's
 //! header buffers do not exist here, but their limits do: see [`Limits`].
 
-use super::field_line;
+use super::field_line::{self, FieldLine};
 use super::method::is_method_byte;
 use super::reject::{Reject, RejectKind};
 use crate::fields::{Fields, Span};
@@ -429,56 +429,91 @@ impl Parser {
     }
 
     fn fields(&mut self, buf: &[u8], limits: &Limits, head: &mut Head) -> Result<Status, Reject> {
-        while let Some(end) = self.find_line_end(buf) {
-            let start = self.line_start;
-            if !self.take(end + 1 - start, limits) {
-                return Err(self.too_long(start, end));
-            }
-            let text_end = if end > start && buf[end - 1] == b'\r' {
-                end - 1
-            } else {
-                end
-            };
-            if text_end == start {
-                head.size = end as u32 + 1 - head.line.start;
-                return Ok(Status::Complete(end + 1));
-            }
-            let line =
-                field_line::parse(&buf[start..text_end], start, limits.underscores_in_headers)
-                    .map_err(|at| {
-                        Reject::on_line(
-                            RejectKind::InvalidFieldLine,
-                            Span::new(start, text_end),
-                            at,
-                        )
-                    })?;
-            self.line_start = end + 1;
-            if line.odd && limits.invalid_headers == InvalidHeaders::Ignored {
-                if head.ignored.len() < Head::MAX_IGNORED {
-                    head.ignored.push(Span::new(start, text_end));
+        loop {
+            // A line that was begun in an earlier call is not looked at from its start again.
+            if self.searched == self.line_start
+                && let Some((field, next)) = field_line::parse_ordinary(buf, self.line_start)
+            {
+                let start = self.line_start;
+                if !self.take(next - start, limits) {
+                    return Err(self.too_long(start, next - 1));
+                }
+                (self.line_start, self.searched) = (next, next);
+                if let Some(host) = self.keep(field, Span::new(start, next - 2), limits, head)? {
+                    return Ok(host);
                 }
                 continue;
             }
-            if head.fields.len() >= limits.max_headers {
-                return Err(Reject::new(RejectKind::TooManyFields));
-            }
-            if self.seen & UNIQUE & line.known.bit() != 0 {
-                let span = Span::new(start, text_end);
-                return Err(Reject::on_line(
-                    RejectKind::DuplicateField(line.known),
-                    span,
-                    0,
-                ));
-            }
-            self.seen |= line.known.bit();
-            head.fields.push_spans(line.known, line.name, line.value);
-            if limits.pause_at_host && line.known == Known::Host {
-                return Ok(Status::Host(
-                    line.value.start as usize..line.value.end as usize,
-                ));
+            let Some(end) = self.find_line_end(buf) else {
+                return self.partial_field_line(buf, limits);
+            };
+            if let Some(status) = self.field_line(buf, end, limits, head)? {
+                return Ok(status);
             }
         }
-        self.partial_field_line(buf, limits)
+    }
+
+    /// The rarer header lines, and the empty one that ends the head.
+    fn field_line(
+        &mut self,
+        buf: &[u8],
+        end: usize,
+        limits: &Limits,
+        head: &mut Head,
+    ) -> Result<Option<Status>, Reject> {
+        let start = self.line_start;
+        if !self.take(end + 1 - start, limits) {
+            return Err(self.too_long(start, end));
+        }
+        let text_end = if end > start && buf[end - 1] == b'\r' {
+            end - 1
+        } else {
+            end
+        };
+        if text_end == start {
+            head.size = end as u32 + 1 - head.line.start;
+            return Ok(Some(Status::Complete(end + 1)));
+        }
+        let line = Span::new(start, text_end);
+        let field = field_line::parse(&buf[start..text_end], start, limits.underscores_in_headers)
+            .map_err(|at| Reject::on_line(RejectKind::InvalidFieldLine, line, at))?;
+        self.line_start = end + 1;
+        if field.odd && limits.invalid_headers == InvalidHeaders::Ignored {
+            if head.ignored.len() < Head::MAX_IGNORED {
+                head.ignored.push(line);
+            }
+            return Ok(None);
+        }
+        self.keep(field, line, limits, head)
+    }
+
+    /// Adds a field to the head.
+    #[inline]
+    fn keep(
+        &mut self,
+        field: FieldLine,
+        line: Span,
+        limits: &Limits,
+        head: &mut Head,
+    ) -> Result<Option<Status>, Reject> {
+        if head.fields.len() >= limits.max_headers {
+            return Err(Reject::new(RejectKind::TooManyFields));
+        }
+        if self.seen & UNIQUE & field.known.bit() != 0 {
+            return Err(Reject::on_line(
+                RejectKind::DuplicateField(field.known),
+                line,
+                0,
+            ));
+        }
+        self.seen |= field.known.bit();
+        head.fields.push_spans(field.known, field.name, field.value);
+        if limits.pause_at_host && field.known == Known::Host {
+            return Ok(Some(Status::Host(
+                field.value.start as usize..field.value.end as usize,
+            )));
+        }
+        Ok(None)
     }
 
     /// Accounts for a whole line of `length` bytes, line end included, in nginx's buffers: what
@@ -758,9 +793,44 @@ fn skip_spaces(text: &[u8], from: usize) -> usize {
     from + text[from..].iter().take_while(|&&b| b == b' ').count()
 }
 
-/// The number of bytes before the first space or control character.
+/// The number of bytes before the first space or control character, eight at a time.
 fn find_delimiter(text: &[u8]) -> usize {
-    text.iter()
-        .position(|&b| b <= b' ' || b == 0x7f)
-        .unwrap_or(text.len())
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const HIGHS: u64 = ONES << 7;
+    let (words, tail) = text.as_chunks::<8>();
+    for (i, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let is_low = word.wrapping_sub(ONES * 0x21) & !word;
+        let deleted = word ^ (ONES * 0x7f);
+        let is_delete = deleted.wrapping_sub(ONES) & !deleted;
+        // A borrow can mark a byte wrongly, but only after one that is marked rightly.
+        let found = (is_low | is_delete) & HIGHS;
+        if found != 0 {
+            return i * 8 + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let rest = tail.iter().position(|&b| b <= b' ' || b == 0x7f);
+    rest.map_or(text.len(), |offset| text.len() - tail.len() + offset)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delimiters_are_found_at_every_place() {
+        let is_delimiter = |b: u8| b <= b' ' || b == 0x7f;
+        for length in 0..20usize {
+            for place in 0..length {
+                for byte in 0..=255u8 {
+                    let mut text = vec![b'\xff'; length];
+                    text[place] = byte;
+                    let expected = if is_delimiter(byte) { place } else { length };
+                    assert_eq!(find_delimiter(&text), expected);
+                    text[length - 1] = b' ';
+                    assert_eq!(find_delimiter(&text), expected.min(length - 1));
+                }
+            }
+        }
+    }
 }
