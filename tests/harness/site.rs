@@ -56,7 +56,9 @@ impl Site {
         let folder = std::env::temp_dir().join(name);
         // A killed run of an earlier process with our id may have left one.
         let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(folder.join("html")).expect("the temporary folder is writable");
+        for name in ["html", "logs"] {
+            fs::create_dir_all(folder.join(name)).expect("the temporary folder is writable");
+        }
 
         let user = if rustix::process::geteuid().is_root() {
             "user root;\n"

@@ -2,10 +2,24 @@
 //!
 //! Everything here is stated about nginx too, unless a test says `skip_on_oracle` and why.
 
+mod access;
+mod autoindex;
+mod bodies;
+mod command_line;
 mod conditional;
+mod config_errors;
 mod error_pages;
+mod gzip;
+mod headers;
+mod keepalive;
+mod limits;
 mod locations;
+mod logs;
+mod malformed;
+mod maps;
 mod ranges;
 mod rewriting;
 mod server_names;
+mod signals;
 mod static_files;
+mod stub_status;
