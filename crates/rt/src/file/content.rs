@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use rustix::fs::Advice;
+use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Metadata, residency};
@@ -25,7 +25,12 @@ struct Inner {
     /// Device and identity (a mix of device and inode), 0 until someone asked.
     device: AtomicU64,
     identity: AtomicU64,
+    /// It is read past the page cache.
+    direct: AtomicBool,
 }
+
+/// The alignment of reads past the page cache, of position, length and memory: it satisfies every common device.
+const DIRECT_ALIGNMENT: usize = 4096;
 
 /// `RWF_NOWAIT` works, as far as is known.
 const NOWAIT_WORKS: u8 = 0;
@@ -45,7 +50,22 @@ impl File {
             nowait: AtomicU8::new(NOWAIT_WORKS),
             device: AtomicU64::new(0),
             identity: AtomicU64::new(0),
+            direct: AtomicBool::new(false),
         }))
+    }
+
+    /// From now on the file is read past the page cache (`O_DIRECT`), always on a pool. Fails where the file system
+    /// has no such reads; the file is as before then.
+    pub fn set_direct(&self) -> io::Result<()> {
+        let flags = rustix::fs::fcntl_getfl(self)?;
+        rustix::fs::fcntl_setfl(self, flags | OFlags::DIRECT)?;
+        self.0.direct.store(true, Relaxed);
+        Ok(())
+    }
+
+    /// Whether it is read past the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.0.direct.load(Relaxed)
     }
 
     /// `fstat`: of an open file it is in memory (but for network file systems, where it may ask the
@@ -80,6 +100,9 @@ impl File {
     /// not be known. A short count says only that what follows is not in memory, or the file ends; 0 is
     /// the end.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        if self.is_direct() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
         let flags = match self.0.nowait.load(Relaxed) {
             NOWAIT_NEEDLESS => ReadWriteFlags::empty(),
             NOWAIT_WORKS if !REFUSED.load(Relaxed) => ReadWriteFlags::NOWAIT,
@@ -97,6 +120,15 @@ impl File {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// As [`File::try_read_at`], appending at most `max` bytes to `out`.
+    pub fn try_read_into(&self, out: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
+        let begin = out.len();
+        out.resize(begin + max, 0);
+        let result = self.try_read_at(&mut out[begin..], offset);
+        out.truncate(begin + *result.as_ref().unwrap_or(&0));
+        result
     }
 
     fn nowait_failed(&self, error: Errno) {
@@ -142,6 +174,11 @@ impl File {
         let begin = buf.len();
         buf.resize(begin + len, 0);
         let mut done = 0;
+        if self.is_direct() {
+            let file = self.clone();
+            buf.truncate(begin);
+            return pool.run_on(self.device(), move || read_direct(&file, buf, offset, len)).await;
+        }
         while done < len {
             match self.try_read_at(&mut buf[begin + done..], offset + done as u64) {
                 Ok(0) => {
@@ -252,6 +289,34 @@ fn read_full(file: &File, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         }
     }
     Ok(done)
+}
+
+/// Appends `len` bytes, fewer at the end of the file, read in aligned blocks around the wanted range. It waits.
+fn read_direct(file: &File, mut buf: Vec<u8>, offset: u64, len: usize) -> io::Result<Vec<u8>> {
+    let skip = (offset % DIRECT_ALIGNMENT as u64) as usize;
+    let blocks = (skip + len).next_multiple_of(DIRECT_ALIGNMENT);
+    // Safe memory can not be asked to be aligned; so there is room to begin at an aligned place.
+    let mut scratch = vec![0; blocks + DIRECT_ALIGNMENT];
+    let shift = scratch.as_ptr().align_offset(DIRECT_ALIGNMENT);
+    let aligned = &mut scratch[shift..shift + blocks];
+    let start = offset - skip as u64;
+    let mut done = 0;
+    while done < blocks {
+        match rustix::io::pread(file, &mut aligned[done..], start + done as u64) {
+            Ok(0) => break,
+            Ok(n) => {
+                done += n;
+                // A read that ends off a block has met the end of the file; another would not be aligned.
+                if !n.is_multiple_of(DIRECT_ALIGNMENT) {
+                    break;
+                }
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    buf.extend_from_slice(&aligned[skip.min(done)..done.min(skip + len)]);
+    Ok(buf)
 }
 
 /// Writes all of `buf`. It waits for the disk.

@@ -11,15 +11,19 @@
 //! remembered by the [`File`].
 
 mod content;
+mod links;
 mod metadata;
 mod namespace;
 mod open;
 mod residency;
+mod temporary;
 
 pub use content::File;
+pub use links::{Judged, Links, open_judged, try_open_judged};
 pub use metadata::{Kind, Metadata};
 pub use namespace::{
     DirectoryEntry, create_directory, read_directory, read_link, remove_directory, remove_file,
     rename, set_times,
 };
-pub use open::{OpenOptions, lstat, open, open_at, stat};
+pub use open::{OpenOptions, lstat, open, open_at, stat, try_open, try_stat};
+pub use temporary::{Name, create_temporary};

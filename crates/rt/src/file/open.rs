@@ -91,6 +91,10 @@ impl OpenOptions {
         self.flags.intersects(OFlags::CREATE.union(OFlags::TRUNC))
     }
 
+    pub(super) const fn is_path(self) -> bool {
+        self.flags.contains(OFlags::PATH)
+    }
+
     fn mode_argument(self) -> Mode {
         // openat2 refuses a mode without O_CREAT.
         if self.flags.contains(OFlags::CREATE) {
@@ -173,12 +177,33 @@ async fn stat_with(
     Ok(Metadata::of(&stat))
 }
 
-/// Tries to open without waiting; `None`: it must be done on a pool.
-fn open_cached(
+/// What trying to open without waiting gives; `None`: it must be done on a pool.
+pub(super) type Cached = Option<rustix::io::Result<OwnedFd>>;
+
+/// Opens a file without waiting; `None`: it must be done on a pool, by [`open`].
+pub fn try_open(path: &Path, options: OpenOptions) -> Option<io::Result<File>> {
+    let opened = open_cached(CWD, path, options)?;
+    Some(opened.map(File::from_fd).map_err(Into::into))
+}
+
+/// What is known about a file, links followed, without waiting; `None`: it must be done on a pool, by [`stat`].
+pub fn try_stat(path: &Path) -> Option<io::Result<Metadata>> {
+    let opened = open_cached(CWD, path, OpenOptions::PATH)?;
+    let stat = opened.and_then(|fd| rustix::fs::fstat(&fd));
+    Some(stat.map(|stat| Metadata::of(&stat)).map_err(Into::into))
+}
+
+/// Opens, waiting if need be: for threads of a pool.
+pub(super) fn open_waiting(directory: BorrowedFd<'_>, path: &Path, options: OpenOptions) -> Cached {
+    Some(rustix::fs::openat(directory, path, options.flags, options.mode_argument()))
+}
+
+/// Tries to open without waiting.
+pub(super) fn open_cached(
     directory: BorrowedFd<'_>,
     path: &Path,
     options: OpenOptions,
-) -> Option<rustix::io::Result<OwnedFd>> {
+) -> Cached {
     static REFUSED: AtomicBool = AtomicBool::new(false);
     if options.changes() || REFUSED.load(Relaxed) {
         return None;

@@ -1,0 +1,178 @@
+//! Opening a path whose symbolic links are judged: none at all, or only those that belong to the owner of their
+//! target.
+//!
+//! The path is walked component by component, each opened below the one before, so that nobody can exchange a
+//! directory between the judging and the opening. A path names at most `PATH_MAX / 2` components, which bounds the
+//! walk. (`openat2(RESOLVE_NO_SYMLINKS)` would do for the first judgement in one call, but can not tell from where on
+//! the path is judged, nor whose the links are.)
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, CWD};
+use rustix::io::Errno;
+
+use super::open::{Cached, OpenOptions, open_cached, open_waiting};
+use super::{File, Metadata};
+use crate::pool::{Device, Pool};
+
+/// Which links make opening fail with `ELOOP` (or `ENOTDIR`, where one stands for a directory).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Links {
+    /// All.
+    Refused,
+    /// Those whose owner is not that of what they point to.
+    OwnersOnly,
+}
+
+/// How a path is judged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judged {
+    /// Which links fail.
+    pub links: Links,
+    /// The length of the path's beginning that is not judged; what follows begins with a slash. 0 judges all of it.
+    pub from: usize,
+}
+
+/// Opens a file without waiting; `None`: it must be done on a pool, by [`open_judged`].
+pub fn try_open_judged(path: &Path, options: OpenOptions, judged: Judged) -> Option<io::Result<File>> {
+    match walk(path, options, judged, open_cached) {
+        Ok(fd) => Some(Ok(File::from_fd(fd))),
+        Err(Stop::Wait) => None,
+        Err(Stop::Error(error)) => Some(Err(error.into())),
+    }
+}
+
+/// Opens a file, its links judged.
+pub async fn open_judged(path: &Path, options: OpenOptions, judged: Judged, pool: &Pool) -> io::Result<File> {
+    if let Some(result) = try_open_judged(path, options, judged) {
+        return result;
+    }
+    let path: PathBuf = path.to_owned();
+    let opened = pool.run_on(Device::UNKNOWN, move || walk(&path, options, judged, open_waiting)).await;
+    match opened {
+        Ok(fd) => Ok(File::from_fd(fd)),
+        Err(Stop::Wait) => Err(io::ErrorKind::WouldBlock.into()),
+        Err(Stop::Error(error)) => Err(error.into()),
+    }
+}
+
+enum Stop {
+    /// The kernel has not all of it in memory.
+    Wait,
+    Error(Errno),
+}
+
+type Opener = fn(BorrowedFd<'_>, &Path, OpenOptions) -> Cached;
+
+fn walk(path: &Path, options: OpenOptions, judged: Judged, opener: Opener) -> Result<OwnedFd, Stop> {
+    use std::os::unix::ffi::OsStrExt;
+    let text = path.as_os_str().as_bytes();
+    let (start, rest) = match judged.from {
+        0 if text.first() == Some(&b'/') => (Some(&b"/"[..]), &text[1..]),
+        0 => (None, text),
+        from => (Some(&text[..from]), text.get(from + 1..).unwrap_or_default()),
+    };
+    let step = OpenOptions::PATH.directory();
+    let mut at = match start {
+        Some(start) => Some(outcome(opener(CWD, as_path(start), step))?),
+        None => None,
+    };
+    let mut components = rest.split(|byte| *byte == b'/').peekable();
+    let mut last = None;
+    while let Some(component) = components.next() {
+        if components.peek().is_none() {
+            last = Some(component).filter(|name| !name.is_empty());
+        } else if !component.is_empty() {
+            let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
+            at = Some(open_component(below, component, step, judged.links, opener)?);
+        }
+    }
+    let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
+    match last {
+        // The path ends with a slash: the directory itself, opened as asked for.
+        None => outcome(opener(below, Path::new("."), options)),
+        Some(name) => open_component(below, name, options, judged.links, opener),
+    }
+}
+
+fn open_component(
+    below: BorrowedFd<'_>,
+    name: &[u8],
+    options: OpenOptions,
+    links: Links,
+    opener: Opener,
+) -> Result<OwnedFd, Stop> {
+    let path = as_path(name);
+    if links == Links::Refused {
+        let fd = outcome(opener(below, path, options.nofollow()))?;
+        // With O_PATH the link itself is opened.
+        if options.is_path() && Metadata::of(&stat(&fd)?).kind == super::Kind::Symlink {
+            return Err(Stop::Error(Errno::LOOP));
+        }
+        return Ok(fd);
+    }
+    let fd = outcome(opener(below, path, options))?;
+    // Between the opening and this look the name may be exchanged; comparing owners is right whatever it is now.
+    let found = rustix::fs::statat(below, path, AtFlags::SYMLINK_NOFOLLOW).map_err(Stop::Error)?;
+    if stat(&fd)?.st_uid != found.st_uid {
+        return Err(Stop::Error(Errno::LOOP));
+    }
+    Ok(fd)
+}
+
+fn stat(fd: &OwnedFd) -> Result<rustix::fs::Stat, Stop> {
+    rustix::fs::fstat(fd).map_err(Stop::Error)
+}
+
+fn outcome(cached: Cached) -> Result<OwnedFd, Stop> {
+    match cached {
+        None => Err(Stop::Wait),
+        Some(Ok(fd)) => Ok(fd),
+        Some(Err(error)) => Err(Stop::Error(error)),
+    }
+}
+
+fn as_path(text: &[u8]) -> &Path {
+    use std::os::unix::ffi::OsStrExt;
+    Path::new(std::ffi::OsStr::from_bytes(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Judged = Judged { links: Links::Refused, from: 0 };
+
+    fn opens(path: &Path, judged: Judged) -> Result<(), Errno> {
+        match walk(path, OpenOptions::READ, judged, open_waiting) {
+            Ok(_) => Ok(()),
+            Err(Stop::Error(error)) => Err(error),
+            Err(Stop::Wait) => Err(Errno::AGAIN),
+        }
+    }
+
+    #[test]
+    fn links_are_refused_from_where_judging_begins() {
+        let root = std::env::temp_dir().join(format!("weir-links-{}", std::process::id()));
+        let real = root.join("real");
+        std::fs::create_dir_all(&real).expect("a fresh directory");
+        let root = root.canonicalize().expect("it exists");
+        std::fs::write(root.join("real/file"), "x").expect("written");
+        let link = root.join("link");
+        let _ = std::fs::remove_file(&link);
+        std::os::unix::fs::symlink("real", &link).expect("linked");
+        assert_eq!(opens(&root.join("real/file"), ALL), Ok(()));
+        assert_eq!(opens(&root.join("real//file"), ALL), Ok(()));
+        assert_eq!(opens(&root.join("real/"), ALL), Ok(()));
+        assert_eq!(opens(&root.join("link/file"), ALL), Err(Errno::NOTDIR));
+        assert_eq!(opens(&link, ALL), Err(Errno::LOOP));
+        let from = Judged { from: link.as_os_str().len(), ..ALL };
+        assert_eq!(opens(&link.join("file"), from), Ok(()));
+        let own = Judged { links: Links::OwnersOnly, from: 0 };
+        assert_eq!(opens(&link.join("file"), own), Ok(()));
+        assert_eq!(opens(&root.join("real/none"), own), Err(Errno::NOENT));
+        std::fs::remove_dir_all(&root).expect("removed");
+    }
+}

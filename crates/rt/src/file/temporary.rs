@@ -1,0 +1,50 @@
+//! Temporary files: content that does not fit into memory.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::File;
+use crate::pool::{Device, Pool};
+
+/// Whether a temporary file has a name after it was opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// It has none: when the last handle goes, so does the file, even if this process dies.
+    Removed,
+    /// It stays until somebody removes it.
+    Kept,
+}
+
+/// Names tried before giving up: somebody else fills the directory with names like ours.
+const ATTEMPTS: usize = 100;
+
+/// Makes a file in `directory` that nobody else has, to read and write, on the pool. Gives the path too, which leads
+/// to it only if the name was kept.
+pub async fn create_temporary(directory: &Path, name: Name, pool: &Pool) -> io::Result<(File, PathBuf)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let directory = directory.to_owned();
+    pool.run_on(Device::UNKNOWN, move || {
+        for _ in 0..ATTEMPTS {
+            let number = NUMBER.fetch_add(1, Relaxed);
+            // The process is part of the name, since the numbers begin anew with each one.
+            let path = directory.join(format!("{:05}{number:010}", std::process::id()));
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            match rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600)) {
+                Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+                Ok(fd) => {
+                    if name == Name::Removed {
+                        rustix::fs::unlinkat(CWD, &path, AtFlags::empty())?;
+                    }
+                    return Ok((File::from_fd(fd), path));
+                }
+            }
+        }
+        Err(Errno::EXIST.into())
+    })
+    .await
+}
