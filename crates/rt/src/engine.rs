@@ -180,8 +180,11 @@ impl Default for ThreadPool {
 /// What lives longer than a configuration: counters, caches, states of upstream servers, by type and name.
 #[derive(Clone, Default)]
 pub struct Zones {
-    by_name: Arc<Mutex<HashMap<(TypeId, String), Arc<dyn Any + Send + Sync>>>>,
+    by_name: Arc<Mutex<HashMap<ZoneKey, Arc<dyn Any + Send + Sync>>>>,
 }
+
+/// The type of a zone and its name.
+type ZoneKey = (TypeId, String);
 
 impl Zones {
     /// The zone of this type and name, made by `create` the first time.

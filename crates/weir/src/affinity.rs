@@ -1,0 +1,129 @@
+//! `worker_cpu_affinity`: which processors each loop may run on.
+
+/// Which processors each loop may run on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Affinity {
+    /// The system decides.
+    #[default]
+    System,
+    /// One processor for each loop, in turn, out of these.
+    Auto(Vec<usize>),
+    /// One set for each loop; the last one for all further loops.
+    Masks(Vec<Vec<usize>>),
+}
+
+/// The kernel's bound on processor numbers in a fixed-size set.
+const MAX_PROCESSORS: usize = 1024;
+
+impl Affinity {
+    /// Reads the arguments: `auto [mask]` or masks. Errors are nginx's texts.
+    pub(crate) fn parse(words: &[&[u8]], processors: usize) -> Result<Affinity, String> {
+        let Some((first, rest)) = words.split_first() else {
+            return Ok(Affinity::System);
+        };
+        if *first != b"auto" {
+            return words
+                .iter()
+                .map(|word| parse_mask(word))
+                .collect::<Result<_, _>>()
+                .map(Affinity::Masks);
+        }
+        match rest {
+            [] => Ok(Affinity::Auto(
+                (0..processors.min(MAX_PROCESSORS)).collect(),
+            )),
+            [mask] => parse_mask(mask).map(Affinity::Auto),
+            _ => Err("invalid number of arguments in \"worker_cpu_affinity\" directive".to_owned()),
+        }
+    }
+
+    /// How many masks were given one by one.
+    pub(crate) fn masks(&self) -> Option<usize> {
+        match self {
+            Affinity::Masks(masks) => Some(masks.len()),
+            Affinity::System | Affinity::Auto(_) => None,
+        }
+    }
+
+    /// The processors of a loop; `None` is all of them.
+    pub(crate) fn of_loop(&self, index: usize) -> Option<Vec<usize>> {
+        match self {
+            Affinity::System => None,
+            Affinity::Auto(processors) if processors.is_empty() => None,
+            Affinity::Auto(processors) => Some(vec![processors[index % processors.len()]]),
+            Affinity::Masks(masks) => masks.get(index).or(masks.last()).cloned(),
+        }
+    }
+}
+
+/// Reads a mask such as `0101`; the last digit is processor 0. Blanks group the digits.
+fn parse_mask(word: &[u8]) -> Result<Vec<usize>, String> {
+    if word.len() > MAX_PROCESSORS {
+        return Err(format!(
+            "\"worker_cpu_affinity\" supports up to {MAX_PROCESSORS} CPUs only"
+        ));
+    }
+    let mut processors = Vec::new();
+    for (number, digit) in word.iter().rev().filter(|byte| **byte != b' ').enumerate() {
+        match digit {
+            b'0' => {}
+            b'1' => processors.push(number),
+            other => {
+                return Err(format!(
+                    "invalid character \"{}\" in \"worker_cpu_affinity\"",
+                    char::from(*other)
+                ));
+            }
+        }
+    }
+    Ok(processors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_are_read_from_the_right() {
+        let affinity = Affinity::parse(&[b"0001", b"10 10"], 4).expect("valid");
+        assert_eq!(affinity.of_loop(0), Some(vec![0]));
+        assert_eq!(affinity.of_loop(1), Some(vec![1, 3]));
+        assert_eq!(
+            affinity.of_loop(7),
+            Some(vec![1, 3]),
+            "the last mask is for the rest"
+        );
+    }
+
+    #[test]
+    fn auto_takes_one_processor_each() {
+        let affinity = Affinity::parse(&[b"auto"], 2).expect("valid");
+        assert_eq!(
+            [
+                affinity.of_loop(0),
+                affinity.of_loop(1),
+                affinity.of_loop(2)
+            ],
+            [Some(vec![0]), Some(vec![1]), Some(vec![0])]
+        );
+        assert_eq!(
+            Affinity::parse(&[b"auto", b"100"], 8)
+                .expect("valid")
+                .of_loop(5),
+            Some(vec![2])
+        );
+    }
+
+    #[test]
+    fn errors_are_nginx_s() {
+        let error = |words: &[&[u8]]| Affinity::parse(words, 2).expect_err("refused");
+        assert_eq!(
+            error(&[b"012"]),
+            "invalid character \"2\" in \"worker_cpu_affinity\""
+        );
+        assert_eq!(
+            error(&[b"auto", b"1", b"1"]),
+            "invalid number of arguments in \"worker_cpu_affinity\" directive"
+        );
+    }
+}

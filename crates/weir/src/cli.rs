@@ -1,0 +1,327 @@
+//! The command line: nginx's options with nginx's texts, and Weir's own subcommands.
+//!
+//! Only reads arguments; nothing here touches a file. Under the name `nginx` there are no
+//! subcommands and no long options, so that every error is nginx's.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+
+use conf::describe::nearest;
+use lexopt::prelude::*;
+
+use crate::identity::Identity;
+
+/// What the command line asks for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// nginx's options: run, test, signal, or print the version.
+    Run(Options),
+    /// `weir serve DIR`.
+    Serve(Serve),
+    /// `weir help [DIRECTIVE]`.
+    Help(Option<String>),
+    /// `weir --help`.
+    Usage,
+    /// `weir reference DIR`: writes the reference pages.
+    Reference(PathBuf),
+}
+
+/// nginx's options.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// `-?`, `-h`.
+    pub(crate) help: bool,
+    /// `-v`, and with the other two.
+    pub(crate) version: bool,
+    /// `-V`.
+    pub(crate) configure: bool,
+    /// `-t`, `-T`.
+    pub(crate) test: bool,
+    /// `-T`.
+    pub(crate) dump: bool,
+    /// `-q`.
+    pub(crate) quiet: bool,
+    /// `-s`.
+    pub(crate) signal: Option<Send>,
+    /// `-p`.
+    pub(crate) prefix: Option<PathBuf>,
+    /// `-e`; `stderr` stays a word here.
+    pub(crate) error_log: Option<PathBuf>,
+    /// `-c`.
+    pub(crate) configuration: Option<PathBuf>,
+    /// `-g`.
+    pub(crate) globals: Option<String>,
+}
+
+/// What `-s` sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Send {
+    /// Stop now.
+    Stop,
+    /// Stop when the requests under way have ended.
+    Quit,
+    /// Reopen the logs.
+    Reopen,
+    /// Reload the configuration.
+    Reload,
+}
+
+/// The arguments of `weir serve`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Serve {
+    /// The folder.
+    pub(crate) directory: PathBuf,
+    /// The port; `None` means 8080 or the next free one.
+    pub(crate) port: Option<u16>,
+    /// The address; `None` means this machine only.
+    pub(crate) listen: Option<String>,
+}
+
+/// The subcommands, with the ones that a later version brings.
+const SUBCOMMANDS: [&str; 7] = [
+    "serve",
+    "help",
+    "proxy",
+    "explain",
+    "reference",
+    "upgrade",
+    "version",
+];
+
+/// Reads the arguments after argument zero. The error is a complete text for standard error, without
+/// the program's name in front.
+pub(crate) fn parse(
+    identity: Identity,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<Command, String> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if identity == Identity::Weir {
+        let word = arguments.first().map(|word| word.to_string_lossy());
+        match word.as_deref() {
+            Some("--help") => return Ok(Command::Usage),
+            Some("--version" | "version") => {
+                return Ok(Command::Run(Options {
+                    version: true,
+                    ..Options::default()
+                }));
+            }
+            Some(word) if !word.starts_with('-') => {
+                return parse_subcommand(
+                    word,
+                    lexopt::Parser::from_args(arguments[1..].iter().cloned()),
+                );
+            }
+            Some(_) | None => {}
+        }
+    }
+    let hint = |error: String| match identity {
+        Identity::Weir => format!("{error}\n  \"weir --help\" shows what there is"),
+        Identity::Nginx => error,
+    };
+    parse_options(lexopt::Parser::from_args(arguments))
+        .map(Command::Run)
+        .map_err(hint)
+}
+
+fn parse_options(mut parser: lexopt::Parser) -> Result<Options, String> {
+    // nginx takes what follows a letter as it stands, "=" too.
+    parser.set_short_equals(false);
+    let mut options = Options::default();
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Short('?' | 'h') => {
+                options.version = true;
+                options.help = true;
+            }
+            Short('v') => options.version = true,
+            Short('V') => {
+                options.version = true;
+                options.configure = true;
+            }
+            Short('t') => options.test = true,
+            Short('T') => {
+                options.test = true;
+                options.dump = true;
+            }
+            Short('q') => options.quiet = true,
+            Short('p') => options.prefix = Some(value(&mut parser, 'p', "directory name")?.into()),
+            Short('e') => options.error_log = Some(value(&mut parser, 'e', "file name")?.into()),
+            Short('c') => {
+                options.configuration = Some(value(&mut parser, 'c', "file name")?.into())
+            }
+            Short('g') => {
+                let text = value(&mut parser, 'g', "parameter")?;
+                options.globals = Some(text.to_string_lossy().into_owned());
+            }
+            Short('s') => options.signal = Some(signal(&value(&mut parser, 's', "parameter")?)?),
+            Short(letter) => return Err(format!("invalid option: \"{letter}\"")),
+            // nginx reads the second dash of a long option as an option letter.
+            Long(_) => return Err("invalid option: \"-\"".to_owned()),
+            Value(word) => return Err(format!("invalid option: \"{}\"", word.to_string_lossy())),
+        }
+    }
+    Ok(options)
+}
+
+fn value(parser: &mut lexopt::Parser, letter: char, what: &str) -> Result<OsString, String> {
+    parser
+        .value()
+        .map_err(|_| format!("option \"-{letter}\" requires {what}"))
+}
+
+fn signal(word: &OsStr) -> Result<Send, String> {
+    match word.as_bytes() {
+        b"stop" => Ok(Send::Stop),
+        b"quit" => Ok(Send::Quit),
+        b"reopen" => Ok(Send::Reopen),
+        b"reload" => Ok(Send::Reload),
+        _ => Err(format!("invalid option: \"-s {}\"", word.to_string_lossy())),
+    }
+}
+
+fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, String> {
+    match word {
+        "serve" => parse_serve(parser).map(Command::Serve),
+        "help" => parse_one(parser)
+            .map(|word| Command::Help(word.map(|word| word.to_string_lossy().into_owned()))),
+        "reference" => match parse_one(parser)? {
+            Some(directory) => Ok(Command::Reference(directory.into())),
+            None => Err("\"reference\" needs the folder to write to".to_owned()),
+        },
+        "proxy" | "explain" | "upgrade" => {
+            Err(format!("\"{word}\" is planned and not in this version yet"))
+        }
+        _ => Err(unknown_subcommand(word)),
+    }
+}
+
+fn unknown_subcommand(word: &str) -> String {
+    let mut text = format!("unknown command \"{word}\"");
+    if std::path::Path::new(word).is_dir() {
+        text.push_str(&format!("\n  to serve this folder: weir serve {word}"));
+    } else if word.ends_with(".conf") {
+        text.push_str(&format!("\n  to run this configuration: weir -c {word}"));
+    } else if let Some(near) = nearest(word, SUBCOMMANDS) {
+        text.push_str(&format!("\n  did you mean \"{near}\"?"));
+    }
+    text.push_str("\n  \"weir --help\" shows what there is");
+    text
+}
+
+fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
+    let mut found = None;
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Value(word) if found.is_none() => found = Some(word),
+            other => {
+                return Err(format!(
+                    "{}\n  \"weir --help\" shows what there is",
+                    other.unexpected()
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
+    let mut serve = Serve {
+        directory: PathBuf::new(),
+        port: None,
+        listen: None,
+    };
+    let usage = "usage: weir serve DIR [--port N] [--listen ADDRESS]";
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Short('p') | Long("port") => {
+                let text = parser.value().map_err(|error| error.to_string())?;
+                let text = text.to_string_lossy();
+                serve.port = Some(
+                    text.parse()
+                        .map_err(|_| format!("\"{text}\" is not a port number (1 to 65535)"))?,
+                );
+            }
+            Short('l') | Long("listen") => {
+                let text = parser.value().map_err(|error| error.to_string())?;
+                serve.listen = Some(text.to_string_lossy().into_owned());
+            }
+            Short('h') | Long("help") => return Err(usage.to_owned()),
+            Value(directory) if serve.directory.as_os_str().is_empty() => {
+                serve.directory = directory.into()
+            }
+            other => return Err(format!("{}\n  {usage}", other.unexpected())),
+        }
+    }
+    if serve.directory.as_os_str().is_empty() {
+        return Err(format!("which folder?\n  {usage}"));
+    }
+    Ok(serve)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(identity: Identity, words: &[&str]) -> Result<Command, String> {
+        parse(identity, words.iter().map(OsString::from))
+    }
+
+    fn options(words: &[&str]) -> Options {
+        match run(Identity::Nginx, words) {
+            Ok(Command::Run(options)) => options,
+            other => panic!("{words:?}: {other:?}"),
+        }
+    }
+
+    fn error(words: &[&str]) -> String {
+        run(Identity::Nginx, words).expect_err("refused")
+    }
+
+    #[test]
+    fn letters_combine_as_in_nginx() {
+        let quiet = options(&["-tq", "-p/prefix", "-c", "x.conf"]);
+        assert!(quiet.test && quiet.quiet && !quiet.dump);
+        assert_eq!(quiet.prefix, Some("/prefix".into()));
+        assert_eq!(quiet.configuration, Some("x.conf".into()));
+        assert_eq!(options(&["-sreload"]).signal, Some(Send::Reload));
+        assert_eq!(
+            options(&["-g", "daemon off;"]).globals.as_deref(),
+            Some("daemon off;")
+        );
+        assert_eq!(options(&["-c=x"]).configuration, Some("=x".into()));
+        assert!(options(&["-?"]).help && options(&["-V"]).configure && options(&["-T"]).dump);
+    }
+
+    #[test]
+    fn errors_are_nginx_s() {
+        assert_eq!(error(&["-x"]), "invalid option: \"x\"");
+        assert_eq!(error(&["--help"]), "invalid option: \"-\"");
+        assert_eq!(error(&["serve", "."]), "invalid option: \"serve\"");
+        assert_eq!(error(&["-s", "up"]), "invalid option: \"-s up\"");
+        assert_eq!(error(&["-p"]), "option \"-p\" requires directory name");
+        assert_eq!(error(&["-tc"]), "option \"-c\" requires file name");
+        assert_eq!(error(&["-s"]), "option \"-s\" requires parameter");
+    }
+
+    #[test]
+    fn subcommands_are_weir_s_own() {
+        let serve = run(
+            Identity::Weir,
+            &["serve", "site", "--port", "81", "-l", "::"],
+        );
+        let expected = Serve {
+            directory: "site".into(),
+            port: Some(81),
+            listen: Some("::".into()),
+        };
+        assert_eq!(serve, Ok(Command::Serve(expected)));
+        assert_eq!(
+            run(Identity::Weir, &["help", "root"]),
+            Ok(Command::Help(Some("root".to_owned())))
+        );
+        let unknown = run(Identity::Weir, &["sevre", "x"]).expect_err("unknown");
+        assert!(unknown.contains("did you mean \"serve\"?"), "{unknown}");
+        assert!(run(Identity::Weir, &["serve", "x", "--port", "99999"]).is_err());
+    }
+}

@@ -1,0 +1,57 @@
+//! The engines that this binary has, and every directive table in it.
+
+use std::sync::Arc;
+
+use conf::describe::rows;
+use conf::{Diagnostic, Line, RowInfo, Rows};
+use rt::engine::Configuration;
+
+/// One page of the reference: the tables of one module.
+pub(crate) struct Page {
+    /// The file's name without its ending, and the title.
+    pub(crate) name: &'static str,
+    /// What it is about.
+    pub(crate) about: &'static str,
+    /// Its tables.
+    pub(crate) tables: Vec<&'static dyn Rows>,
+    /// Its variables.
+    pub(crate) variables: Vec<conf::describe::VariableInfo>,
+}
+
+/// Builds `http { … }`.
+pub(crate) fn http(line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
+    Err(line.error("the http engine is not in this build"))
+}
+
+/// Every module of the binary, in the order of the reference.
+pub(crate) fn pages() -> Vec<Page> {
+    vec![
+        Page {
+            name: "main",
+            about: "The processes, the error log, and the blocks of the engines: what stands outside every block.",
+            tables: vec![&crate::core::DIRECTIVES],
+            variables: Vec::new(),
+        },
+        Page {
+            name: "events",
+            about: "How event loops take connections: what stands in `events { … }`.",
+            tables: vec![&crate::events::DIRECTIVES],
+            variables: Vec::new(),
+        },
+    ]
+}
+
+/// Every table.
+pub(crate) fn tables() -> Vec<&'static dyn Rows> {
+    pages().into_iter().flat_map(|page| page.tables).collect()
+}
+
+/// Every directive.
+pub(crate) fn directives() -> Vec<RowInfo> {
+    rows(tables())
+}
+
+/// Is there a directive of this name?
+pub(crate) fn knows(name: &str) -> bool {
+    directives().iter().any(|row| row.name == name)
+}

@@ -1,0 +1,128 @@
+//! `events { … }`: how loops take connections.
+
+use std::net::IpAddr;
+
+use conf::{Arity, Confs, Diagnostic, Directive, EVENTS, Line, Repeat, Setter, Table};
+
+/// What `events` says.
+#[derive(Clone, Default)]
+pub(crate) struct Events {
+    /// How many connections a loop may have.
+    pub(crate) connections: i64,
+    /// Accept everything that is queued at once.
+    pub(crate) multi_accept: bool,
+    /// Networks whose clients are logged at debug level.
+    pub(crate) debug_connections: Vec<(IpAddr, u8)>,
+}
+
+impl Events {
+    /// Reads the block that `line` is.
+    pub(crate) fn read(line: &mut Line) -> Result<Events, Diagnostic> {
+        let mut confs = Confs::new(vec![vec![&DIRECTIVES]]);
+        conf::dispatch(
+            line.node.block.nodes(),
+            &mut confs,
+            None,
+            &mut line.level.inner(EVENTS),
+        );
+        Ok(confs.get::<Events>().cloned().unwrap_or_default())
+    }
+}
+
+const fn row(
+    name: &'static str,
+    syntax: &'static str,
+    default: Option<&'static str>,
+    doc: &'static str,
+    set: Setter<Events>,
+) -> Directive<Events> {
+    Directive {
+        name,
+        syntax,
+        default,
+        contexts: EVENTS,
+        since: "0.1",
+        doc,
+        set,
+    }
+}
+
+/// The rows.
+pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
+    row(
+        "worker_connections",
+        "number",
+        Some("512"),
+        "How many connections each loop may have open at once, those to upstream servers included.",
+        Setter::Number(|events| &mut events.connections, 1, i64::MAX),
+    ),
+    row(
+        "multi_accept",
+        "on | off",
+        Some("off"),
+        "Whether a loop accepts all queued connections at once. `off` accepts a few and then serves its clients.",
+        Setter::Flag(|events| &mut events.multi_accept),
+    ),
+    row(
+        "use",
+        "method",
+        None,
+        "The way of waiting for events: `epoll` is what there is.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            if line.arg(0).is("epoll") {
+                return Ok(());
+            }
+            let error = line.error_at(0, format!("invalid event type \"{}\"", line.text(0)));
+            Err(error.note("\"epoll\" is what there is on Linux; the line may as well be left out"))
+        }),
+    ),
+    row(
+        "debug_connection",
+        "address | CIDR | unix:",
+        None,
+        "Logs connections of these clients at debug level, whatever the level of the log.",
+        Setter::Custom(Arity::ONE, Repeat::Many, set_debug_connection),
+    ),
+    row(
+        "accept_mutex",
+        "on | off",
+        None,
+        "Accepted for the sake of existing files.",
+        Setter::Ignored(Arity::ONE, "the kernel wakes one loop at a time"),
+    ),
+    row(
+        "accept_mutex_delay",
+        "time",
+        None,
+        "Accepted for the sake of existing files.",
+        Setter::Ignored(Arity::ONE, "there is no accept mutex"),
+    ),
+    row(
+        "worker_aio_requests",
+        "number",
+        None,
+        "Accepted for the sake of existing files.",
+        Setter::Ignored(
+            Arity::ONE,
+            "file operations have pools of threads, see `thread_pool`",
+        ),
+    ),
+]);
+
+fn set_debug_connection(events: &mut Events, line: &mut Line) -> Result<(), Diagnostic> {
+    if line.arg(0).is("unix:") {
+        return Ok(());
+    }
+    // Checks the whole word and warns of bits after the prefix.
+    line.cidr(0)?;
+    let text = line.text(0).to_string();
+    let (address, bits) = text.split_once('/').unwrap_or((&text, ""));
+    let Some(ip) = conf::address::ip(address.as_bytes()) else {
+        return Err(line.invalid_parameter(0));
+    };
+    let width = if ip.is_ipv4() { 32 } else { 128 };
+    events
+        .debug_connections
+        .push((ip, bits.parse().unwrap_or(width)));
+    Ok(())
+}

@@ -1,0 +1,158 @@
+//! What the program tells about itself: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use conf::describe::{self, Support};
+
+use crate::engines;
+use crate::identity::Identity;
+
+/// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
+pub(crate) fn options_text(identity: Identity) -> String {
+    let program = identity.program();
+    let subcommands = match identity {
+        Identity::Weir => "\n\"weir --help\" shows what else there is.\n\n",
+        Identity::Nginx => "\n",
+    };
+    format!(
+        "Usage: {program} [-?hvVtTq] [-s signal] [-p prefix]
+             [-e filename] [-c filename] [-g directives]
+
+Options:
+  -?,-h         : this help
+  -v            : show version and exit
+  -V            : show version and configure options then exit
+  -t            : test configuration and exit
+  -T            : test configuration, dump it and exit
+  -q            : suppress non-error messages during configuration testing
+  -s signal     : send signal to a master process: stop, quit, reopen, reload
+  -p prefix     : set prefix path (default: /etc/nginx)
+  -e filename   : set error log file (default: /var/log/nginx/error.log)
+  -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
+  -g directives : set global directives out of configuration file
+{subcommands}"
+    )
+}
+
+/// The text of `--help`.
+pub(crate) const USAGE: &str = "\
+Weir is a web server and caching reverse proxy. It reads nginx.conf as it is.
+
+Without a configuration:
+  weir serve DIR [--port N] [--listen ADDRESS]   serve a folder, http://127.0.0.1:8080
+
+With one (options as nginx has them, `weir -h` lists them all):
+  weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf
+  weir -c FILE                run a configuration; add -g 'daemon off;' to stay in the foreground
+  weir -t [-c FILE]           test it: every error, with its line and what to do
+  weir -s reload              stop, quit, reopen or reload a running server
+
+To look things up:
+  weir help [DIRECTIVE]       what a directive does, its default and where it may stand
+  weir --version
+
+Examples:
+  weir serve ./public --port 3000
+  weir -t -c ./nginx.conf && weir -c ./nginx.conf
+";
+
+/// `weir help [DIRECTIVE]`. The answer is the exit code.
+pub(crate) fn help(name: Option<&str>) -> i32 {
+    let Some(name) = name else {
+        print!("{USAGE}\n{}", directive_list());
+        return 0;
+    };
+    let directives = engines::directives();
+    // A reader types what stands in the file.
+    let name = name.trim_end_matches(';');
+    if let Some(text) = describe::help(name, &directives) {
+        print!("{text}");
+        return 0;
+    }
+    eprintln!("weir: there is no directive \"{name}\"");
+    let known = conf::known::all().map(|known| known.name);
+    if let Some(near) = describe::nearest(name, directives.iter().map(|row| row.name).chain(known))
+    {
+        eprintln!("  did you mean \"{near}\"? weir help {near}");
+    }
+    1
+}
+
+/// All directives by module, in lines that fit a terminal.
+fn directive_list() -> String {
+    const WIDTH: usize = 78;
+    let mut text = String::from("Directives:\n");
+    for page in engines::pages() {
+        let _ = writeln!(text, "\n{}", page.name);
+        let mut column = WIDTH;
+        for row in describe::rows(page.tables.iter().copied()) {
+            if column + row.name.len() + 2 > WIDTH {
+                text.push_str(if column == WIDTH { "  " } else { "\n  " });
+                column = 2;
+            }
+            let _ = write!(text, "{}  ", row.name);
+            column += row.name.len() + 2;
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Writes a reference page for each module, and the list of nginx's directives, to `directory`.
+/// The answer is the exit code.
+pub(crate) fn write_reference(directory: &Path) -> i32 {
+    let written = std::fs::create_dir_all(directory).and_then(|()| {
+        engines::pages().iter().try_for_each(|page| {
+            let rows = describe::rows(page.tables.iter().copied());
+            let text = describe::reference_page(page.name, page.about, &rows, &page.variables);
+            std::fs::write(
+                directory.join(format!("{}.md", page.name.replace(['/', ' '], "-"))),
+                text,
+            )
+        })?;
+        std::fs::write(directory.join("README.md"), index())?;
+        std::fs::write(directory.join("compatibility.md"), compatibility())
+    });
+    match written {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("weir: could not write to {}: {error}", directory.display());
+            1
+        }
+    }
+}
+
+const GENERATED: &str = "<!-- Written by `weir reference`; edit the rows in the source. -->\n";
+
+fn index() -> String {
+    let mut text = format!("{GENERATED}# Reference\n\n");
+    for page in engines::pages() {
+        let file = page.name.replace(['/', ' '], "-");
+        let _ = writeln!(text, "- [{}]({file}.md): {}", page.name, page.about);
+    }
+    text.push_str("- [compatibility](compatibility.md): every directive of nginx, and what Weir does with it.\n");
+    text
+}
+
+fn compatibility() -> String {
+    let support = describe::compatibility(&engines::directives());
+    let done = support
+        .values()
+        .filter(|support| **support != Support::No)
+        .count();
+    let mut text = format!(
+        "{GENERATED}# Compatibility with nginx 1.31\n\n{done} of {} directives are known.\n\n| directive | Weir |\n|---|---|\n",
+        support.len()
+    );
+    for (name, support) in support {
+        let what = match support {
+            Support::Yes => "yes".to_owned(),
+            Support::NotIn(contexts) => format!("yes, but not in: {}", contexts.text()),
+            Support::Ignored(why) => format!("accepted without effect: {why}"),
+            Support::No => "not yet".to_owned(),
+        };
+        let _ = writeln!(text, "| `{name}` | {what} |");
+    }
+    text
+}

@@ -1,0 +1,199 @@
+//! Who the program says it is: `weir`, or `nginx` when it was started under that name.
+//!
+//! Packages, scripts and test suites call `nginx` and read what it prints. So a symlink of that name
+//! changes every text at once; under its own name Weir never claims to be anything else.
+
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// The version of nginx whose configuration language and texts Weir follows.
+pub(crate) const NGINX_VERSION: &str = "1.31.5";
+
+/// A program name and what follows from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Identity {
+    /// Its own name.
+    Weir,
+    /// Started as `nginx`.
+    Nginx,
+}
+
+impl Identity {
+    /// The identity that argument zero asks for.
+    pub(crate) fn of(argument_zero: &OsStr) -> Identity {
+        match Path::new(argument_zero).file_name() {
+            Some(name) if name == "nginx" => Identity::Nginx,
+            Some(_) | None => Identity::Weir,
+        }
+    }
+
+    /// The name before `: [emerg]` and in `ps`.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Identity::Weir => "weir",
+            Identity::Nginx => "nginx",
+        }
+    }
+
+    /// Name and version as a `Server` header shows them.
+    pub(crate) fn token(self) -> &'static str {
+        match self {
+            Identity::Weir => concat!("weir/", env!("CARGO_PKG_VERSION")),
+            Identity::Nginx => "nginx/1.31.5",
+        }
+    }
+
+    /// The line of `-v`.
+    pub(crate) fn version_line(self) -> String {
+        match self {
+            Identity::Weir => format!(
+                "weir version: {} (nginx {NGINX_VERSION} compatible)",
+                self.token()
+            ),
+            Identity::Nginx => format!("nginx version: {}", self.token()),
+        }
+    }
+}
+
+/// A module of nginx as its `configure` names it, and the directive by which Weir has it.
+struct Part {
+    /// Printed when Weir has it: modules that nginx must be asked for.
+    with: &'static str,
+    /// Printed when Weir lacks it: modules that nginx has unless told otherwise.
+    without: &'static str,
+    /// Weir has the module if it knows this directive.
+    directive: &'static str,
+}
+
+const fn with(argument: &'static str, directive: &'static str) -> Part {
+    Part {
+        with: argument,
+        without: "",
+        directive,
+    }
+}
+
+const fn without(argument: &'static str, directive: &'static str) -> Part {
+    Part {
+        with: "",
+        without: argument,
+        directive,
+    }
+}
+
+/// Read by tests and by scripts that look for a module. A module that gains its directive moves by
+/// itself, so this list changes only when nginx gains a module.
+const PARTS: &[Part] = &[
+    with("--with-threads", "thread_pool"),
+    with("--with-http_ssl_module", "ssl_certificate"),
+    with("--with-http_v2_module", "http2"),
+    with("--with-http_v3_module", "http3"),
+    with("--with-http_realip_module", "set_real_ip_from"),
+    with("--with-http_addition_module", "add_after_body"),
+    with("--with-http_sub_module", "sub_filter"),
+    with("--with-http_dav_module", "dav_methods"),
+    with("--with-http_flv_module", "flv"),
+    with("--with-http_mp4_module", "mp4"),
+    with("--with-http_gunzip_module", "gunzip"),
+    with("--with-http_gzip_static_module", "gzip_static"),
+    with("--with-http_auth_request_module", "auth_request"),
+    with("--with-http_random_index_module", "random_index"),
+    with("--with-http_secure_link_module", "secure_link"),
+    with("--with-http_slice_module", "slice"),
+    with("--with-http_stub_status_module", "stub_status"),
+    with("--with-stream", "stream"),
+    with("--with-stream_ssl_module", "ssl_preread"),
+    with("--with-stream_realip_module", "stream set_real_ip_from"),
+    with("--with-stream_ssl_preread_module", "ssl_preread"),
+    with("--with-mail", "mail"),
+    without("--without-http_charset_module", "charset"),
+    without("--without-http_gzip_module", "gzip"),
+    without("--without-http_ssi_module", "ssi"),
+    without("--without-http_mirror_module", "mirror"),
+    without("--without-http_userid_module", "userid"),
+    without("--without-http_access_module", "allow"),
+    without("--without-http_auth_basic_module", "auth_basic"),
+    without("--without-http_autoindex_module", "autoindex"),
+    without("--without-http_geo_module", "geo"),
+    without("--without-http_map_module", "map"),
+    without("--without-http_split_clients_module", "split_clients"),
+    without("--without-http_referer_module", "valid_referers"),
+    without("--without-http_rewrite_module", "rewrite"),
+    without("--without-http_proxy_module", "proxy_pass"),
+    without("--without-http_fastcgi_module", "fastcgi_pass"),
+    without("--without-http_uwsgi_module", "uwsgi_pass"),
+    without("--without-http_scgi_module", "scgi_pass"),
+    without("--without-http_grpc_module", "grpc_pass"),
+    without("--without-http_tunnel_module", "tunnel_pass"),
+    without("--without-http_memcached_module", "memcached_pass"),
+    without("--without-http_limit_conn_module", "limit_conn"),
+    without("--without-http_limit_req_module", "limit_req"),
+    without("--without-http_empty_gif_module", "empty_gif"),
+    without("--without-http_browser_module", "ancient_browser"),
+    without("--without-http_upstream_hash_module", "hash"),
+    without("--without-http_upstream_ip_hash_module", "ip_hash"),
+    without("--without-http_upstream_least_conn_module", "least_conn"),
+    without("--without-http_upstream_least_time_module", "least_time"),
+    without("--without-http_upstream_random_module", "random"),
+    without("--without-http_upstream_keepalive_module", "keepalive"),
+    without("--without-http_upstream_zone_module", "zone"),
+    without("--without-http_upstream_sticky_module", "sticky"),
+    without("--without-http-cache", "proxy_cache_path"),
+];
+
+/// The text of `-V`, after the version line. `has` says whether a directive is known.
+pub(crate) fn build_text(has: impl Fn(&str) -> bool) -> String {
+    let mut text = format!("built by rustc {}\n", rustc_version());
+    if has("ssl_certificate") {
+        text.push_str("built with OpenSSL 3.5.1 (compatible; rustls)\nTLS SNI support enabled\n");
+    }
+    text.push_str("configure arguments:");
+    for part in PARTS {
+        let argument = if has(part.directive) {
+            part.with
+        } else {
+            part.without
+        };
+        if !argument.is_empty() {
+            text.push(' ');
+            text.push_str(argument);
+        }
+    }
+    text.push('\n');
+    text
+}
+
+/// The oldest compiler this was written for; the real one is not known to the program.
+fn rustc_version() -> &'static str {
+    let version = env!("CARGO_PKG_RUST_VERSION");
+    if version.is_empty() {
+        "unknown"
+    } else {
+        version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_decides() {
+        assert_eq!(Identity::of("/usr/sbin/nginx".as_ref()), Identity::Nginx);
+        assert_eq!(Identity::of("./nginx-weir".as_ref()), Identity::Weir);
+        assert_eq!(
+            Identity::Nginx.version_line(),
+            "nginx version: nginx/1.31.5"
+        );
+        assert_eq!(Identity::Nginx.token(), format!("nginx/{NGINX_VERSION}"));
+    }
+
+    #[test]
+    fn modules_are_listed_by_what_is_there() {
+        let text = build_text(|directive| directive == "gzip_static" || directive == "proxy_pass");
+        assert!(text.contains(" --with-http_gzip_static_module"));
+        assert!(!text.contains("--without-http_proxy_module"));
+        assert!(text.contains(" --without-http_ssi_module"));
+        assert!(!text.contains("OpenSSL"));
+    }
+}

@@ -1,0 +1,243 @@
+//! From configuration files to what runs: reading, checking, building.
+//!
+//! The same function serves the master, which reads the disk, and the worker, which reads what the
+//! master has recorded. It has no side effect, so `-t` and a reload that fails leave nothing behind.
+
+use std::ffi::OsStr;
+use std::io::IsTerminal as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use conf::diagnostic::first_line;
+use conf::{
+    Build, Confs, Diagnostic, Disk, Files, Level, MAIN, NoVariables, Recorder, Snapshot, SourceMap,
+};
+use rt::engine::{Configuration, Main};
+use rt::error_log::{self, LogFiles, Logger};
+
+use crate::core::Core;
+use crate::identity::Identity;
+use crate::paths::Paths;
+
+/// What the command line has settled, for the life of the process.
+pub(crate) struct Startup {
+    /// Who the program is.
+    pub(crate) identity: Identity,
+    /// Where things are.
+    pub(crate) paths: Paths,
+    /// The text of `-g`.
+    pub(crate) globals: Option<String>,
+    /// `-t`.
+    pub(crate) testing: bool,
+    /// A configuration that is no file: the one of `weir serve`.
+    pub(crate) text: Option<Vec<u8>>,
+    /// The arguments, for the title of the master.
+    pub(crate) arguments: String,
+    /// Whether the process has gone to the background.
+    pub(crate) daemonized: std::sync::atomic::AtomicBool,
+}
+
+impl Startup {
+    /// Is this process a daemon?
+    pub(crate) fn daemonized(&self) -> bool {
+        self.daemonized.load(std::sync::atomic::Ordering::Relaxed)
+    }
+}
+
+/// What the rows of the main context need to know and the configuration does not say.
+#[derive(Clone, Default)]
+pub(crate) struct Context {
+    /// See [`Identity::program`].
+    pub(crate) program: &'static str,
+    /// See [`Identity::token`].
+    pub(crate) version: &'static str,
+    /// See [`Startup::testing`].
+    pub(crate) testing: bool,
+    /// See [`Paths::pid`].
+    pub(crate) pid: PathBuf,
+    /// See [`Paths::error_log`].
+    pub(crate) error_log: Option<PathBuf>,
+}
+
+/// A configuration that can be used.
+pub(crate) struct Loaded {
+    /// The main context.
+    pub(crate) core: Core,
+    /// The same, as engines see it.
+    pub(crate) main: Main,
+    /// The engines' parts.
+    pub(crate) engines: Vec<Arc<dyn Configuration>>,
+    /// Everything that was read.
+    pub(crate) snapshot: Snapshot,
+    /// Every log file that it names.
+    pub(crate) files: LogFiles,
+    /// Main's error log.
+    pub(crate) log: Logger,
+    /// Warnings, and the texts they are about.
+    pub(crate) messages: Messages,
+}
+
+impl Loaded {
+    /// Writes the warnings to the error log.
+    pub(crate) fn log_warnings(&self) {
+        self.messages.log(&self.log);
+    }
+}
+
+/// A configuration that can not be used.
+pub(crate) struct Failure(pub(crate) Messages);
+
+impl Failure {
+    /// Writes every message to the error log.
+    pub(crate) fn log(&self, log: &Logger) {
+        self.0.log(log);
+    }
+}
+
+/// Messages about a configuration.
+pub(crate) struct Messages {
+    diagnostics: Vec<Diagnostic>,
+    /// The texts that they are about; `-T` prints them.
+    pub(crate) sources: SourceMap,
+}
+
+impl Messages {
+    /// Prints all to standard error, in colour on a terminal. Notices only if `verbose`.
+    pub(crate) fn print(&self, program: &str) {
+        let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        for diagnostic in &self.diagnostics {
+            eprint!(
+                "{}",
+                conf::render(diagnostic, &self.sources, program, colour)
+            );
+        }
+    }
+
+    /// Writes all to an error log, a line each.
+    pub(crate) fn log(&self, log: &Logger) {
+        for diagnostic in &self.diagnostics {
+            let name = diagnostic.severity.name();
+            let level =
+                error_log::Level::from_word(name.as_bytes()).unwrap_or(error_log::Level::Emerg);
+            log.plain(
+                level,
+                format_args!("{}", first_line(diagnostic, &self.sources)),
+            );
+        }
+    }
+}
+
+/// Reads and builds the configuration from the disk, or from the text that the process was started with.
+pub(crate) fn load_from_disk(startup: &Startup) -> Result<Loaded, Failure> {
+    match &startup.text {
+        Some(text) => {
+            let disk = Overlay {
+                path: startup.paths.configuration.clone(),
+                text: text.clone(),
+            };
+            load(startup, Box::new(Recorder::new(disk)), LogFiles::default())
+        }
+        None => load(startup, Box::new(Recorder::new(Disk)), LogFiles::default()),
+    }
+}
+
+/// The disk, and one text that stands in for a file.
+struct Overlay {
+    path: PathBuf,
+    text: Vec<u8>,
+}
+
+impl Files for Overlay {
+    fn read(&mut self, path: &Path) -> std::io::Result<Vec<u8>> {
+        if path == self.path {
+            Ok(self.text.clone())
+        } else {
+            Disk.read(path)
+        }
+    }
+
+    fn glob(&mut self, pattern: &Path) -> std::io::Result<Vec<PathBuf>> {
+        Disk.glob(pattern)
+    }
+}
+
+/// Builds the configuration from `files`. Logs that it names become part of `log_files`.
+pub(crate) fn load(
+    startup: &Startup,
+    mut files: Box<dyn Files>,
+    log_files: LogFiles,
+) -> Result<Loaded, Failure> {
+    let path = &startup.paths.configuration;
+    let (tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
+    let mut build = new_build(startup, files, tree.sources, log_files.clone());
+    build.diagnostics = errors;
+    let mut confs = Confs::new(vec![vec![&crate::core::DIRECTIVES]]);
+    let mut names = NoVariables::default();
+    conf::dispatch(
+        &tree.nodes,
+        &mut confs,
+        None,
+        &mut Level::new(&mut build, &mut names, &mut (), MAIN),
+    );
+    build.diagnostics.append(&mut names.errors);
+    let failed = build.has_errors();
+    build.sources.sort(&mut build.diagnostics);
+    let snapshot = build.files.recorded().cloned().unwrap_or_default();
+    let messages = Messages {
+        diagnostics: build.diagnostics,
+        sources: build.sources,
+    };
+    match confs.get_mut::<Core>() {
+        Some(core) if !failed => {
+            let context = build.shared.get_or_default::<Context>();
+            let main = core.main(context, build.prefix);
+            let engines = std::mem::take(&mut core.engines);
+            let core = core.clone();
+            Ok(Loaded {
+                log: core.log.clone(),
+                core,
+                main,
+                engines,
+                snapshot,
+                files: log_files,
+                messages,
+            })
+        }
+        Some(_) | None => Err(Failure(messages)),
+    }
+}
+
+fn new_build(
+    startup: &Startup,
+    files: Box<dyn Files>,
+    sources: SourceMap,
+    log_files: LogFiles,
+) -> Build {
+    let paths = &startup.paths;
+    let conf_prefix = paths
+        .configuration
+        .parent()
+        .unwrap_or(Path::new("/"))
+        .to_path_buf();
+    let mut build = Build::new(paths.prefix.clone(), conf_prefix, files, sources);
+    build.program = startup.identity.program().to_owned();
+    build.tables = crate::engines::tables();
+    build.shared.insert(log_files);
+    build.shared.insert(Context {
+        program: startup.identity.program(),
+        version: startup.identity.token(),
+        testing: startup.testing,
+        pid: paths.pid.clone(),
+        error_log: paths.error_log.clone(),
+    });
+    build
+}
+
+/// The arguments as one line, for the title that `ps` shows.
+pub(crate) fn joined<'a>(arguments: impl IntoIterator<Item = &'a OsStr>) -> String {
+    arguments
+        .into_iter()
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
+}

@@ -1,0 +1,503 @@
+//! The master: keeps the sockets and the worker alive, reads configurations, takes signals.
+//!
+//! It has one thread, so that it can fork at any time. It never serves a request and never waits for the
+//! worker: what it has to say is a message, and what happens to the worker is a signal.
+//!
+//! ```text
+//! HUP          read the configuration; the worker gets it as a message and goes on
+//! USR1         open the logs again, pass the descriptors
+//! QUIT         the worker ends gracefully, then the master
+//! TERM, INT    the worker ends now; after a second it is killed
+//! WINCH        the worker ends gracefully and is not started again (daemons only)
+//! CHLD         a worker has ended: start another, unless it was told to end
+//! ```
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rt::channel::Channel;
+use rt::error_log::{Errno, Level, Logger};
+use rt::process::{self, Exit, Fork};
+use rt::signal::{Received, Signal, Signals};
+
+use crate::load::{Loaded, Startup};
+use crate::message::{Generation, Kind, encode_logs};
+use crate::prepare::{self, Opened, PidFile};
+use crate::voice::Voice;
+use crate::worker_process::{self, log_signal};
+
+/// A worker that ran this long has started well; the next crash is answered at once.
+const HEALTHY: Duration = Duration::from_secs(10);
+/// The first pause between two crashes; doubled at each further one.
+const RESPAWN_PAUSE: Duration = Duration::from_millis(100);
+const MAX_RESPAWN_PAUSE: Duration = Duration::from_secs(5);
+/// From `TERM` to `KILL`.
+const KILL_AFTER: Duration = Duration::from_secs(1);
+/// The exit code of a worker that another one would follow into the same trouble.
+const FATAL: i32 = 2;
+
+/// The master's state.
+pub(crate) struct Master {
+    startup: Arc<Startup>,
+    loaded: Loaded,
+    opened: Opened,
+    pid_file: PidFile,
+    /// Counts configurations.
+    number: u64,
+    /// Workers that live, the one in charge last.
+    workers: Vec<Child>,
+    signals: Signals,
+    end: End,
+    crashes: Crashes,
+}
+
+/// Is the master itself about to end?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    No,
+    /// When the workers have ended.
+    Quit,
+    /// The same, and they are killed at that moment.
+    Terminate(Instant),
+}
+
+/// A worker process.
+struct Child {
+    process: u32,
+    channel: Channel,
+    started: Instant,
+    /// Told to end: its end is no crash.
+    exiting: bool,
+}
+
+/// When a crashed worker is replaced.
+#[derive(Default)]
+struct Crashes {
+    /// Crashes in a row, each soon after a start.
+    in_a_row: u32,
+    /// Start a worker then.
+    respawn_at: Option<Instant>,
+}
+
+impl Crashes {
+    /// A worker has crashed after `lived`. The first is replaced at once.
+    fn note(&mut self, lived: Duration, now: Instant) {
+        self.in_a_row = if lived >= HEALTHY {
+            0
+        } else {
+            self.in_a_row.saturating_add(1)
+        };
+        let pause = match self.in_a_row {
+            0 | 1 => Duration::ZERO,
+            crashes => {
+                (RESPAWN_PAUSE * 2_u32.saturating_pow(crashes.min(16) - 2)).min(MAX_RESPAWN_PAUSE)
+            }
+        };
+        self.respawn_at = Some(now + pause);
+    }
+}
+
+impl Master {
+    /// A master that has everything open and no worker yet.
+    pub(crate) fn new(
+        startup: Arc<Startup>,
+        loaded: Loaded,
+        opened: Opened,
+        pid_file: PidFile,
+        signals: Signals,
+    ) -> Master {
+        Master {
+            startup,
+            loaded,
+            opened,
+            pid_file,
+            number: 1,
+            workers: Vec::new(),
+            signals,
+            end: End::No,
+            crashes: Crashes::default(),
+        }
+    }
+
+    fn log(&self) -> &Logger {
+        &self.loaded.log
+    }
+
+    fn notice(&self, message: std::fmt::Arguments<'_>) {
+        self.log().plain(Level::Notice, message);
+    }
+
+    /// Runs until a signal ends it.
+    pub(crate) fn run(mut self) {
+        self.start_worker();
+        while !(self.end != End::No && self.workers.is_empty()) {
+            self.wait();
+            self.take_signals();
+            self.reap();
+            self.respawn();
+            self.kill_late();
+        }
+        self.pid_file.remove(self.log());
+        self.notice(format_args!("exit"));
+        self.opened
+            .sockets
+            .remove_files_missing_in(&crate::sockets::Sockets::default(), self.log());
+    }
+
+    /// Waits for a signal, a worker's answer, or the time of something planned.
+    fn wait(&mut self) {
+        let planned = match self.end {
+            End::Terminate(at) => Some(at),
+            End::No | End::Quit => self.crashes.respawn_at,
+        };
+        let timeout = planned.map(|at| at.saturating_duration_since(Instant::now()));
+        let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
+        descriptors.extend(self.workers.iter().map(|worker| worker.channel.as_fd()));
+        match process::wait_readable(&descriptors, timeout) {
+            Ok(ready) => {
+                let talking: Vec<usize> = (0..self.workers.len())
+                    .filter(|index| ready[index + 1])
+                    .collect();
+                for index in talking {
+                    self.hear(index);
+                }
+            }
+            Err(error) => {
+                self.log()
+                    .plain(Level::Alert, format_args!("poll() failed{}", Errno(&error)));
+                // Signals still come through the loop; do not spin on a broken call.
+                std::thread::sleep(RESPAWN_PAUSE);
+            }
+        }
+    }
+
+    /// Takes a worker's answer. One that closed its end is about to be reaped; until then its channel
+    /// would be readable all the time.
+    fn hear(&mut self, index: usize) {
+        match self.workers[index].channel.receive() {
+            Ok(Some(message)) if Kind::of(message.kind) == Some(Kind::Refused) => {
+                let process = self.workers[index].process;
+                let text = format_args!(
+                    "worker process {process} refused the configuration and keeps the one before"
+                );
+                self.log().plain(Level::Error, text);
+            }
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+
+    fn take_signals(&mut self) {
+        while let Ok(Some(received)) = self.signals.next() {
+            self.take_signal(received);
+        }
+    }
+
+    fn take_signal(&mut self, received: Received) {
+        let daemon = self.startup.daemonized();
+        let action = match received.signal {
+            Signal::Hup => ", reconfiguring",
+            Signal::Usr1 => ", reopening logs",
+            Signal::Usr2 => ", changing binary",
+            Signal::Winch if daemon => ", stop accepting connections",
+            Signal::Quit => ", shutting down",
+            Signal::Term | Signal::Int => ", exiting",
+            Signal::Winch | Signal::Child | Signal::Kill => "",
+        };
+        log_signal(self.log(), received, action);
+        match received.signal {
+            Signal::Hup => self.reload(),
+            Signal::Usr1 => self.reopen(),
+            Signal::Usr2 => self.log().plain(
+                Level::Error,
+                format_args!(
+                    "replacing the binary is not in this version yet; the server goes on unchanged"
+                ),
+            ),
+            Signal::Winch if daemon => self.quit_workers(),
+            Signal::Quit => self.quit(),
+            Signal::Term | Signal::Int => self.terminate(),
+            Signal::Winch | Signal::Child | Signal::Kill => {}
+        }
+    }
+
+    /// Starts a worker and sends it the configuration.
+    fn start_worker(&mut self) {
+        self.crashes.respawn_at = None;
+        if let Err(error) = self.fork_worker() {
+            let text = format_args!(
+                "fork() failed while spawning \"worker process\"{}",
+                Errno(&error)
+            );
+            self.log().plain(Level::Alert, text);
+            self.crashes.note(Duration::ZERO, Instant::now());
+            return;
+        }
+        if let Some(index) = self.workers.len().checked_sub(1) {
+            self.notice(format_args!(
+                "start worker process {}",
+                self.workers[index].process
+            ));
+            self.send_configuration(index);
+        }
+    }
+
+    fn fork_worker(&mut self) -> std::io::Result<()> {
+        let (ours, theirs) = Channel::pair()?;
+        let master = std::process::id();
+        match process::fork()? {
+            Fork::Parent(process) => {
+                self.workers.push(Child {
+                    process,
+                    channel: ours,
+                    started: Instant::now(),
+                    exiting: false,
+                });
+                Ok(())
+            }
+            Fork::Child => {
+                drop(ours);
+                self.become_worker(theirs, master)
+            }
+        }
+    }
+
+    /// In the child. Lets go of what belongs to the master, so that a socket that the master closes
+    /// later is not kept open here.
+    fn become_worker(&mut self, channel: Channel, master: u32) -> ! {
+        self.workers.clear();
+        self.opened = Opened {
+            sockets: Default::default(),
+            logs: Vec::new(),
+        };
+        let core = self.loaded.core.clone();
+        self.loaded.engines.clear();
+        // The master's descriptor reads the master's signals; a process needs its own.
+        let log = self.log().clone();
+        match Signals::block(&Signal::ALL) {
+            Ok(signals) => {
+                worker_process::run(self.startup.clone(), &core, log, channel, signals, master)
+            }
+            Err(error) => {
+                log.plain(
+                    Level::Emerg,
+                    format_args!("signalfd() failed{}", Errno(&error)),
+                );
+                std::process::exit(FATAL)
+            }
+        }
+    }
+
+    fn send_configuration(&mut self, index: usize) {
+        let generation = Generation::new(
+            self.number,
+            self.loaded.snapshot.clone(),
+            &self.opened.sockets,
+            self.opened.logs.clone(),
+        );
+        let (body, descriptors) = generation.encode();
+        self.send(index, Kind::Configuration, &body, &descriptors);
+    }
+
+    fn send(&self, index: usize, kind: Kind, body: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let worker = &self.workers[index];
+        if let Err(error) = worker.channel.send(kind as u8, body, descriptors) {
+            let text = format_args!(
+                "sendmsg() to worker process {} failed{}",
+                worker.process,
+                Errno(&error)
+            );
+            self.log().plain(Level::Alert, text);
+        }
+    }
+
+    /// Reads the configuration again. Any failure leaves everything as it was.
+    fn reload(&mut self) {
+        self.notice(format_args!("reconfiguring"));
+        let loaded = match crate::load::load_from_disk(&self.startup) {
+            Ok(loaded) => loaded,
+            Err(failure) => return failure.log(self.log()),
+        };
+        let opened = match prepare::open(&loaded, &self.opened.sockets, Voice::quiet(self.log())) {
+            Ok(opened) => opened,
+            Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
+        };
+        loaded.log_warnings();
+        if let Err(error) = self.move_pid_file(&loaded) {
+            return self.log().plain(Level::Emerg, format_args!("{error}"));
+        }
+        let same_process = loaded.core.same_process(&self.loaded.core);
+        self.opened
+            .sockets
+            .remove_files_missing_in(&opened.sockets, &loaded.log);
+        self.loaded = loaded;
+        self.opened = opened;
+        self.number += 1;
+        match self.workers.iter().rposition(|worker| !worker.exiting) {
+            Some(index) if same_process => self.send_configuration(index),
+            // What a running process can not change (its user, its limits, the number of loops)
+            // needs a new one; the sockets stay open all the time.
+            Some(_) | None => {
+                self.notice(format_args!("start worker processes"));
+                let before = self.workers.len();
+                self.start_worker();
+                self.quit_first(before);
+            }
+        }
+    }
+
+    fn move_pid_file(&mut self, loaded: &Loaded) -> Result<(), String> {
+        if self.pid_file.path() != loaded.core.pid {
+            let moved = PidFile::write(&loaded.core.pid)?;
+            self.pid_file.remove(self.log());
+            self.pid_file = moved;
+        }
+        Ok(())
+    }
+
+    fn reopen(&mut self) {
+        self.notice(format_args!("reopening logs"));
+        let paths: Vec<_> = self
+            .opened
+            .logs
+            .iter()
+            .map(|(path, _)| path.clone())
+            .collect();
+        let logs = match prepare::open_logs(&paths) {
+            Ok(logs) => logs,
+            Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
+        };
+        if let Err(error) = prepare::attach(&self.loaded.files, &logs) {
+            self.log().plain(Level::Alert, format_args!("{error}"));
+        }
+        self.opened.logs = logs;
+        let (body, descriptors) = encode_logs(&self.opened.logs);
+        for index in 0..self.workers.len() {
+            self.send(index, Kind::Reopen, &body, &descriptors);
+        }
+    }
+
+    fn quit(&mut self) {
+        if self.end == End::No {
+            self.end = End::Quit;
+        }
+        self.quit_workers();
+        // From here on new connections are refused as soon as the worker lets go, too.
+        let sockets = std::mem::take(&mut self.opened.sockets);
+        sockets.remove_files_missing_in(&crate::sockets::Sockets::default(), self.log());
+    }
+
+    fn quit_workers(&mut self) {
+        self.crashes.respawn_at = None;
+        self.quit_first(self.workers.len());
+    }
+
+    /// Tells the oldest `count` workers to end gracefully.
+    fn quit_first(&mut self, count: usize) {
+        for index in 0..count {
+            if !std::mem::replace(&mut self.workers[index].exiting, true) {
+                self.send(index, Kind::Quit, b"", &[]);
+            }
+        }
+    }
+
+    fn terminate(&mut self) {
+        if !matches!(self.end, End::Terminate(_)) {
+            self.end = End::Terminate(Instant::now() + KILL_AFTER);
+        }
+        self.crashes.respawn_at = None;
+        for index in 0..self.workers.len() {
+            self.workers[index].exiting = true;
+            self.send(index, Kind::Terminate, b"", &[]);
+        }
+    }
+
+    fn kill_late(&mut self) {
+        let End::Terminate(at) = self.end else { return };
+        if Instant::now() < at {
+            return;
+        }
+        self.end = End::Terminate(Instant::now() + KILL_AFTER);
+        for worker in &self.workers {
+            // It may have ended a moment ago; the next turn reaps it.
+            let _ = process::kill(worker.process, Signal::Kill);
+        }
+    }
+
+    /// Takes note of workers that have ended.
+    fn reap(&mut self) {
+        while let Some((process, exit)) = process::reap() {
+            let index = self
+                .workers
+                .iter()
+                .position(|worker| worker.process == process);
+            let name = if index.is_some() {
+                "worker process"
+            } else {
+                "unknown process"
+            };
+            match exit {
+                Exit::Code(code) => {
+                    self.notice(format_args!("{name} {process} exited with code {code}"))
+                }
+                Exit::Signal(signal) => {
+                    let text = format_args!("{name} {process} exited on signal {signal}");
+                    self.log().plain(Level::Alert, text);
+                }
+            }
+            let Some(index) = index else { continue };
+            let worker = self.workers.remove(index);
+            if worker.exiting || self.end != End::No {
+                continue;
+            }
+            if exit == Exit::Code(FATAL) {
+                let text = format_args!(
+                    "{name} {process} exited with fatal code {FATAL} and cannot be respawned"
+                );
+                self.log().plain(Level::Alert, text);
+                continue;
+            }
+            self.crashes.note(worker.started.elapsed(), Instant::now());
+        }
+    }
+
+    fn respawn(&mut self) {
+        if self
+            .crashes
+            .respawn_at
+            .is_some_and(|at| Instant::now() >= at)
+        {
+            self.start_worker();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crashes_in_a_row_are_answered_more_and_more_slowly() {
+        let now = Instant::now();
+        let mut crashes = Crashes::default();
+        let mut pauses = Vec::new();
+        for _ in 0..9 {
+            crashes.note(Duration::ZERO, now);
+            pauses.push(
+                crashes
+                    .respawn_at
+                    .expect("planned")
+                    .duration_since(now)
+                    .as_millis(),
+            );
+        }
+        assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        crashes.note(HEALTHY, now);
+        assert_eq!(
+            crashes.respawn_at,
+            Some(now),
+            "a worker that ran well is replaced at once"
+        );
+    }
+}

@@ -1,0 +1,303 @@
+//! What master and worker tell each other.
+//!
+//! A [`Generation`] is everything a worker needs to run a configuration: the text of every file that
+//! was read, the listening sockets and the logs. The first configuration and every later one are the
+//! same message. On the wire it is a list of roles, one for each descriptor in the same order, then the
+//! recorded files:
+//!
+//! ```text
+//! number u64 | role count u32 | roles | rest: conf::Snapshot
+//! role: 'S' id u64, member u32, key length u32, key     a listening socket
+//!       'L' path length u32, path                       a log file
+//! ```
+//!
+//! Numbers are little-endian.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use conf::Snapshot;
+use rt::channel::Message;
+use rt::engine::{ListenerId, ListenerSpec};
+use rt::listen::ListenAddress;
+
+use crate::sockets::{Socket, Sockets};
+
+/// The kinds of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// To the worker: run this configuration.
+    Configuration = 1,
+    /// To the worker: write the logs to these descriptors.
+    Reopen = 2,
+    /// To the worker: end when the requests under way have ended.
+    Quit = 3,
+    /// To the worker: end now.
+    Terminate = 4,
+    /// To the master: the configuration runs.
+    Applied = 5,
+    /// To the master: the configuration could not be used; the one before still runs.
+    Refused = 6,
+}
+
+impl Kind {
+    /// The kind of a message, if there is one of this number.
+    pub(crate) fn of(number: u8) -> Option<Kind> {
+        [
+            Kind::Configuration,
+            Kind::Reopen,
+            Kind::Quit,
+            Kind::Terminate,
+            Kind::Applied,
+            Kind::Refused,
+        ]
+        .into_iter()
+        .find(|kind| *kind as u8 == number)
+    }
+}
+
+/// Opened log files, by path.
+pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
+
+/// A configuration on its way to a worker.
+#[derive(Default)]
+pub(crate) struct Generation {
+    /// Counts the configurations of this master, from 1.
+    pub(crate) number: u64,
+    /// Every file that was read for it.
+    pub(crate) snapshot: Snapshot,
+    /// The listening sockets by key: see [`key`].
+    pub(crate) sockets: BTreeMap<Vec<u8>, (ListenerId, Vec<Arc<OwnedFd>>)>,
+    /// The log files.
+    pub(crate) logs: Logs,
+}
+
+impl Generation {
+    /// A generation of what the master has opened.
+    pub(crate) fn new(
+        number: u64,
+        snapshot: Snapshot,
+        sockets: &Sockets,
+        logs: Logs,
+    ) -> Generation {
+        let by_key = |socket: &Socket| (key(&socket.spec), (socket.id, socket.members.clone()));
+        Generation {
+            number,
+            snapshot,
+            sockets: sockets.list.iter().map(by_key).collect(),
+            logs,
+        }
+    }
+
+    /// The socket for an address that this process's own reading of the configuration wants.
+    pub(crate) fn socket(&self, spec: ListenerSpec) -> Option<Socket> {
+        let (id, members) = self.sockets.get(&key(&spec))?;
+        Some(Socket {
+            id: *id,
+            spec: Arc::new(spec),
+            members: members.clone(),
+        })
+    }
+
+    /// The message's body and its descriptors.
+    pub(crate) fn encode(&self) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
+        let mut roles = Vec::new();
+        let mut descriptors = Vec::new();
+        for (key, (id, members)) in &self.sockets {
+            for (member, descriptor) in members.iter().enumerate() {
+                roles.push(b'S');
+                roles.extend_from_slice(&id.0.to_le_bytes());
+                put_number(&mut roles, member);
+                put_bytes(&mut roles, key);
+                descriptors.push(descriptor.as_fd());
+            }
+        }
+        put_logs(&mut roles, &mut descriptors, &self.logs);
+        let mut body = self.number.to_le_bytes().to_vec();
+        put_number(&mut body, descriptors.len());
+        body.extend_from_slice(&roles);
+        body.extend_from_slice(&self.snapshot.encode());
+        (body, descriptors)
+    }
+
+    /// Reads what [`Generation::encode`] wrote. `None` means that the two processes do not fit.
+    pub(crate) fn decode(message: Message) -> Option<Generation> {
+        let mut rest = message.body.as_slice();
+        let mut generation = Generation {
+            number: take_u64(&mut rest)?,
+            ..Generation::default()
+        };
+        let count = take_number(&mut rest)?;
+        if count != message.descriptors.len() {
+            return None;
+        }
+        for descriptor in message.descriptors {
+            let (role, after) = rest.split_first()?;
+            rest = after;
+            match role {
+                b'S' => {
+                    let id = ListenerId(take_u64(&mut rest)?);
+                    let member = take_number(&mut rest)?;
+                    let key = take_bytes(&mut rest)?.to_vec();
+                    let entry = generation
+                        .sockets
+                        .entry(key)
+                        .or_insert_with(|| (id, Vec::new()));
+                    // Members were written in order.
+                    if member != entry.1.len() {
+                        return None;
+                    }
+                    entry.1.push(Arc::new(descriptor));
+                }
+                b'L' => generation
+                    .logs
+                    .push((take_path(&mut rest)?, Arc::new(descriptor))),
+                _ => return None,
+            }
+        }
+        generation.snapshot = Snapshot::decode(rest)?;
+        Some(generation)
+    }
+}
+
+/// The body and the descriptors of [`Kind::Reopen`].
+pub(crate) fn encode_logs(logs: &Logs) -> (Vec<u8>, Vec<BorrowedFd<'_>>) {
+    let mut body = Vec::new();
+    let mut descriptors = Vec::new();
+    put_logs(&mut body, &mut descriptors, logs);
+    (body, descriptors)
+}
+
+/// Reads what [`encode_logs`] wrote.
+pub(crate) fn decode_logs(message: Message) -> Option<Logs> {
+    let mut rest = message.body.as_slice();
+    let mut logs = Vec::new();
+    for descriptor in message.descriptors {
+        rest = rest.strip_prefix(b"L")?;
+        logs.push((take_path(&mut rest)?, Arc::new(descriptor)));
+    }
+    Some(logs)
+}
+
+/// What names a socket in both processes: transport, address, and whether it is one of several.
+fn key(spec: &ListenerSpec) -> Vec<u8> {
+    let transport: &[u8] = match spec.address {
+        ListenAddress::Tcp(_) => b"tcp ",
+        ListenAddress::Udp(_) => b"udp ",
+        ListenAddress::Unix(_) => b"unix ",
+        ListenAddress::UnixDatagram(_) => b"unixgram ",
+    };
+    let mut key = transport.to_vec();
+    match spec.address.path() {
+        Some(path) => key.extend_from_slice(path.as_os_str().as_bytes()),
+        None => key.extend_from_slice(spec.address.to_string().as_bytes()),
+    }
+    if spec.options.reuse_port {
+        key.extend_from_slice(b" reuseport");
+    }
+    key
+}
+
+fn put_logs<'a>(roles: &mut Vec<u8>, descriptors: &mut Vec<BorrowedFd<'a>>, logs: &'a Logs) {
+    for (path, descriptor) in logs {
+        roles.push(b'L');
+        put_bytes(roles, path.as_os_str().as_bytes());
+        descriptors.push(descriptor.as_fd());
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, number: usize) {
+    let number =
+        u32::try_from(number).expect("counts of descriptors and path lengths are far below 2^32");
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_number(out, bytes.len());
+    out.extend_from_slice(bytes);
+}
+
+fn take_u64(rest: &mut &[u8]) -> Option<u64> {
+    let (bytes, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(u64::from_le_bytes(*bytes))
+}
+
+fn take_number(rest: &mut &[u8]) -> Option<usize> {
+    let (bytes, after) = rest.split_first_chunk()?;
+    *rest = after;
+    usize::try_from(u32::from_le_bytes(*bytes)).ok()
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = take_number(rest)?;
+    let (bytes, after) = rest.split_at_checked(length)?;
+    *rest = after;
+    Some(bytes)
+}
+
+fn take_path(rest: &mut &[u8]) -> Option<PathBuf> {
+    take_bytes(rest).map(|bytes| PathBuf::from(OsString::from_vec(bytes.to_vec())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rt::channel::Channel;
+    use rt::error_log::Logger;
+    use rt::listen::ListenOptions;
+
+    #[test]
+    fn a_generation_travels_whole() {
+        let options = ListenOptions {
+            reuse_port: true,
+            ..Default::default()
+        };
+        let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = ListenAddress::Tcp(free.local_addr().expect("bound"));
+        drop(free);
+        let spec = ListenerSpec { address, options };
+        let sockets = Sockets::default()
+            .reconcile(
+                vec![spec.clone()],
+                2,
+                crate::voice::Voice::quiet(&Logger::default()),
+            )
+            .expect("opened");
+        let mut snapshot = Snapshot::default();
+        snapshot.insert("/etc/x.conf", "events {}");
+        let log = std::fs::File::open("/dev/null").expect("always there");
+        let logs = vec![(PathBuf::from("/log"), Arc::new(OwnedFd::from(log)))];
+        let sent = Generation::new(7, snapshot, &sockets, logs);
+
+        let (master, worker) = Channel::pair().expect("a socket pair");
+        let (body, descriptors) = sent.encode();
+        master
+            .send(Kind::Configuration as u8, &body, &descriptors)
+            .expect("sent");
+        let message = worker.receive().expect("received").expect("a message");
+        assert_eq!(Kind::of(message.kind), Some(Kind::Configuration));
+        let got = Generation::decode(message).expect("the same format");
+        assert_eq!((got.number, &got.snapshot), (7, &sent.snapshot));
+        assert_eq!(got.logs[0].0, PathBuf::from("/log"));
+        let socket = got.socket(spec).expect("the address is there");
+        assert_eq!((socket.id, socket.members.len()), (sockets.list[0].id, 2));
+    }
+
+    #[test]
+    fn a_damaged_message_is_refused() {
+        let (body, _) = Generation::default().encode();
+        for cut in 0..body.len() {
+            let message = Message {
+                kind: 1,
+                body: body[..cut].to_vec(),
+                descriptors: Vec::new(),
+            };
+            assert!(Generation::decode(message).is_none(), "cut at {cut}");
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Where the configuration, the default log and the pid file are.
+//!
+//! nginx fixes these when it is compiled; distributions choose `/etc/nginx`. Weir finds them:
+//!
+//! | given | prefix | configuration | default error log | default pid file |
+//! |---|---|---|---|---|
+//! | nothing, `/etc/weir/weir.conf` is there | `/etc/weir` | `weir.conf` | `/var/log/weir/error.log` | `/run/weir.pid` |
+//! | nothing else, or started as `nginx` | `/etc/nginx` | `nginx.conf` | `/var/log/nginx/error.log` | `/run/nginx.pid` |
+//! | `-p DIR` | `DIR` | `conf/nginx.conf`, else `nginx.conf` | `logs/error.log` | `logs/nginx.pid` |
+//!
+//! `-c` and `-e` are relative to the prefix, as in nginx. An `include` is relative to the folder of the
+//! configuration file.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::Options;
+use crate::identity::Identity;
+
+/// The places that follow from the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Paths {
+    /// Where relative paths of the configuration start.
+    pub(crate) prefix: PathBuf,
+    /// The configuration file.
+    pub(crate) configuration: PathBuf,
+    /// The log when the configuration names none; `None` is standard error.
+    pub(crate) error_log: Option<PathBuf>,
+    /// The pid file when the configuration names none.
+    pub(crate) pid: PathBuf,
+}
+
+impl Paths {
+    /// Finds the places. `exists` says whether a file is there.
+    pub(crate) fn find(
+        identity: Identity,
+        options: &Options,
+        exists: impl Fn(&Path) -> bool,
+    ) -> Paths {
+        let mut paths = match &options.prefix {
+            Some(prefix) => Paths::under(prefix, exists),
+            None => Paths::of_system(identity, exists),
+        };
+        if let Some(configuration) = &options.configuration {
+            paths.configuration = paths.prefix.join(configuration);
+        }
+        if let Some(log) = &options.error_log {
+            let stream = log.as_os_str().is_empty() || log == Path::new("stderr");
+            paths.error_log = (!stream).then(|| paths.prefix.join(log));
+        }
+        paths
+    }
+
+    fn under(prefix: &Path, exists: impl Fn(&Path) -> bool) -> Paths {
+        let named = prefix.join("conf/nginx.conf");
+        let beside = prefix.join("nginx.conf");
+        let configuration = if !exists(&named) && exists(&beside) {
+            beside
+        } else {
+            named
+        };
+        Paths {
+            prefix: prefix.to_path_buf(),
+            configuration,
+            error_log: Some(prefix.join("logs/error.log")),
+            pid: prefix.join("logs/nginx.pid"),
+        }
+    }
+
+    fn of_system(identity: Identity, exists: impl Fn(&Path) -> bool) -> Paths {
+        let own = Path::new("/etc/weir/weir.conf");
+        let name = if identity == Identity::Weir && exists(own) {
+            "weir"
+        } else {
+            "nginx"
+        };
+        let prefix = Path::new("/etc").join(name);
+        Paths {
+            configuration: prefix.join(format!("{name}.conf")),
+            prefix,
+            error_log: Some(format!("/var/log/{name}/error.log").into()),
+            pid: format!("/run/{name}.pid").into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(identity: Identity, options: Options, there: &[&str]) -> Paths {
+        Paths::find(identity, &options, |path| {
+            there.iter().any(|known| path == Path::new(known))
+        })
+    }
+
+    #[test]
+    fn an_nginx_configuration_is_found_where_it_is() {
+        let paths = find(
+            Identity::Weir,
+            Options::default(),
+            &["/etc/nginx/nginx.conf"],
+        );
+        assert_eq!(paths.configuration, Path::new("/etc/nginx/nginx.conf"));
+        let paths = find(
+            Identity::Weir,
+            Options::default(),
+            &["/etc/nginx/nginx.conf", "/etc/weir/weir.conf"],
+        );
+        assert_eq!(paths.configuration, Path::new("/etc/weir/weir.conf"));
+        let paths = find(
+            Identity::Nginx,
+            Options::default(),
+            &["/etc/weir/weir.conf"],
+        );
+        assert_eq!(paths.pid, Path::new("/run/nginx.pid"));
+    }
+
+    #[test]
+    fn options_are_relative_to_the_prefix() {
+        let options = Options {
+            prefix: Some("/t/".into()),
+            configuration: Some("nginx.conf".into()),
+            error_log: Some("error.log".into()),
+            ..Options::default()
+        };
+        let paths = find(Identity::Nginx, options, &[]);
+        assert_eq!(paths.configuration, Path::new("/t/nginx.conf"));
+        assert_eq!(paths.error_log.as_deref(), Some(Path::new("/t/error.log")));
+        let options = Options {
+            error_log: Some("stderr".into()),
+            ..Options::default()
+        };
+        assert_eq!(find(Identity::Nginx, options, &[]).error_log, None);
+    }
+
+    #[test]
+    fn a_prefix_has_nginx_s_own_layout() {
+        let options = || Options {
+            prefix: Some("/t".into()),
+            ..Options::default()
+        };
+        assert_eq!(
+            find(Identity::Weir, options(), &[]).configuration,
+            Path::new("/t/conf/nginx.conf")
+        );
+        let paths = find(Identity::Weir, options(), &["/t/nginx.conf"]);
+        assert_eq!(paths.configuration, Path::new("/t/nginx.conf"));
+        assert_eq!(paths.pid, Path::new("/t/logs/nginx.pid"));
+    }
+}

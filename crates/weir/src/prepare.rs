@@ -1,0 +1,168 @@
+//! What the master opens for a configuration before anybody runs it: folders, logs, sockets.
+//!
+//! Either everything succeeds or nothing has changed, so a reload that fails here leaves the server as
+//! it was.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rt::engine::ListenerSpec;
+use rt::error_log::{Attach, Errno, LogFiles, Logger};
+use rt::process::{self, User};
+
+use crate::load::Loaded;
+use crate::message::Logs;
+use crate::sockets::Sockets;
+use crate::voice::Voice;
+
+/// Everything that a configuration needs open.
+pub(crate) struct Opened {
+    /// The listening sockets.
+    pub(crate) sockets: Sockets,
+    /// The log files.
+    pub(crate) logs: Logs,
+}
+
+/// Makes the folders, opens the logs (and lets the master's own lines go to them), then the sockets.
+pub(crate) fn open(loaded: &Loaded, before: &Sockets, voice: Voice<'_>) -> Result<Opened, String> {
+    make_directories(loaded)?;
+    let logs = open_logs(&loaded.files.wanted())?;
+    attach(&loaded.files, &logs)?;
+    let sockets = before.reconcile(listeners(loaded), loaded.core.worker_processes, voice)?;
+    Ok(Opened { sockets, logs })
+}
+
+/// The sockets that all engines want.
+pub(crate) fn listeners(loaded: &Loaded) -> Vec<ListenerSpec> {
+    loaded
+        .engines
+        .iter()
+        .flat_map(|engine| engine.listeners())
+        .collect()
+}
+
+/// Opens log files for appending. Opened again, a file that was moved away is created anew.
+pub(crate) fn open_logs(paths: &[PathBuf]) -> Result<Logs, String> {
+    paths
+        .iter()
+        .map(|path| Ok((path.clone(), Arc::new(open_log(path)?))))
+        .collect()
+}
+
+fn open_log(path: &Path) -> Result<OwnedFd, String> {
+    let opened = match path.to_str() {
+        // A service manager may have made the streams sockets, which can not be opened by name.
+        Some("/dev/stderr") => process::duplicate_stderr(),
+        Some("/dev/stdout") => process::duplicate_stdout(),
+        Some(_) | None => append(path).map(OwnedFd::from),
+    };
+    opened.map_err(|error| format!("open() \"{}\" failed{}", path.display(), Errno(&error)))
+}
+
+/// Opens a file for appending, created with nginx's mode.
+pub(crate) fn append(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o644)
+        .open(path)
+}
+
+/// Lets this process write to opened logs, without threads.
+pub(crate) fn attach(files: &LogFiles, logs: &Logs) -> Result<(), String> {
+    for (path, descriptor) in logs {
+        let descriptor = descriptor
+            .try_clone()
+            .map_err(|error| format!("dup() \"{}\" failed{}", path.display(), Errno(&error)))?;
+        files.attach(path, descriptor, Attach::Direct);
+    }
+    Ok(())
+}
+
+/// Makes the folders that engines name, for nobody but the worker's user.
+pub(crate) fn make_directories(loaded: &Loaded) -> Result<(), String> {
+    let user = loaded.core.user.as_ref().filter(|_| process::is_root());
+    loaded
+        .engines
+        .iter()
+        .flat_map(|engine| engine.directories())
+        .try_for_each(|path| make_directory(&path, user))
+}
+
+fn make_directory(path: &Path, user: Option<&User>) -> Result<(), String> {
+    let failed = |call: &str, error: &io::Error| {
+        format!("{call} \"{}\" failed{}", path.display(), Errno(error))
+    };
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(failed("mkdir()", &error)),
+    }
+    let Some(user) = user else { return Ok(()) };
+    let owner = std::fs::metadata(path)
+        .map_err(|error| failed("stat()", &error))?
+        .uid();
+    if owner == user.uid {
+        return Ok(());
+    }
+    process::change_owner(path, user).map_err(|error| failed("chown()", &error))
+}
+
+/// The pid file. Removed when it is dropped by [`PidFile::remove`] only: a crash leaves it, as nginx does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes this process's number to `path`.
+    pub(crate) fn write(path: &Path) -> Result<PidFile, String> {
+        let text = format!("{}\n", std::process::id());
+        let written = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o644)
+            .open(path)
+            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
+        match written {
+            Ok(()) => Ok(PidFile(path.to_path_buf())),
+            Err(error) => Err(format!(
+                "open() \"{}\" failed{}",
+                path.display(),
+                Errno(&error)
+            )),
+        }
+    }
+
+    /// Could it be written? For `-t`; an existing file keeps its content.
+    pub(crate) fn test(path: &Path) -> Result<(), String> {
+        let opened = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(path);
+        opened
+            .map(drop)
+            .map_err(|error| format!("open() \"{}\" failed{}", path.display(), Errno(&error)))
+    }
+
+    /// The file's path.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Deletes the file.
+    pub(crate) fn remove(&self, log: &Logger) {
+        if let Err(error) = std::fs::remove_file(&self.0) {
+            let error = Errno(&error);
+            log.plain(
+                rt::error_log::Level::Alert,
+                format_args!("unlink() \"{}\" failed{error}", self.0.display()),
+            );
+        }
+    }
+}

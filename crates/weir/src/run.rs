@@ -1,0 +1,317 @@
+//! nginx's command line carried out: start, test, signal.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rt::error_log::{Attach, Errno, Level, LogFiles, Logger, Target};
+use rt::process;
+use rt::signal::{Signal, Signals};
+
+use crate::cli::{Options, Send};
+use crate::identity::{Identity, build_text};
+use crate::load::{Failure, Loaded, Startup, load_from_disk};
+use crate::master::Master;
+use crate::paths::Paths;
+use crate::prepare::{self, Opened, PidFile};
+use crate::sockets::{self, Sockets};
+use crate::voice::Voice;
+
+/// Carries out nginx's options. The answer is the exit code.
+pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString]) -> i32 {
+    if options.version {
+        show_version(identity, options);
+        if !options.test {
+            return 0;
+        }
+    }
+    let startup = match startup(identity, options, arguments) {
+        Ok(startup) => startup,
+        Err(error) => {
+            eprintln!("{}: [emerg] {error}", identity.program());
+            return 1;
+        }
+    };
+    let log = early_log(&startup);
+    let voice = Voice::starting(&log, identity.program());
+    let loaded = match load_from_disk(&startup) {
+        Ok(loaded) => loaded,
+        Err(failure) => return refuse(&startup, options, &failure, &log),
+    };
+    loaded.messages.print(identity.program());
+    loaded.messages.log(&log);
+    if options.test {
+        return test(&startup, options, &loaded, voice);
+    }
+    if let Some(signal) = options.signal {
+        return send(signal, &loaded, voice);
+    }
+    start(Arc::new(startup), loaded, voice)
+}
+
+fn show_version(identity: Identity, options: &Options) {
+    eprintln!("{}", identity.version_line());
+    if options.help {
+        eprint!("{}", crate::help::options_text(identity));
+    }
+    if options.configure {
+        eprint!("{}", build_text(crate::engines::knows));
+    }
+}
+
+fn startup(
+    identity: Identity,
+    options: &Options,
+    arguments: &[OsString],
+) -> Result<Startup, String> {
+    let mut paths = Paths::find(identity, options, Path::exists);
+    // The worker may run in another folder.
+    let absolute = |path: &Path| {
+        std::path::absolute(path).map_err(|error| format!("getcwd() failed{}", Errno(&error)))
+    };
+    paths.prefix = absolute(&paths.prefix)?;
+    paths.configuration = absolute(&paths.configuration)?;
+    paths.pid = absolute(&paths.pid)?;
+    paths.error_log = paths.error_log.as_deref().map(absolute).transpose()?;
+    Ok(Startup {
+        identity,
+        paths,
+        globals: options.globals.clone(),
+        testing: options.test,
+        text: None,
+        arguments: crate::load::joined(arguments.iter().map(OsString::as_os_str)),
+        daemonized: false.into(),
+    })
+}
+
+/// The log until the configuration names one. When it can not be opened, standard error has to do.
+fn early_log(startup: &Startup) -> Logger {
+    let Some(path) = &startup.paths.error_log else {
+        return Logger::default();
+    };
+    let program = startup.identity.program();
+    match prepare::append(path) {
+        Ok(file) => {
+            let files = LogFiles::default();
+            files.attach(path, file.into(), Attach::Direct);
+            Logger::default().with(Target::file(path, Level::Notice), &files)
+        }
+        Err(error) => {
+            let error = Errno(&error);
+            eprintln!(
+                "{program}: [alert] could not open error log file: open() \"{}\" failed{error}",
+                path.display()
+            );
+            Logger::default()
+        }
+    }
+}
+
+/// Says why a configuration is refused.
+fn refuse(startup: &Startup, options: &Options, failure: &Failure, log: &Logger) -> i32 {
+    let program = startup.identity.program();
+    failure.0.print(program);
+    failure.log(log);
+    if options.test {
+        eprintln!(
+            "{program}: configuration file {} test failed",
+            startup.paths.configuration.display()
+        );
+    }
+    1
+}
+
+/// `-t` and `-T`: opens what would be opened, and closes it again.
+fn test(startup: &Startup, options: &Options, loaded: &Loaded, voice: Voice<'_>) -> i32 {
+    let program = startup.identity.program();
+    let file = startup.paths.configuration.display();
+    if !options.quiet {
+        eprintln!("{program}: the configuration file {file} syntax is ok");
+    }
+    if let Err(error) = try_everything(loaded) {
+        voice.say(Level::Emerg, format_args!("{error}"));
+        eprintln!("{program}: configuration file {file} test failed");
+        return 1;
+    }
+    if !options.quiet {
+        eprintln!("{program}: configuration file {file} test is successful");
+    }
+    if options.dump {
+        dump(loaded);
+    }
+    0
+}
+
+fn try_everything(loaded: &Loaded) -> Result<(), String> {
+    PidFile::test(&loaded.core.pid)?;
+    prepare::make_directories(loaded)?;
+    prepare::open_logs(&loaded.files.wanted())?;
+    sockets::test(&prepare::listeners(loaded))
+}
+
+/// Prints every file that was read, each once.
+fn dump(loaded: &Loaded) {
+    use std::io::Write as _;
+    let mut out = std::io::stdout().lock();
+    for source in loaded.messages.sources.unique_files() {
+        let head = format!("# configuration file {}:\n", source.path.display());
+        // A reader that goes away, such as `head`, ends the dump.
+        let written = out
+            .write_all(head.as_bytes())
+            .and_then(|()| out.write_all(&source.text));
+        if written.and_then(|()| out.write_all(b"\n")).is_err() {
+            return;
+        }
+    }
+}
+
+/// `-s`: signals the master that the pid file names.
+fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
+    let path = &loaded.core.pid;
+    let text = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => {
+            let error = Errno(&error);
+            voice.say(
+                Level::Error,
+                format_args!("open() \"{}\" failed{error}", path.display()),
+            );
+            return 1;
+        }
+    };
+    let Some(master) = text.trim().parse().ok().filter(|number| *number > 0) else {
+        let text = text.trim();
+        voice.say(
+            Level::Error,
+            format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
+        );
+        return 1;
+    };
+    let signal = match signal {
+        Send::Stop => Signal::Term,
+        Send::Quit => Signal::Quit,
+        Send::Reopen => Signal::Usr1,
+        Send::Reload => Signal::Hup,
+    };
+    match process::kill(master, signal) {
+        Ok(()) => 0,
+        Err(error) => {
+            let number = signal.number();
+            voice.say(
+                Level::Alert,
+                format_args!("kill({master}, {number}) failed{}", Errno(&error)),
+            );
+            1
+        }
+    }
+}
+
+/// Opens everything and serves until a signal ends it. The answer is the exit code.
+///
+/// The pid file is written when every socket takes connections, so that who waits for it may connect.
+pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, voice: Voice<'_>) -> i32 {
+    let opened = match prepare::open(&loaded, &Sockets::default(), voice) {
+        Ok(opened) => opened,
+        Err(error) => {
+            voice.say(Level::Emerg, format_args!("{error}"));
+            return 1;
+        }
+    };
+    match enter(&startup, &loaded, voice) {
+        Ok((signals, pid_file)) => serve(startup, loaded, opened, signals, pid_file),
+        Err(error) => {
+            voice.say(Level::Emerg, format_args!("{error}"));
+            opened
+                .sockets
+                .remove_files_missing_in(&Sockets::default(), &loaded.log);
+            1
+        }
+    }
+}
+
+/// Becomes the process that serves: signals, background, pid file, standard error.
+fn enter(
+    startup: &Startup,
+    loaded: &Loaded,
+    _: Voice<'_>,
+) -> Result<(Signals, Option<PidFile>), String> {
+    let signals = Signals::block(&Signal::ALL)
+        .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
+    if loaded.core.daemon {
+        process::daemonize().map_err(|error| format!("fork() failed{}", Errno(&error)))?;
+        startup.daemonized.store(true, Ordering::Relaxed);
+    }
+    // `weir serve` has a terminal in place of a pid file.
+    let pid_file = match &startup.text {
+        Some(_) => None,
+        None => Some(PidFile::write(&loaded.core.pid)?),
+    };
+    redirect_stderr(loaded);
+    Ok((signals, pid_file))
+}
+
+/// Lets libraries that write to standard error write to the error log.
+fn redirect_stderr(loaded: &Loaded) {
+    if loaded.log.has_stderr() {
+        return;
+    }
+    let Some(file) = loaded.log.first_file() else {
+        return;
+    };
+    let redirected = prepare::append(file.path())
+        .and_then(|file| process::redirect_stderr(std::os::fd::AsFd::as_fd(&file)));
+    if let Err(error) = redirected {
+        loaded.log.plain(
+            Level::Alert,
+            format_args!("dup2(STDERR) failed{}", Errno(&error)),
+        );
+    }
+}
+
+fn serve(
+    startup: Arc<Startup>,
+    loaded: Loaded,
+    opened: Opened,
+    signals: Signals,
+    pid_file: Option<PidFile>,
+) -> i32 {
+    announce(&startup, &loaded.log);
+    match pid_file {
+        Some(pid_file) if loaded.core.master_process => {
+            process::set_title(&format!(
+                "{}: master process {}",
+                startup.identity.program(),
+                startup.arguments
+            ));
+            loaded
+                .log
+                .plain(Level::Notice, format_args!("start worker processes"));
+            Master::new(startup, loaded, opened, pid_file, signals).run();
+            0
+        }
+        pid_file => crate::single::run(startup, &loaded, opened, pid_file, &signals),
+    }
+}
+
+/// The lines that open every log.
+fn announce(startup: &Startup, log: &Logger) {
+    log.plain(
+        Level::Notice,
+        format_args!("using the \"epoll\" event method"),
+    );
+    log.plain(Level::Notice, format_args!("{}", startup.identity.token()));
+    log.plain(Level::Notice, format_args!("OS: {}", process::kernel()));
+    let (soft, hard) = process::descriptor_limit();
+    let number = |limit: Option<u64>| {
+        limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+    };
+    log.plain(
+        Level::Notice,
+        format_args!(
+            "getrlimit(RLIMIT_NOFILE): {}:{}",
+            number(soft),
+            number(hard)
+        ),
+    );
+}
