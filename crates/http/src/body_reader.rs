@@ -1,0 +1,342 @@
+//! The content of a request: read into memory, and into a temporary file when it is large.
+//!
+//! How the bytes arrive is the connection's business, behind [`BodyInput`]. Handlers either read all of it first
+//! ([`read`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use proto::fields::Fields;
+
+use crate::core::location::BodyInFile;
+use crate::request::Request;
+
+/// Why a request's content can not be had.
+#[derive(Debug)]
+pub enum BodyReadError {
+    /// The client left.
+    Closed,
+    /// The client was silent for longer than `client_body_timeout`.
+    TimedOut,
+    /// The framing is broken.
+    Malformed,
+    /// Reading the connection failed.
+    Io(io::Error),
+}
+
+/// A connection's way to hand over the content of a request.
+pub trait BodyInput {
+    /// Appends content to `out`, at most `max` bytes. `Ok(true)` says that this was the end.
+    fn poll_read(
+        &mut self,
+        out: &mut Vec<u8>,
+        max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<bool, BodyReadError>>;
+
+    /// The length that the client announced.
+    fn length(&self) -> Option<u64>;
+
+    /// Fields that followed the content, once it ended.
+    fn trailers(&mut self) -> Fields {
+        Fields::default()
+    }
+
+    /// Bytes taken from the connection so far, framing included.
+    fn taken(&self) -> u64;
+}
+
+/// The content of a request.
+pub struct RequestBody {
+    input: Option<Box<dyn BodyInput>>,
+    /// What has been read and is kept in memory.
+    memory: Vec<u8>,
+    file: Option<Rc<TemporaryFile>>,
+    length: u64,
+    /// Fields that followed the content.
+    pub trailers: Fields,
+    complete: bool,
+    announced: Option<u64>,
+    taken: u64,
+}
+
+/// A file that holds request content.
+pub struct TemporaryFile {
+    /// The open file.
+    pub file: rt::file::File,
+    /// Where it is, or was: unless it shall stay, its name is gone as soon as it is open.
+    pub path: PathBuf,
+    /// Whether its name still has to be removed.
+    unlink: bool,
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        if self.unlink {
+            let path = std::mem::take(&mut self.path);
+            rt::spawn(async move {
+                // Whoever else removed it did what was wanted.
+                let _ = rt::file::remove_file(&path, &rt::pool::default_pool()).await;
+            });
+        }
+    }
+}
+
+/// How much one read takes from a connection that sends content, in bytes.
+const READ_SIZE: usize = 16 * 1024;
+
+impl RequestBody {
+    /// No content.
+    pub fn none() -> RequestBody {
+        RequestBody {
+            input: None,
+            memory: Vec::new(),
+            file: None,
+            length: 0,
+            trailers: Fields::default(),
+            complete: true,
+            announced: None,
+            taken: 0,
+        }
+    }
+
+    /// Content that `input` will bring.
+    pub fn from_input(input: Box<dyn BodyInput>) -> RequestBody {
+        let announced = input.length();
+        RequestBody { input: Some(input), complete: false, announced, ..RequestBody::none() }
+    }
+
+    /// Content that is there already, as a subrequest or a script brings it.
+    pub fn from_bytes(bytes: Vec<u8>) -> RequestBody {
+        let length = bytes.len() as u64;
+        RequestBody { memory: bytes, length, announced: Some(length), ..RequestBody::none() }
+    }
+
+    /// The length that the client announced; `None` for chunked content and for none.
+    pub fn announced_length(&self) -> Option<u64> {
+        self.announced
+    }
+
+    /// Whether there is, or may be, content.
+    pub fn exists(&self) -> bool {
+        self.input.is_some() || self.length > 0
+    }
+
+    /// Whether all of it has been read.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Bytes that it took on the wire so far.
+    pub fn taken(&self) -> u64 {
+        self.input.as_ref().map_or(self.taken, |input| input.taken())
+    }
+
+    /// Bytes of content read so far.
+    pub fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The content, when it is in memory as a whole.
+    pub fn in_memory(&self) -> Option<&[u8]> {
+        (self.complete && self.file.is_none()).then_some(&self.memory[..])
+    }
+
+    /// The file that holds the content, when it did not stay in memory.
+    pub fn file(&self) -> Option<&Rc<TemporaryFile>> {
+        self.file.as_ref()
+    }
+
+    /// The content as a body to send on, after [`read`].
+    pub fn to_body(&self) -> crate::body::Body {
+        match &self.file {
+            Some(file) => crate::body::Body::file(file.file.clone(), 0, self.length),
+            None => crate::body::Body::bytes(Bytes::copy_from_slice(&self.memory)),
+        }
+    }
+
+    /// Takes the next piece of content without keeping it: appends to `out`, `Ok(true)` at the end.
+    pub fn poll_read(
+        &mut self,
+        out: &mut Vec<u8>,
+        max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<bool, BodyReadError>> {
+        let Some(input) = &mut self.input else {
+            out.append(&mut self.memory);
+            return Poll::Ready(Ok(true));
+        };
+        let before = out.len();
+        let done = match input.poll_read(out, max, context) {
+            Poll::Ready(Ok(done)) => done,
+            other => return other,
+        };
+        self.length += (out.len() - before) as u64;
+        if done {
+            self.trailers = input.trailers();
+            self.taken = input.taken();
+            self.complete = true;
+            self.input = None;
+        }
+        Poll::Ready(Ok(done))
+    }
+
+    /// Hands the connection its input back, for what is left of the content to be thrown away.
+    pub fn take_input(&mut self) -> Option<Box<dyn BodyInput>> {
+        self.taken = self.taken();
+        self.input.take()
+    }
+}
+
+/// Reads the whole content of the request. On an error the status is the answer that the client gets.
+pub async fn read(request: &mut Request) -> Result<(), u16> {
+    if request.body.complete {
+        return Ok(());
+    }
+    let site = Rc::clone(&request.site);
+    let core = &site.location(request.location).core;
+    let (limit, buffer) = (core.client_max_body_size, core.client_body_buffer_size as usize);
+    let in_file = core.body_in_file_only;
+    let timer = rt::Timer::after(core.client_body_timeout);
+    if in_file != BodyInFile::Off {
+        open_file(request).await?;
+    }
+    let mut written = 0;
+    loop {
+        let done = match next_piece(request, &timer).await {
+            Ok(done) => done,
+            Err(error) => return Err(refuse(request, error)),
+        };
+        timer.set(core.client_body_timeout);
+        if limit != 0 && request.body.length > limit {
+            let length = request.body.length;
+            request.error(format_args!("client intended to send too large chunked body: {length} bytes"));
+            return Err(413);
+        }
+        if request.body.file.is_none() && request.body.memory.len() > buffer {
+            open_file(request).await?;
+        }
+        if request.body.file.is_some() && (done || request.body.memory.len() >= buffer.max(READ_SIZE)) {
+            written = flush(request, written).await?;
+        }
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, BodyReadError> {
+    std::future::poll_fn(|context| {
+        let body = &mut request.body;
+        let mut memory = std::mem::take(&mut body.memory);
+        let result = body.poll_read(&mut memory, READ_SIZE, context);
+        body.memory = memory;
+        if result.is_ready() {
+            return result;
+        }
+        timer.poll_expired(context).map(|()| Err(BodyReadError::TimedOut))
+    })
+    .await
+}
+
+fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
+    use rt::error_log::Level;
+    request.flow.close = true;
+    match error {
+        BodyReadError::TimedOut => {
+            request.log(Level::Info, format_args!("client timed out (110: Connection timed out) while reading client request body"));
+            408
+        }
+        BodyReadError::Closed => {
+            request.log(Level::Info, format_args!("client prematurely closed connection while reading client request body"));
+            400
+        }
+        BodyReadError::Malformed => {
+            request.log(Level::Info, format_args!("client sent invalid chunked body"));
+            400
+        }
+        BodyReadError::Io(error) => {
+            request.log(
+                Level::Info,
+                format_args!("recv() failed{} while reading client request body", rt::error_log::Errno(&error)),
+            );
+            400
+        }
+    }
+}
+
+async fn open_file(request: &mut Request) -> Result<(), u16> {
+    let site = Rc::clone(&request.site);
+    let core = &site.location(request.location).core;
+    let keep = core.body_in_file_only;
+    match create_temporary(&core.client_body_temp_path, keep != BodyInFile::Off).await {
+        Ok((file, path)) => {
+            let log = format!("a client request body is buffered to a temporary file {}", path.display());
+            request.log(rt::error_log::Level::Warn, format_args!("{log}"));
+            let unlink = keep == BodyInFile::Clean;
+            request.body.file = Some(Rc::new(TemporaryFile { file, path, unlink }));
+            Ok(())
+        }
+        Err(error) => {
+            let folder = core.client_body_temp_path.display();
+            request.log(
+                rt::error_log::Level::Crit,
+                format_args!("open() of a temporary file in \"{folder}\" failed{}", rt::error_log::Errno(&error)),
+            );
+            Err(500)
+        }
+    }
+}
+
+/// Numbers temporary files of this process.
+static TEMPORARY: AtomicU64 = AtomicU64::new(1);
+
+/// How many names are tried, when files of an earlier run are in the way.
+const NAMES_TRIED: u32 = 1000;
+
+/// A new file in `folder`. Unless it shall be `named`, its name is gone before this returns, so that nothing is left
+/// behind whatever happens.
+pub async fn create_temporary(folder: &Path, named: bool) -> io::Result<(rt::file::File, PathBuf)> {
+    let pool = rt::pool::default_pool();
+    let options = rt::file::OpenOptions::READ_WRITE.create_new().mode(0o600);
+    for _ in 0..NAMES_TRIED {
+        let number = TEMPORARY.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!("{number:010}"));
+        match rt::file::open(&path, options, &pool).await {
+            Ok(file) => {
+                if !named {
+                    rt::file::remove_file(&path, &pool).await?;
+                }
+                return Ok((file, path));
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+async fn flush(request: &mut Request, written: u64) -> Result<u64, u16> {
+    let Some(file) = request.body.file.clone() else { return Ok(written) };
+    let data = std::mem::take(&mut request.body.memory);
+    let length = data.len() as u64;
+    match file.file.write_all_at(data, written, &rt::pool::default_pool()).await {
+        Ok(mut buffer) => {
+            buffer.clear();
+            request.body.memory = buffer;
+            Ok(written + length)
+        }
+        Err(error) => {
+            let path = file.path.display().to_string();
+            request.log(
+                rt::error_log::Level::Crit,
+                format_args!("write() to \"{path}\" failed{}", rt::error_log::Errno(&error)),
+            );
+            Err(500)
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The client's side of a request: what is known of its connection, whatever the protocol on it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bstr::BString;
+use rt::listen::ListenAddress;
+use rt::net::{Address, Stream};
+
+use crate::listen::Endpoint;
+
+/// One client connection, shared by everything that serves its requests.
+pub struct Client {
+    /// The number of the connection, as `$connection` and the error log show it. Unique in this process.
+    pub number: u64,
+    /// The socket.
+    pub stream: Stream,
+    /// Who is at the other end. `realip` may replace it for a request, never here.
+    pub peer: Address,
+    /// The peer's address as text without its port, made once.
+    pub peer_text: BString,
+    /// What a PROXY protocol header said of the client.
+    pub proxy: Option<Box<proto::proxy_protocol::Header>>,
+    /// When it was accepted.
+    pub accepted: Instant,
+    /// Requests begun on it, the present one too.
+    pub requests: Cell<u64>,
+    /// Bytes written to the socket since the connection began.
+    pub sent: Cell<u64>,
+    /// Bytes that were read and not yet consumed.
+    pub input: RefCell<Vec<u8>>,
+    /// How long it may wait for its next request.
+    pub keepalive_timeout: Cell<Duration>,
+    /// The generation of the configuration that `endpoint` belongs to.
+    pub generation: Cell<u64>,
+    /// The listening socket that it came by.
+    pub socket: ListenAddress,
+    /// Where the loop can reach a connection that waits for its next request.
+    pub idle: Rc<Idle>,
+    /// The listening address and the servers behind it, in the configuration of the present request.
+    pub endpoint: RefCell<Arc<Endpoint>>,
+}
+
+/// How the loop reaches a connection that waits for a request: to close it when the server stops, or when its place
+/// is needed for a new client.
+#[derive(Default)]
+pub struct Idle {
+    since: Cell<Option<Instant>>,
+    close: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Idle {
+    /// Marks the connection as waiting from `now` on.
+    pub fn begin(&self, now: Instant) {
+        self.since.set(Some(now));
+    }
+
+    /// Marks it as busy.
+    pub fn end(&self) {
+        self.since.set(None);
+    }
+
+    /// Since when it waits.
+    pub fn since(&self) -> Option<Instant> {
+        self.since.get()
+    }
+
+    /// Asks it to close. One that serves a request closes afterwards.
+    pub fn close(&self) {
+        self.close.set(true);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// Whether it was asked to close.
+    pub fn is_closing(&self) -> bool {
+        self.close.get()
+    }
+
+    /// Ready when it was asked to close.
+    pub fn poll_close(&self, context: &mut std::task::Context<'_>) -> Poll<()> {
+        if self.close.get() {
+            return Poll::Ready(());
+        }
+        let mut waker = self.waker.borrow_mut();
+        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            *waker = Some(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,361 @@
+//! Builds the frozen configuration of `http {}` from its nodes.
+//!
+//! The blocks `server`, `location`, `if` and `limit_except` are rows whose setters stand here. Each makes structs that
+//! inherit from those of the block around it, applies its own directives to them, and leaves what came of it with the
+//! [`Builder`], which the blocks inside find again.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::{
+    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Registry, SERVER, SERVER_IF,
+    Span, TableSet, dispatch,
+};
+use proto::h1::Method;
+
+use crate::core::{self, Identity, LocationConf, ServerConf};
+use crate::listen;
+use crate::module::{Filter, Handler, Module, Phase};
+use crate::pattern::Pattern;
+use crate::request::Request;
+use crate::route::Tree;
+use crate::site::{ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
+
+/// The group of tables whose structs belong to `http`.
+const MAIN_GROUP: usize = 0;
+/// The group of tables whose structs belong to a server.
+const SERVER_GROUP: usize = 1;
+/// The group of tables whose structs belong to a location.
+const LOCATION_GROUP: usize = 2;
+
+/// Folders that must exist before the worker starts, collected while the configuration is read.
+#[derive(Default)]
+pub struct Directories(pub BTreeSet<PathBuf>);
+
+/// Names of thread pools that directives asked for, with where.
+#[derive(Default)]
+pub struct WantedPools(pub Vec<(BString, Span)>);
+
+impl WantedPools {
+    /// Notes that a pool is wanted.
+    pub fn want(&mut self, name: &BStr, span: Span) {
+        self.0.push((name.to_owned(), span));
+    }
+}
+
+/// What is being built. Setters of blocks reach it through `line.level.engine()`.
+pub struct Builder {
+    modules: &'static [&'static Module],
+    servers: Vec<Server>,
+    listens: Vec<listen::Claim>,
+    locations: Vec<Option<Location>>,
+    /// The blocks around the present one, outermost first.
+    open: Vec<Frame>,
+    named: Vec<(BString, LocationId)>,
+}
+
+/// A block that is being read.
+struct Frame {
+    id: LocationId,
+    name: BString,
+    kind: LocationKind,
+    children: Vec<(BString, LocationKind, LocationId)>,
+    limit_except: Option<(u32, LocationId)>,
+}
+
+/// The tables of the engine and of `modules`, in three groups.
+pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
+    let mut groups: Vec<TableSet> =
+        vec![vec![&core::main::DIRECTIVES], vec![&core::server::DIRECTIVES], vec![&core::location::DIRECTIVES, &core::delivery::DIRECTIVES]];
+    for module in modules {
+        groups[MAIN_GROUP].push(module.main);
+        groups[SERVER_GROUP].push(module.server);
+        groups[LOCATION_GROUP].push(module.location);
+    }
+    for group in &mut groups {
+        group.retain(|table| table.len() > 0);
+    }
+    groups
+}
+
+/// Reads an `http {}` block.
+pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut Line) -> Result<Frozen, Diagnostic> {
+    let mut registry: Registry<Request> = Registry::new();
+    registry.add(crate::variables::VARIABLES);
+    for module in modules {
+        registry.add(module.variables);
+    }
+    let mut builder =
+        Builder { modules, servers: Vec::new(), listens: Vec::new(), locations: Vec::new(), open: Vec::new(), named: Vec::new() };
+    let mut confs = Confs::new(groups(modules));
+    {
+        let build = &mut *line.level.build;
+        let mut level = conf::Level::new(build, &mut registry, &mut builder, HTTP);
+        dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
+    }
+    let endpoints = listen::endpoints(builder.listens, line);
+    let variables = match registry.finish() {
+        Ok(variables) => variables,
+        Err(errors) => {
+            let mut errors = errors;
+            let last = errors.pop();
+            for error in errors {
+                line.level.report(error);
+            }
+            return Err(last.unwrap_or_else(|| line.error("unknown variable")));
+        }
+    };
+    let main_confs = confs.take_group(MAIN_GROUP);
+    let positions = ConfSet::positions(&main_confs);
+    Ok(Frozen {
+        main_confs: ConfSet::new(positions, main_confs),
+        servers: builder.servers,
+        locations: builder.locations.into_iter().flatten().collect(),
+        endpoints,
+        variables,
+        identity,
+        generation: crate::engine::next_generation(),
+    })
+}
+
+/// The setter of `server`.
+pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+    let mut confs = parents.child(SERVER_GROUP);
+    let id = open(line, BString::default(), LocationKind::Unnamed, &mut confs);
+    dispatch(line.node.block.nodes(), &mut confs, Some(parents), &mut line.level.inner(SERVER));
+    let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
+    let server_confs = confs.take_group(SERVER_GROUP);
+    let tree = close(line, &mut confs);
+    let builder = line.level.engine::<Builder>();
+    let mut named = std::mem::take(&mut builder.named);
+    named.sort_by(|a, b| a.0.cmp(&b.0));
+    let server = ServerId(builder.servers.len() as u32);
+    let root = builder.locations[id.0 as usize].as_ref().expect("the server's own level was closed just now");
+    let handlers = builder.modules.iter().filter(|module| (module.enabled)(root));
+    let handlers = handlers.flat_map(|module| module.phases.iter().copied());
+    let phases = Phases::collect(handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)));
+    builder.listens.extend(listen::claims(&core, server, line.node.span));
+    let positions = ConfSet::positions(&server_confs);
+    builder.servers.push(Server {
+        name: core.name.clone(),
+        core: Arc::new(core),
+        confs: ConfSet::new(positions, server_confs),
+        root: id,
+        tree,
+        named,
+        phases,
+    });
+    Ok(())
+}
+
+/// The setter of `location`.
+pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+    let (kind, name) = parse_location(line)?;
+    check_place(line, &kind, name.as_bstr())?;
+    let mut confs = parents.child(LOCATION_GROUP);
+    for module in line.level.engine::<Builder>().modules {
+        (module.nested)(&mut confs);
+    }
+    if let Some(core) = confs.get_mut::<LocationConf>() {
+        core.enter_child();
+    }
+    let id = open(line, name.clone(), kind.clone(), &mut confs);
+    dispatch(line.node.block.nodes(), &mut confs, Some(parents), &mut line.level.inner(LOCATION));
+    let tree = close(line, &mut confs);
+    let builder = line.level.engine::<Builder>();
+    if let Some(location) = &mut builder.locations[id.0 as usize] {
+        location.tree = tree;
+    }
+    match kind {
+        LocationKind::Named => builder.named.push((name, id)),
+        kind => {
+            let frame = builder.open.last_mut().expect("a location stands in a server or location");
+            frame.children.push((name, kind, id));
+        }
+    }
+    Ok(())
+}
+
+/// The setter of `limit_except`.
+pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+    let mut allowed = 0;
+    for (index, word) in line.args().iter().enumerate() {
+        let method = Method::from_bytes(&word.text);
+        if matches!(method, Method::Other | Method::Connect | Method::Trace) {
+            return Err(line.error_at(index, format!("invalid method \"{}\"", word.text)));
+        }
+        allowed |= method.bit();
+        if method == Method::Get {
+            allowed |= Method::Head.bit();
+        }
+    }
+    let id = block(line, parents, LIMIT_EXCEPT);
+    let frame = line.level.engine::<Builder>().open.last_mut().expect("limit_except stands in a location");
+    frame.limit_except = Some((allowed, id));
+    Ok(())
+}
+
+/// Reads the block of an `if`, for the module whose directive that is: a pseudo location that a request is in for as
+/// long as the condition's block counts.
+pub fn condition(line: &mut Line, parents: &mut Confs) -> LocationId {
+    let context = if line.level.context == SERVER { SERVER_IF } else { LOCATION_IF };
+    block(line, parents, context)
+}
+
+fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId {
+    let mut confs = parents.child(LOCATION_GROUP);
+    let frame = line.level.engine::<Builder>().open.last().expect("the block stands in a server or location");
+    let (name, kind) = (frame.name.clone(), frame.kind.clone());
+    let kind = if let LocationKind::Regex(_) = kind { kind } else { LocationKind::Unnamed };
+    let id = open(line, name, kind, &mut confs);
+    dispatch(line.node.block.nodes(), &mut confs, Some(parents), &mut line.level.inner(context));
+    close(line, &mut confs);
+    id
+}
+
+fn open(line: &mut Line, name: BString, kind: LocationKind, _confs: &mut Confs) -> LocationId {
+    let builder = line.level.engine::<Builder>();
+    let id = LocationId(builder.locations.len() as u32);
+    builder.locations.push(None);
+    builder.open.push(Frame { id, name, kind, children: Vec::new(), limit_except: None });
+    id
+}
+
+/// Freezes the innermost open block. What is given back is the tree of the locations inside it.
+fn close(line: &mut Line, confs: &mut Confs) -> Tree {
+    let core = confs.get::<LocationConf>().cloned().unwrap_or_default();
+    let delivery = confs.get::<core::DeliveryConf>().cloned().unwrap_or_default();
+    let structs = confs.take_group(LOCATION_GROUP);
+    let positions = ConfSet::positions(&structs);
+    let builder = line.level.engine::<Builder>();
+    let frame = builder.open.pop().expect("every block that is closed was opened");
+    let mut location = Location {
+        name: frame.name,
+        kind: frame.kind,
+        core: Arc::new(LocationConf { delivery, ..core }),
+        confs: ConfSet::new(positions, structs),
+        tree: Tree::default(),
+        limit_except: frame.limit_except,
+        adds_slash: false,
+        phases: Phases::default(),
+        filters: Box::default(),
+    };
+    freeze(&mut location, builder.modules);
+    builder.locations[frame.id.0 as usize] = Some(location);
+    Tree::build(frame.children.iter().map(|(name, kind, id)| (name.as_bstr(), kind, *id)))
+}
+
+/// Collects the handlers and filters that run in a location.
+fn freeze(location: &mut Location, modules: &'static [&'static Module]) {
+    let active: Vec<&Module> = modules.iter().copied().filter(|module| (module.enabled)(location)).collect();
+    let answer = modules.iter().filter_map(|module| module.answer.as_ref()).find(|answer| (answer.when)(location));
+    let mut handlers: Vec<(Phase, Handler)> = Vec::new();
+    for module in &active {
+        let phases = module.phases.iter().copied();
+        handlers.extend(phases.filter(|(phase, _)| answer.is_none() || *phase != Phase::Content));
+    }
+    if let Some(answer) = answer {
+        handlers.push((Phase::Content, answer.handler));
+        location.adds_slash = answer.adds_slash && location.name.ends_with(b"/");
+    }
+    location.phases = Phases::collect(handlers.into_iter());
+    let filters: Vec<Filter> = active.iter().filter_map(|module| module.filter).collect();
+    location.filters = filters.into();
+}
+
+/// What kind of location the present one is, for directives that care.
+pub enum Present {
+    /// A prefix of this many bytes, or an exact path.
+    Prefix(usize),
+    /// A regular expression.
+    Regex,
+    /// A named location.
+    Named,
+}
+
+/// The location that a directive stands in.
+pub fn present_location(line: &mut Line) -> Present {
+    let builder = line.level.engine::<Builder>();
+    match builder.open.last() {
+        Some(frame) => match frame.kind {
+            LocationKind::Regex(_) => Present::Regex,
+            LocationKind::Named => Present::Named,
+            _ => Present::Prefix(frame.name.len()),
+        },
+        None => Present::Prefix(0),
+    }
+}
+
+fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic> {
+    let first = line.text(0);
+    if let Some(second) = line.get(1) {
+        let name = second.text.clone();
+        let kind = match first.as_bytes() {
+            b"=" => LocationKind::Exact,
+            b"^~" => LocationKind::Prefix { regexes: false },
+            b"~" => regex_location(line, 1, &name, false)?,
+            b"~*" => regex_location(line, 1, &name, true)?,
+            _ => return Err(line.error_at(0, format!("invalid location modifier \"{first}\""))),
+        };
+        return Ok((kind, name));
+    }
+    let (kind, name): (LocationKind, &[u8]) = if let Some(rest) = first.strip_prefix(b"=") {
+        (LocationKind::Exact, rest)
+    } else if let Some(rest) = first.strip_prefix(b"^~") {
+        (LocationKind::Prefix { regexes: false }, rest)
+    } else if let Some(rest) = first.strip_prefix(b"~*") {
+        (regex_location(line, 0, rest, true)?, rest)
+    } else if let Some(rest) = first.strip_prefix(b"~") {
+        (regex_location(line, 0, rest, false)?, rest)
+    } else if first.starts_with(b"@") {
+        (LocationKind::Named, first)
+    } else {
+        (LocationKind::Prefix { regexes: true }, first)
+    };
+    Ok((kind, name.into()))
+}
+
+fn regex_location(line: &mut Line, index: usize, pattern: &[u8], caseless: bool) -> Result<LocationKind, Diagnostic> {
+    Ok(LocationKind::Regex(Arc::new(Pattern::compile(line, index, pattern, caseless)?)))
+}
+
+/// nginx's rules for locations inside locations, and against the same one twice.
+fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), Diagnostic> {
+    let duplicate = format!("duplicate location \"{name}\"");
+    let builder = line.level.engine::<Builder>();
+    let depth = builder.open.len();
+    let frame = builder.open.last().expect("a location stands in a server or location");
+    let outer = frame.name.clone();
+    let same = |other: &LocationKind| {
+        matches!(
+            (other, kind),
+            (LocationKind::Exact, LocationKind::Exact) | (LocationKind::Prefix { .. }, LocationKind::Prefix { .. })
+        )
+    };
+    let is_duplicate = frame.children.iter().any(|(known, other, _)| known.as_bstr() == name && same(other))
+        || matches!(kind, LocationKind::Named) && builder.named.iter().any(|(known, _)| known.as_bstr() == name);
+    let outer_kind = frame.kind.clone();
+    if is_duplicate {
+        return Err(line.error(duplicate));
+    }
+    if depth < 2 {
+        return Ok(());
+    }
+    match (&outer_kind, kind) {
+        (LocationKind::Exact, _) => {
+            Err(line.error(format!("location \"{name}\" cannot be inside the exact location \"{outer}\"")))
+        }
+        (LocationKind::Named, _) => {
+            Err(line.error(format!("location \"{name}\" cannot be inside the named location \"{outer}\"")))
+        }
+        (_, LocationKind::Named) => {
+            Err(line.error(format!("named location \"{name}\" can be on the server level only")))
+        }
+        (LocationKind::Prefix { .. }, LocationKind::Exact | LocationKind::Prefix { .. }) if !name.starts_with(&outer) => {
+            Err(line.error(format!("location \"{name}\" is outside location \"{outer}\"")))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,100 @@
+//! The beginning of every client connection: who is there, and which protocol is spoken.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use bstr::BString;
+use rt::engine::ListenerSpec;
+use rt::error_log::Level;
+use rt::net::Stream;
+
+use crate::client::{Client, Idle};
+use crate::engine::HttpLoop;
+use crate::h1;
+use crate::listen;
+
+/// Serves one connection from its first byte to its last.
+pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpec>, idle: Rc<Idle>, key: u64) {
+    let _place = Place { engine: Rc::clone(&engine), key };
+    let site = engine.site();
+    let local = || stream.local_addr().ok().and_then(|address| address.ip());
+    let Some(endpoint) = listen::endpoint_of(&site.endpoints, &socket.address, local) else { return };
+    let peer = stream.peer_addr().clone();
+    let mut client = Client {
+        number: crate::engine::next_connection(),
+        peer_text: crate::request_facts::address_text(&peer),
+        peer,
+        proxy: None,
+        accepted: rt::now(),
+        requests: Cell::new(0),
+        sent: Cell::new(0),
+        input: RefCell::default(),
+        idle,
+        keepalive_timeout: Cell::new(Duration::ZERO),
+        generation: Cell::new(site.generation),
+        socket: socket.address.clone(),
+        endpoint: RefCell::new(Arc::clone(endpoint)),
+        stream,
+    };
+    if endpoint.proxy_protocol {
+        let timeout = site.server(endpoint.default_server).core.client_header_timeout;
+        match read_proxy_header(&engine, &client, timeout).await {
+            Some(header) => client.proxy = Some(Box::new(header)),
+            None => return,
+        }
+    }
+    drop(site);
+    h1::serve_connection(engine, Rc::new(client)).await;
+}
+
+/// The connection's place among those of the loop, given back however its task ends.
+struct Place {
+    engine: Rc<HttpLoop>,
+    key: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.engine.closed(self.key);
+    }
+}
+
+/// The longest PROXY protocol header that is read, in bytes: version 2 with its largest options.
+const LONGEST_HEADER: usize = 4096;
+
+async fn read_proxy_header(
+    engine: &HttpLoop,
+    client: &Client,
+    timeout: Duration,
+) -> Option<proto::proxy_protocol::Header> {
+    use proto::proxy_protocol::{Parsed, parse};
+    let timer = rt::Timer::after(timeout);
+    loop {
+        let broken = match parse(&client.input.borrow()) {
+            Ok(Parsed::Complete(header, used)) => {
+                client.input.borrow_mut().drain(..used);
+                return Some(header);
+            }
+            Ok(Parsed::Partial) => client.input.borrow().len() >= LONGEST_HEADER,
+            Err(_) => true,
+        };
+        if broken {
+            let start = client.input.borrow().iter().take(107).copied().collect::<BString>();
+            engine.log_client(Level::Error, client, format_args!("broken header: \"{start}\" while reading PROXY protocol"));
+            return None;
+        }
+        let more = std::future::poll_fn(|context| {
+            let mut input = client.input.borrow_mut();
+            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut input, LONGEST_HEADER) {
+                return Poll::Ready(matches!(result, Ok(n) if n > 0));
+            }
+            timer.poll_expired(context).map(|()| false)
+        });
+        if !more.await {
+            return None;
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! Settings of a location that say how files are read and responses are sent.
+
+use std::time::Duration;
+
+use bstr::ByteSlice;
+use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF};
+use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
+
+/// The settings.
+#[derive(Clone, Debug, Default)]
+pub struct DeliveryConf {
+    /// Larger files leave by `sendfile`.
+    pub sendfile: bool,
+    /// The most that one turn sends of a file, in bytes; 0 is no limit.
+    pub sendfile_max_chunk: u64,
+    /// Which pool reads cold files.
+    pub aio: Aio,
+    /// Accepted: writes always go to a pool.
+    pub aio_write: bool,
+    /// Bytes that the kernel reads ahead.
+    pub read_ahead: u64,
+    /// From which size on files are read past the page cache.
+    pub directio: Directio,
+    /// The alignment of such reads, in bytes.
+    pub directio_alignment: u64,
+    /// Buffers for files that are read.
+    pub output_buffers: u64,
+    /// The size of each, in bytes.
+    pub output_buffer_size: u64,
+    /// Output gathered before it is sent, in bytes.
+    pub postpone_output: u64,
+    /// Full packets.
+    pub tcp_nopush: bool,
+    /// Small packets at once.
+    pub tcp_nodelay: bool,
+    /// How long a client may take nothing.
+    pub send_timeout: Duration,
+    /// Accepted.
+    pub send_lowat: u64,
+    /// Bytes per second of a response; evaluates to a size.
+    pub limit_rate: Expression,
+    /// Bytes before the limit begins; evaluates to a size.
+    pub limit_rate_after: Expression,
+    /// Which symbolic links are refused.
+    pub symlinks: Symlinks,
+    /// The part of the path from which links are checked.
+    pub symlinks_from: Option<Expression>,
+    /// The cache of open files.
+    pub open_file_cache: Option<OpenFileCache>,
+    /// After how long an entry is checked again.
+    pub open_file_cache_valid: Duration,
+    /// Uses within `inactive` that keep a file open.
+    pub open_file_cache_min_uses: i64,
+    /// Failures are kept too.
+    pub open_file_cache_errors: bool,
+    /// Accepted.
+    pub open_file_cache_events: bool,
+}
+
+/// Which pool reads what is not in memory.
+#[derive(Clone, Debug, Default)]
+pub enum Aio {
+    /// The pool `default`.
+    #[default]
+    Default,
+    /// The pool with this name; it may hold variables.
+    Pool(Expression),
+}
+
+/// From which size on files are read past the page cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Directio {
+    /// Never.
+    #[default]
+    Off,
+    /// From this many bytes on.
+    From(u64),
+}
+
+/// Which symbolic links are refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Symlinks {
+    /// None.
+    #[default]
+    Allow,
+    /// All.
+    Refuse,
+    /// Those whose owner is not that of their target.
+    RefuseUnlessOwner,
+}
+
+/// The size of the cache of open files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenFileCache {
+    /// How many entries.
+    pub max: usize,
+    /// After how long without use an entry is dropped.
+    pub inactive: Duration,
+}
+
+/// The rows.
+pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
+    Directive {
+        name: "sendfile",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "Whether larger files leave by `sendfile`, which copies nothing into this process.",
+        set: Setter::Flag(|c| &mut c.sendfile),
+    },
+    Directive {
+        name: "sendfile_max_chunk",
+        syntax: "size",
+        default: Some("2m"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The most that one turn sends of one file, so that a fast client does not hold the loop.",
+        set: Setter::Size(|c| &mut c.sendfile_max_chunk),
+    },
+    Directive {
+        name: "aio",
+        syntax: "on | off | threads[=pool]",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The thread pool that reads what is not in memory. Weir never blocks: `off` and `on` mean the pool `default`.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, aio),
+    },
+    Directive {
+        name: "aio_write",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; files are always written in a thread pool.",
+        set: Setter::Flag(|c| &mut c.aio_write),
+    },
+    Directive {
+        name: "read_ahead",
+        syntax: "size",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How much the kernel reads ahead of a file that is read from its start to its end.",
+        set: Setter::Size(|c| &mut c.read_ahead),
+    },
+    Directive {
+        name: "directio",
+        syntax: "size | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Files of this size and more are read past the page cache (`O_DIRECT`).",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, directio),
+    },
+    Directive {
+        name: "directio_alignment",
+        syntax: "size",
+        default: Some("512"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The alignment of such reads.",
+        set: Setter::Size(|c| &mut c.directio_alignment),
+    },
+    Directive {
+        name: "output_buffers",
+        syntax: "number size",
+        default: Some("2 32k"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Number and size of the buffers for files that are read instead of sent by `sendfile`.",
+        set: Setter::Custom(Arity::exactly(2), Repeat::Once, output_buffers),
+    },
+    Directive {
+        name: "postpone_output",
+        syntax: "size",
+        default: Some("1460"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How much output is gathered before it is sent, if there is more to come.",
+        set: Setter::Size(|c| &mut c.postpone_output),
+    },
+    Directive {
+        name: "tcp_nopush",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether head and file leave in full packets.",
+        set: Setter::Flag(|c| &mut c.tcp_nopush),
+    },
+    Directive {
+        name: "tcp_nodelay",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether small packets leave at once on connections that stay open.",
+        set: Setter::Flag(|c| &mut c.tcp_nodelay),
+    },
+    Directive {
+        name: "send_timeout",
+        syntax: "time",
+        default: Some("60s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How long a client may take nothing of a response before its connection is closed.",
+        set: Setter::Millis(|c| &mut c.send_timeout),
+    },
+    Directive {
+        name: "send_lowat",
+        syntax: "size",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; Linux has no such option.",
+        set: Setter::Size(|c| &mut c.send_lowat),
+    },
+    Directive {
+        name: "limit_rate",
+        syntax: "rate",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "Bytes per second of one response; 0 is no limit.",
+        set: Setter::Value(|c| &mut c.limit_rate),
+    },
+    Directive {
+        name: "limit_rate_after",
+        syntax: "size",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "What is sent before the limit begins.",
+        set: Setter::Value(|c| &mut c.limit_rate_after),
+    },
+    Directive {
+        name: "disable_symlinks",
+        syntax: "off | on | if_not_owner [from=part]",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Refuses files whose path leads through symbolic links, or through such as belong to somebody else than their target.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, disable_symlinks),
+    },
+    Directive {
+        name: "open_file_cache",
+        syntax: "off | max=N [inactive=time]",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Keeps files open, and what is known of them and of missing ones.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, open_file_cache),
+    },
+    Directive {
+        name: "open_file_cache_valid",
+        syntax: "time",
+        default: Some("60s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "After how long what the cache knows is checked again.",
+        set: Setter::Millis(|c| &mut c.open_file_cache_valid),
+    },
+    Directive {
+        name: "open_file_cache_min_uses",
+        syntax: "number",
+        default: Some("1"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Uses within the time of `inactive` that keep a file open.",
+        set: Setter::Number(|c| &mut c.open_file_cache_min_uses, 1, i64::MAX),
+    },
+    Directive {
+        name: "open_file_cache_errors",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether failures to find a file are kept too.",
+        set: Setter::Flag(|c| &mut c.open_file_cache_errors),
+    },
+    Directive {
+        name: "open_file_cache_events",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; nothing to do on Linux.",
+        set: Setter::Flag(|c| &mut c.open_file_cache_events),
+    },
+]);
+
+fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let text = line.arg(0).text.clone();
+    conf.aio = match text.as_slice() {
+        b"on" | b"off" | b"threads" => Aio::Default,
+        other => match other.strip_prefix(b"threads=") {
+            Some(name) if !name.is_empty() => {
+                let name = line.expression_of(line.arg(0), name)?;
+                if let Some(constant) = name.constant() {
+                    line.shared::<crate::configure::WantedPools>().want(constant, line.node.span);
+                }
+                Aio::Pool(name)
+            }
+            _ => return Err(line.error_at(0, "invalid value".to_string())),
+        },
+    };
+    Ok(())
+}
+
+fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.directio = match line.arg(0).text.as_slice() {
+        b"off" => Directio::Off,
+        _ => Directio::From(line.size(0)?),
+    };
+    Ok(())
+}
+
+fn output_buffers(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.output_buffers = line.number(0, 1, i64::MAX)? as u64;
+    conf.output_buffer_size = line.size(1)?.max(1);
+    Ok(())
+}
+
+fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    for index in 0..line.args().len() {
+        let text = line.arg(index).text.clone();
+        match text.as_slice() {
+            b"off" => conf.symlinks = Symlinks::Allow,
+            b"on" => conf.symlinks = Symlinks::Refuse,
+            b"if_not_owner" => conf.symlinks = Symlinks::RefuseUnlessOwner,
+            other => match other.strip_prefix(b"from=") {
+                Some(from) if !from.is_empty() => {
+                    conf.symlinks_from = Some(line.expression_of(line.arg(index), from)?);
+                }
+                _ => return Err(line.error_at(index, format!("invalid parameter \"{text}\""))),
+            },
+        }
+    }
+    if conf.symlinks == Symlinks::Allow {
+        conf.symlinks_from = None;
+    }
+    Ok(())
+}
+
+/// How long an entry may be unused when the directive does not say.
+const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
+
+fn open_file_cache(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let mut cache = OpenFileCache { max: 0, inactive: INACTIVE_DEFAULT };
+    for index in 0..line.args().len() {
+        let text = line.arg(index).text.clone();
+        let invalid = |line: &Line| line.error_at(index, format!("invalid \"open_file_cache\" parameter \"{text}\""));
+        if text == "off" {
+            conf.open_file_cache = None;
+            return Ok(());
+        } else if let Some(number) = text.strip_prefix(b"max=") {
+            cache.max = number.to_str().ok().and_then(|n| n.parse().ok()).ok_or_else(|| invalid(line))?;
+        } else if let Some(time) = text.strip_prefix(b"inactive=") {
+            let time = base::units::parse_seconds(time).ok_or_else(|| invalid(line))?;
+            cache.inactive = time;
+        } else {
+            return Err(invalid(line));
+        }
+    }
+    if cache.max == 0 {
+        return Err(line.error("\"open_file_cache\" must have the \"max\" parameter".to_string()));
+    }
+    conf.open_file_cache = Some(cache);
+    Ok(())
+}

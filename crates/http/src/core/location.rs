@@ -1,0 +1,695 @@
+//! Settings of a location that shape its answers: where files are, error pages, redirects, keep-alive, request content.
+//!
+//! How files are read and sent is in [`super::delivery`].
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
+use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
+use rt::error_log::{LogFiles, Logger, Target};
+
+use crate::site::Satisfy;
+use crate::types::Types;
+
+/// The settings.
+#[derive(Clone, Debug, Default)]
+pub struct LocationConf {
+    /// The folder of `root` or what `alias` puts in place of the location's name.
+    pub root: Root,
+    /// Only the server itself may come here.
+    pub internal: bool,
+    /// How access handlers are combined.
+    pub satisfy: Satisfy,
+    /// How long a 401 is delayed.
+    pub auth_delay: Duration,
+    /// Pages for statuses.
+    pub error_pages: Vec<ErrorPage>,
+    /// Error pages may have error pages.
+    pub recursive_error_pages: bool,
+    /// A path that is served after the response.
+    pub post_action: Option<BString>,
+    /// The error log.
+    pub log: Logger,
+    /// Missing files are errors in the log.
+    pub log_not_found: bool,
+    /// Subrequests appear in the access log.
+    pub log_subrequest: bool,
+    /// How much the server tells of itself.
+    pub server_tokens: ServerTokens,
+    /// Redirects name scheme and host.
+    pub absolute_redirect: bool,
+    /// Redirects name the server's first name.
+    pub server_name_in_redirect: bool,
+    /// Redirects name the port.
+    pub port_in_redirect: bool,
+    /// Short error pages are padded for some browsers.
+    pub msie_padding: bool,
+    /// Redirects are refresh pages for some browsers.
+    pub msie_refresh: bool,
+    /// How long an idle connection stays open; zero closes it.
+    pub keepalive_timeout: Duration,
+    /// What `Keep-Alive: timeout=` tells, in seconds.
+    pub keepalive_header: Option<u64>,
+    /// The least time that an idle connection stays when the server stops.
+    pub keepalive_min_timeout: Duration,
+    /// Requests per connection.
+    pub keepalive_requests: i64,
+    /// For how long a connection may bring requests.
+    pub keepalive_time: Duration,
+    /// Bits: none, msie6, safari.
+    pub keepalive_disable: u32,
+    /// Whether a connection is read before it is closed.
+    pub lingering_close: Lingering,
+    /// For how long at most.
+    pub lingering_time: Duration,
+    /// How long the client may be silent meanwhile.
+    pub lingering_timeout: Duration,
+    /// Connections that timed out are reset.
+    pub reset_timedout_connection: bool,
+    /// The largest request content in bytes; 0 is no limit.
+    pub client_max_body_size: u64,
+    /// Request content kept in memory, in bytes.
+    pub client_body_buffer_size: u64,
+    /// How long the client may be silent while its content is read.
+    pub client_body_timeout: Duration,
+    /// The folder for request content.
+    pub client_body_temp_path: PathBuf,
+    /// Request content goes to a file.
+    pub body_in_file_only: BodyInFile,
+    /// Accepted: it always is.
+    pub body_in_single_buffer: bool,
+    /// The largest response of a subrequest kept in memory, in bytes.
+    pub subrequest_output_buffer_size: u64,
+    /// Chunked responses are allowed.
+    pub chunked_transfer_encoding: bool,
+    /// Files get entity tags.
+    pub etag: bool,
+    /// How `If-Modified-Since` is compared.
+    pub if_modified_since: IfModifiedSince,
+    /// Ranges per request.
+    pub max_ranges: i64,
+    /// Media types by file name ending.
+    pub types: Arc<Types>,
+    /// The media type of all others.
+    pub default_type: BString,
+    /// How files are read and sent.
+    pub delivery: super::delivery::DeliveryConf,
+}
+
+/// Where files are.
+#[derive(Clone, Debug, Default)]
+pub struct Root {
+    /// The folder, or what an alias puts in place.
+    pub path: Expression,
+    /// How it combines with the request's path.
+    pub kind: RootKind,
+}
+
+/// How a location's folder combines with a request's path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RootKind {
+    /// `root`: the whole path is added.
+    #[default]
+    Root,
+    /// `alias`: this many bytes of the path, the location's name, are left away first.
+    Alias(usize),
+    /// `alias` in a location with a regular expression: the value is the whole file name.
+    Whole,
+}
+
+/// One entry of `error_page`.
+#[derive(Clone, Debug)]
+pub struct ErrorPage {
+    /// The status it is for.
+    pub status: u16,
+    /// What the response's status shall be: `None` keeps it, 0 takes what the page's handler says.
+    pub answer: Option<u16>,
+    /// Where the page is.
+    pub target: Expression,
+}
+
+/// What `server_tokens` shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerTokens {
+    /// Name and version.
+    #[default]
+    On,
+    /// The name.
+    Off,
+    /// Name, version and build.
+    Build,
+}
+
+/// When a connection is read before it is closed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lingering {
+    /// Never.
+    Off,
+    /// When the client may still be sending.
+    #[default]
+    On,
+    /// Always.
+    Always,
+}
+
+/// Whether request content goes to a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BodyInFile {
+    /// Only what does not fit into memory.
+    #[default]
+    Off,
+    /// Always, and the file stays.
+    On,
+    /// Always, and the file goes with the request.
+    Clean,
+}
+
+/// How `If-Modified-Since` is compared with the response's time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfModifiedSince {
+    /// Not at all: the response always counts as modified.
+    Off,
+    /// Not modified when the times are equal.
+    #[default]
+    Exact,
+    /// Not modified when the response is not younger.
+    Before,
+}
+
+/// The rows.
+pub static DIRECTIVES: Table<LocationConf> = Table::new(&[
+    Directive {
+        name: "location",
+        syntax: "[ = | ~ | ~* | ^~ ] uri { … } | @name { … }",
+        default: None,
+        contexts: SERVER_LOCATION,
+        since: "0.1",
+        doc: "What is done with the requests for certain paths.",
+        set: Setter::Deferred(Arity::between(1, 2), crate::configure::location),
+    },
+    Directive {
+        name: "limit_except",
+        syntax: "method … { … }",
+        default: None,
+        contexts: LOCATION,
+        since: "0.1",
+        doc: "Limits access for every method but those named; GET includes HEAD.",
+        set: Setter::Deferred(Arity::at_least(1), crate::configure::limit_except),
+    },
+    Directive {
+        name: "root",
+        syntax: "path",
+        default: Some("html"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The folder that paths are looked up in. The path of the request is added to it.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, root),
+    },
+    Directive {
+        name: "alias",
+        syntax: "path",
+        default: None,
+        contexts: LOCATION,
+        since: "0.1",
+        doc: "What stands in a file's name in place of the part of the path that the location matches.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, alias),
+    },
+    Directive {
+        name: "internal",
+        syntax: "",
+        default: None,
+        contexts: LOCATION,
+        since: "0.1",
+        doc: "Only the server itself may send requests here: error pages, index files, subrequests. Others get 404.",
+        set: Setter::Custom(Arity::exactly(0), Repeat::Once, internal),
+    },
+    Directive {
+        name: "satisfy",
+        syntax: "all | any",
+        default: Some("all"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether all of the access modules must grant, or one is enough.",
+        set: Setter::Word(&["all", "any"], |c, i| c.satisfy = [Satisfy::All, Satisfy::Any][i]),
+    },
+    Directive {
+        name: "auth_delay",
+        syntax: "time",
+        default: Some("0s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Delays refusals with 401, so that guessing at passwords is slow.",
+        set: Setter::Millis(|c| &mut c.auth_delay),
+    },
+    Directive {
+        name: "error_page",
+        syntax: "code … [=[response]] uri",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The page that is shown for these statuses: a path, a named location, or a redirect.",
+        set: Setter::Custom(Arity::at_least(2), Repeat::Fresh(|c| c.error_pages.clear()), error_page),
+    },
+    Directive {
+        name: "recursive_error_pages",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether an error page may have an error page.",
+        set: Setter::Flag(|c| &mut c.recursive_error_pages),
+    },
+    Directive {
+        name: "post_action",
+        syntax: "uri",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "A path that is served after the response, for its effects; nobody sees its content. `off` for none.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, post_action),
+    },
+    Directive {
+        name: "error_log",
+        syntax: "file [level] | stderr | syslog:… | memory:size",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Where errors of requests here are logged, and from which level on.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
+    },
+    Directive {
+        name: "log_not_found",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether missing files are logged as errors.",
+        set: Setter::Flag(|c| &mut c.log_not_found),
+    },
+    Directive {
+        name: "log_subrequest",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether subrequests appear in the access log.",
+        set: Setter::Flag(|c| &mut c.log_subrequest),
+    },
+    Directive {
+        name: "server_tokens",
+        syntax: "on | off | build",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether the version stands in the `Server` field and on error pages.",
+        set: Setter::Word(&["on", "off", "build"], |c, i| c.server_tokens = [ServerTokens::On, ServerTokens::Off, ServerTokens::Build][i]),
+    },
+    Directive {
+        name: "absolute_redirect",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether the server's own redirects name scheme and host.",
+        set: Setter::Flag(|c| &mut c.absolute_redirect),
+    },
+    Directive {
+        name: "server_name_in_redirect",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether they name the first `server_name` instead of the host that the client asked for.",
+        set: Setter::Flag(|c| &mut c.server_name_in_redirect),
+    },
+    Directive {
+        name: "port_in_redirect",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether they name the port when it is not the usual one.",
+        set: Setter::Flag(|c| &mut c.port_in_redirect),
+    },
+    Directive {
+        name: "msie_padding",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether short error pages are made longer than the 512 bytes under which some browsers show their own.",
+        set: Setter::Flag(|c| &mut c.msie_padding),
+    },
+    Directive {
+        name: "msie_refresh",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether redirects for old Internet Explorers are pages with a refresh.",
+        set: Setter::Flag(|c| &mut c.msie_refresh),
+    },
+    Directive {
+        name: "keepalive_timeout",
+        syntax: "timeout [header_timeout]",
+        default: Some("75s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How long an idle connection stays open; 0 closes it after each response. The second value is what `Keep-Alive:` tells.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive_timeout),
+    },
+    Directive {
+        name: "keepalive_min_timeout",
+        syntax: "timeout",
+        default: Some("0s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The least time that an idle connection stays open when the server stops.",
+        set: Setter::Millis(|c| &mut c.keepalive_min_timeout),
+    },
+    Directive {
+        name: "keepalive_requests",
+        syntax: "number",
+        default: Some("1000"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How many requests one connection may bring.",
+        set: Setter::Number(|c| &mut c.keepalive_requests, 0, i64::MAX),
+    },
+    Directive {
+        name: "keepalive_time",
+        syntax: "time",
+        default: Some("1h"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How long one connection may bring requests.",
+        set: Setter::Millis(|c| &mut c.keepalive_time),
+    },
+    Directive {
+        name: "keepalive_disable",
+        syntax: "none | browser …",
+        default: Some("msie6"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Browsers whose connections close after a POST (`msie6`) or always (`safari`).",
+        set: Setter::Bits(&["none", "msie6", "safari"], |c| &mut c.keepalive_disable),
+    },
+    Directive {
+        name: "lingering_close",
+        syntax: "off | on | always",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether data that still comes is read before a connection is closed, so that the client sees the response.",
+        set: Setter::Word(&["off", "on", "always"], |c, i| c.lingering_close = [Lingering::Off, Lingering::On, Lingering::Always][i]),
+    },
+    Directive {
+        name: "lingering_time",
+        syntax: "time",
+        default: Some("30s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "For how long at most.",
+        set: Setter::Millis(|c| &mut c.lingering_time),
+    },
+    Directive {
+        name: "lingering_timeout",
+        syntax: "time",
+        default: Some("5s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How long the client may be silent meanwhile.",
+        set: Setter::Millis(|c| &mut c.lingering_timeout),
+    },
+    Directive {
+        name: "reset_timedout_connection",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether connections that timed out, and those of `return 444`, are reset, which frees their memory at once.",
+        set: Setter::Flag(|c| &mut c.reset_timedout_connection),
+    },
+    Directive {
+        name: "client_max_body_size",
+        syntax: "size",
+        default: Some("1m"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The largest request content; more is refused with 413. 0 is no limit.",
+        set: Setter::Size(|c| &mut c.client_max_body_size),
+    },
+    Directive {
+        name: "client_body_buffer_size",
+        syntax: "size",
+        default: Some("16k"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The part of the request content that is kept in memory; the rest goes to a temporary file.",
+        set: Setter::Size(|c| &mut c.client_body_buffer_size),
+    },
+    Directive {
+        name: "client_body_timeout",
+        syntax: "time",
+        default: Some("60s"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How long the client may be silent while its content is read. Past it the answer is 408.",
+        set: Setter::Millis(|c| &mut c.client_body_timeout),
+    },
+    Directive {
+        name: "client_body_temp_path",
+        syntax: "path [level1 [level2 [level3]]]",
+        default: Some("client_body_temp"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The folder for request content that does not fit into memory.",
+        set: Setter::Custom(Arity::between(1, 4), Repeat::Once, client_body_temp_path),
+    },
+    Directive {
+        name: "client_body_in_file_only",
+        syntax: "on | clean | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether all request content goes to a file, and whether the file stays afterwards.",
+        set: Setter::Word(&["off", "on", "clean"], |c, i| c.body_in_file_only = [BodyInFile::Off, BodyInFile::On, BodyInFile::Clean][i]),
+    },
+    Directive {
+        name: "client_body_in_single_buffer",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; request content in memory is always one buffer.",
+        set: Setter::Flag(|c| &mut c.body_in_single_buffer),
+    },
+    Directive {
+        name: "subrequest_output_buffer_size",
+        syntax: "size",
+        default: Some("4k"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The largest response of a subrequest that is kept in memory.",
+        set: Setter::Size(|c| &mut c.subrequest_output_buffer_size),
+    },
+    Directive {
+        name: "chunked_transfer_encoding",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether responses of unknown length are chunked for HTTP/1.1 clients.",
+        set: Setter::Flag(|c| &mut c.chunked_transfer_encoding),
+    },
+    Directive {
+        name: "etag",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether files get an entity tag, of their time and length.",
+        set: Setter::Flag(|c| &mut c.etag),
+    },
+    Directive {
+        name: "if_modified_since",
+        syntax: "off | exact | before",
+        default: Some("exact"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How the time in `If-Modified-Since` is compared with that of the response.",
+        set: Setter::Word(&["off", "exact", "before"], |c, i| c.if_modified_since = [IfModifiedSince::Off, IfModifiedSince::Exact, IfModifiedSince::Before][i]),
+    },
+    Directive {
+        name: "max_ranges",
+        syntax: "number",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "How many ranges a request may ask for; with more the whole content is sent. 0 switches ranges off.",
+        set: Setter::Number(|c| &mut c.max_ranges, 0, i64::MAX),
+    },
+    Directive {
+        name: "types",
+        syntax: "{ … }",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The media types of files by the endings of their names.",
+        set: Setter::Block(Arity::exactly(0), Repeat::Fresh(|c| c.types = Types::empty()), types),
+    },
+    Directive {
+        name: "default_type",
+        syntax: "mime-type",
+        default: Some("text/plain"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The media type of files whose ending is not in `types`.",
+        set: Setter::Text(|c| &mut c.default_type),
+    },
+    Directive {
+        name: "types_hash_max_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::exactly(1), "Weir's tables size themselves"),
+    },
+    Directive {
+        name: "types_hash_bucket_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::exactly(1), "Weir's tables size themselves"),
+    },
+]);
+
+fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let text = line.arg(0).text.clone();
+    if text.is_empty() {
+        return Err(line.error(format!("invalid parameter \"{text}\" in \"root\" directive")));
+    }
+    if line.level.seen("alias").is_some() {
+        return Err(line.error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
+    }
+    let text = text.trim_end_with(|byte| byte == '/').as_bstr();
+    conf.root = Root { path: file_expression(line, text)?, kind: RootKind::Root };
+    Ok(())
+}
+
+fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    if line.level.seen("root").is_some() {
+        return Err(line.error("\"alias\" directive is duplicate, \"root\" directive was specified earlier"));
+    }
+    let kind = match crate::configure::present_location(line) {
+        crate::configure::Present::Named => {
+            return Err(line.error("the \"alias\" directive cannot be used inside the named location".to_string()));
+        }
+        crate::configure::Present::Regex => RootKind::Whole,
+        crate::configure::Present::Prefix(length) => RootKind::Alias(length),
+    };
+    let text = line.arg(0).text.clone();
+    conf.root = Root { path: file_expression(line, text.as_bstr())?, kind };
+    Ok(())
+}
+
+/// A path that may hold variables; one without is made absolute now, from the prefix.
+fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnostic> {
+    let word = line.arg(0);
+    let expression = line.expression_of(word, text)?;
+    match expression.constant() {
+        Some(constant) => {
+            let path = line.level.build.in_prefix(conf::parse::path(constant));
+            Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
+        }
+        None => Ok(expression),
+    }
+}
+
+fn internal(conf: &mut LocationConf, _: &mut Line) -> Result<(), Diagnostic> {
+    conf.internal = true;
+    Ok(())
+}
+
+fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let last = line.args().len() - 1;
+    let mut codes = last;
+    let mut answer = None;
+    if let Some(number) = line.arg(last - 1).text.strip_prefix(b"=") {
+        let number = number.as_bstr().to_owned();
+        let value = if number.is_empty() { Some(0) } else { parse_status(number.as_bstr()) };
+        let Some(value) = value.filter(|_| last > 1) else {
+            return Err(line.error_at(last - 1, format!("invalid value \"={number}\"")));
+        };
+        answer = Some(value);
+        codes -= 1;
+    }
+    let target = line.expression(last)?;
+    for index in 0..codes {
+        let text = line.arg(index).text.clone();
+        let Some(status) = parse_status(text.as_bstr()).filter(|status| *status != 499) else {
+            return Err(line.error_at(index, format!("invalid value \"{text}\"")));
+        };
+        if !(300..=599).contains(&status) {
+            return Err(line.error_at(index, format!("value \"{text}\" must be between 300 and 599")));
+        }
+        let shown = match status {
+            494..=497 if answer.is_none() => Some(400),
+            _ => answer,
+        };
+        conf.error_pages.push(ErrorPage { status, answer: shown, target: target.clone() });
+    }
+    Ok(())
+}
+
+fn parse_status(text: &BStr) -> Option<u16> {
+    text.to_str().ok()?.parse().ok()
+}
+
+fn post_action(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let text = line.arg(0).text.clone();
+    conf.post_action = (text != "off").then_some(text);
+    Ok(())
+}
+
+fn error_log(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let words: Vec<&[u8]> = line.node.args.iter().map(|word| word.text.as_slice()).collect();
+    let prefix = line.level.build.prefix.clone();
+    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
+    conf.log = conf.log.with(target, line.shared::<LogFiles>());
+    Ok(())
+}
+
+fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.keepalive_timeout = line.millis(0)?;
+    conf.keepalive_header = match line.args().len() {
+        1 => None,
+        _ => Some(line.seconds(1)?.as_secs()),
+    };
+    Ok(())
+}
+
+fn client_body_temp_path(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    // The levels are accepted: temporary files have no names here, so that no folder grows large.
+    conf.client_body_temp_path = line.prefix_path(line.arg(0));
+    line.shared::<crate::configure::Directories>().0.insert(conf.client_body_temp_path.clone());
+    Ok(())
+}
+
+fn types(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.types = Arc::new(Types::read(&conf.types, line)?);
+    Ok(())
+}
+
+impl LocationConf {
+    /// What does not pass from a location to the locations inside it.
+    pub(crate) fn enter_child(&mut self) {
+        self.post_action = None;
+    }
+}

@@ -1,0 +1,14 @@
+//! The engine's own directives: what nginx's `ngx_http_core_module` reads.
+//!
+//! They are rows of three tables, like a module's. The blocks that make up the configuration (`server`, `location`,
+//! `if`, `limit_except`) are rows too; what they do is in [`crate::configure`].
+
+pub mod delivery;
+pub mod location;
+pub mod main;
+pub mod server;
+
+pub use delivery::{Aio, DeliveryConf, Directio, Symlinks};
+pub use location::{ErrorPage, LocationConf, ServerTokens};
+pub use main::{Identity, MainConf};
+pub use server::ServerConf;

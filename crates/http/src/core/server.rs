@@ -1,0 +1,205 @@
+//! Settings that belong to a server, and which apply before a location is known: reading the request's head.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Arity, Diagnostic, Directive, Line, HTTP_SERVER, Repeat, SERVER, Setter, Table};
+
+use crate::listen::{self, Listen};
+use crate::pattern::Pattern;
+use crate::route::ServerName;
+
+/// The settings.
+#[derive(Clone, Debug, Default)]
+pub struct ServerConf {
+    /// Time for the client to send a request's head.
+    pub client_header_timeout: Duration,
+    /// The first buffer for a request's head, in bytes.
+    pub client_header_buffer_size: u64,
+    /// How many larger buffers a request's head may use.
+    pub large_buffers: u64,
+    /// The size of each of them: a longer request line is 414, a longer header field 400.
+    pub large_buffer_size: u64,
+    /// How many header fields a request may have.
+    pub max_headers: i64,
+    /// Invalid header fields are ignored instead of refused.
+    pub ignore_invalid_headers: bool,
+    /// Header names may hold underscores.
+    pub underscores_in_headers: bool,
+    /// Adjacent slashes of a path are one.
+    pub merge_slashes: bool,
+    /// The names that the server answers to.
+    pub names: Vec<ServerName>,
+    /// The first name as written; what `$server_name` shows.
+    pub name: BString,
+    /// Where it listens.
+    pub listens: Vec<Listen>,
+}
+
+const BUFFERS_ARE_OURS: &str = "Weir sizes this memory itself";
+
+/// The rows.
+pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
+    Directive {
+        name: "listen",
+        syntax: "address[:port] [default_server] [ssl] [http2] [proxy_protocol] [backlog=number] [reuseport] …",
+        default: None,
+        contexts: SERVER,
+        since: "0.1",
+        doc: "An address, a port or a unix socket that the server accepts connections on, with the socket's options.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
+    },
+    Directive {
+        name: "server_name",
+        syntax: "name …",
+        default: None,
+        contexts: SERVER,
+        since: "0.1",
+        doc: "The names of the server: exact, with a star at the front or at the end, or `~` and a regular expression.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
+    },
+    Directive {
+        name: "client_header_timeout",
+        syntax: "time",
+        default: Some("60s"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Time for a client to send the whole head of a request. Past it the answer is 408.",
+        set: Setter::Millis(|c| &mut c.client_header_timeout),
+    },
+    Directive {
+        name: "client_header_buffer_size",
+        syntax: "size",
+        default: Some("1k"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "The first buffer for the head of a request. A larger head uses `large_client_header_buffers`.",
+        set: Setter::Size(|c| &mut c.client_header_buffer_size),
+    },
+    Directive {
+        name: "large_client_header_buffers",
+        syntax: "number size",
+        default: Some("4 8k"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Bounds on a request's head: a request line longer than one buffer is 414, a header field longer than one, \
+              or more than all of them hold, is 400.",
+        set: Setter::Custom(Arity::exactly(2), Repeat::Once, large_client_header_buffers),
+    },
+    Directive {
+        name: "max_headers",
+        syntax: "number",
+        default: Some("1000"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "How many header fields a request may have. More are refused with 400.",
+        set: Setter::Number(|c| &mut c.max_headers, 0, i64::MAX),
+    },
+    Directive {
+        name: "ignore_invalid_headers",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Whether header fields with invalid names are ignored, instead of the request being refused.",
+        set: Setter::Flag(|c| &mut c.ignore_invalid_headers),
+    },
+    Directive {
+        name: "underscores_in_headers",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Whether an underscore in the name of a header field is valid.",
+        set: Setter::Flag(|c| &mut c.underscores_in_headers),
+    },
+    Directive {
+        name: "merge_slashes",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Whether adjacent slashes of a path are taken for one.",
+        set: Setter::Flag(|c| &mut c.merge_slashes),
+    },
+    Directive {
+        name: "connection_pool_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::exactly(1), BUFFERS_ARE_OURS),
+    },
+    Directive {
+        name: "request_pool_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::exactly(1), BUFFERS_ARE_OURS),
+    },
+]);
+
+fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.large_buffers = line.number(0, 1, i64::MAX)? as u64;
+    conf.large_buffer_size = line.size(1)?;
+    Ok(())
+}
+
+fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    for index in 0..line.args().len() {
+        let text = line.arg(index).text.clone();
+        if conf.names.is_empty() && conf.name.is_empty() {
+            conf.name = display_name(text.as_bstr());
+        }
+        let name = parse_name(text.as_bstr(), line, index)?;
+        conf.names.push(name);
+    }
+    Ok(())
+}
+
+fn display_name(text: &BStr) -> BString {
+    text.strip_prefix(b".").unwrap_or(text).into()
+}
+
+fn parse_name(text: &BStr, line: &mut Line, index: usize) -> Result<ServerName, Diagnostic> {
+    if let Some(pattern) = text.strip_prefix(b"~") {
+        if pattern.is_empty() {
+            return Err(line.error_at(index, format!("empty regex in server name \"{text}\"")));
+        }
+        let caseless = pattern.iter().any(u8::is_ascii_uppercase);
+        return Ok(ServerName::Regex(Arc::new(Pattern::compile(line, index, pattern, caseless)?)));
+    }
+    if text == "$hostname" {
+        return Ok(ServerName::Exact(rt::process::hostname().to_lowercase().into()));
+    }
+    let lower: BString = text.to_ascii_lowercase().into();
+    let invalid = || format!("invalid server name or wildcard \"{text}\"");
+    let body = lower.strip_prefix(b"*").or(lower.strip_suffix(b"*")).unwrap_or(&lower);
+    let stars = lower.iter().filter(|byte| **byte == b'*').count();
+    if body.contains_str("..") || lower == "*" || lower == "." || stars > 1 || body.contains(&b'*') {
+        return Err(line.error_at(index, invalid()));
+    }
+    if let Some(rest) = lower.strip_prefix(b"*") {
+        return match rest.starts_with(b".") {
+            true => Ok(ServerName::Front(rest.into())),
+            false => Err(line.error_at(index, invalid())),
+        };
+    }
+    if let Some(rest) = lower.strip_suffix(b"*") {
+        return match rest.ends_with(b".") {
+            true => Ok(ServerName::End(rest.into())),
+            false => Err(line.error_at(index, invalid())),
+        };
+    }
+    if lower.starts_with(b".") {
+        return Ok(ServerName::Below(lower));
+    }
+    if lower.contains(&b'/') {
+        line.warn(format!("server name \"{text}\" has suspicious symbols"));
+    }
+    Ok(ServerName::Exact(lower))
+}

@@ -1,0 +1,333 @@
+//! HTTP at work: one configuration as the binary sees it, and the part of it that runs on one loop.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use conf::{Diagnostic, Line, Rows};
+use rt::engine::{Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones};
+use rt::error_log::{Level, Logger};
+
+use rt::net::{Listener, Stream};
+
+use crate::client::{Client, Idle};
+use crate::configure::{self, Directories, WantedPools};
+use crate::core::Identity;
+use crate::counters::Counters;
+use crate::listen::{self, Endpoint};
+use crate::module::Module;
+use crate::site::{Frozen, Site};
+
+/// The engine with the modules of a program.
+pub struct Engine {
+    modules: &'static [&'static Module],
+}
+
+/// One generation of `http {}`.
+pub struct HttpConfiguration {
+    frozen: Arc<Frozen>,
+    modules: &'static [&'static Module],
+    directories: Vec<PathBuf>,
+}
+
+static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) fn next_generation() -> u64 {
+    GENERATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Numbers connections, over all loops.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
+
+impl Engine {
+    /// An engine that runs these modules, in this order.
+    pub const fn new(modules: &'static [&'static Module]) -> Engine {
+        Engine { modules }
+    }
+
+    /// The engine's and the modules' tables with their titles, for the reference and for help.
+    pub fn tables(&self) -> Vec<(&'static str, &'static dyn Rows)> {
+        let mut tables: Vec<(&'static str, &'static dyn Rows)> = vec![
+            ("http", &crate::core::main::DIRECTIVES),
+            ("http", &crate::core::server::DIRECTIVES),
+            ("http", &crate::core::location::DIRECTIVES),
+            ("http", &crate::core::delivery::DIRECTIVES),
+        ];
+        for module in self.modules {
+            tables.extend([(module.name, module.main), (module.name, module.server), (module.name, module.location)]);
+        }
+        tables.retain(|(_, table)| table.len() > 0);
+        tables
+    }
+
+    /// The modules, in running order.
+    pub fn modules(&self) -> &'static [&'static Module] {
+        self.modules
+    }
+
+    /// Reads an `http {}` block.
+    pub fn configure(&self, line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
+        let main = line.shared::<Main>().clone();
+        let (name, version) = main.version.split_once('/').unwrap_or((main.program, ""));
+        let identity = Identity::new(name, version);
+        let frozen = configure::http(self.modules, identity, line)?;
+        check_pools(&main, line);
+        let directories = std::mem::take(&mut line.shared::<Directories>().0).into_iter().collect();
+        Ok(Arc::new(HttpConfiguration { frozen: Arc::new(frozen), modules: self.modules, directories }))
+    }
+}
+
+fn check_pools(main: &Main, line: &mut Line) {
+    let wanted = std::mem::take(&mut line.shared::<WantedPools>().0);
+    for (name, span) in wanted {
+        if name != "default" && !main.thread_pools.iter().any(|pool| name == pool.name.as_str()) {
+            let declared: Vec<&str> = main.thread_pools.iter().map(|pool| pool.name.as_str()).collect();
+            let error = Diagnostic::error(format!("unknown thread pool \"{name}\""), span);
+            line.level.report(error.note(format!("declared are: {}", declared.join(", "))));
+        }
+    }
+}
+
+impl Configuration for HttpConfiguration {
+    fn kind(&self) -> &'static str {
+        "http"
+    }
+
+    fn listeners(&self) -> Vec<ListenerSpec> {
+        listen::listeners(&self.frozen.endpoints)
+    }
+
+    fn directories(&self) -> Vec<PathBuf> {
+        self.directories.clone()
+    }
+
+    fn commit(&self, zones: &Zones) -> Result<(), String> {
+        self.modules.iter().try_for_each(|module| (module.commit)(&self.frozen, zones))
+    }
+
+    fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
+        let counters = Counters::of_loop();
+        let engine = Rc::new(HttpLoop {
+            site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
+            listeners: RefCell::default(),
+            connections: RefCell::default(),
+            next_key: Cell::new(0),
+            limit: context.main.worker_connections,
+            stopping: Cell::new(false),
+            log: context.log.clone(),
+            main: context.main.clone(),
+            zones: context.zones.clone(),
+            counters,
+        });
+        crate::current::set(&engine);
+        engine.listen(context.listeners);
+        Box::new(Running(engine))
+    }
+
+    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+/// HTTP on one loop.
+pub struct HttpLoop {
+    site: RefCell<Rc<Site>>,
+    listeners: RefCell<HashMap<ListenerId, Accepting>>,
+    connections: RefCell<HashMap<u64, Connection>>,
+    next_key: Cell<u64>,
+    limit: usize,
+    stopping: Cell<bool>,
+    /// Main's error log, for what belongs to no location.
+    pub log: Logger,
+    /// The settings of the main context.
+    pub main: Main,
+    /// What survives reloads.
+    pub zones: Zones,
+    /// This loop's counters.
+    pub counters: Arc<Counters>,
+}
+
+/// A listening socket and the task that accepts from it.
+struct Accepting {
+    socket: Rc<Listener>,
+    spec: Arc<ListenerSpec>,
+    task: rt::JoinHandle<()>,
+}
+
+struct Connection {
+    idle: Rc<Idle>,
+    task: rt::JoinHandle<()>,
+}
+
+struct Running(Rc<HttpLoop>);
+
+impl LoopEngine for Running {
+    fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>) {
+        let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else { return };
+        *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
+        self.0.listen(listeners);
+    }
+
+    fn stop(&self) {
+        self.0.stopping.set(true);
+        let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
+        for listener in listeners.into_values() {
+            listener.task.abort();
+        }
+        for connection in self.0.connections.borrow().values() {
+            connection.idle.close();
+        }
+    }
+
+    fn abort(&self) {
+        self.stop();
+        // Out of the map first: a task that is dropped looks itself up there.
+        let connections = std::mem::take(&mut *self.0.connections.borrow_mut());
+        for connection in connections.into_values() {
+            connection.task.abort();
+        }
+    }
+
+    fn active(&self) -> usize {
+        self.0.connections.borrow().len()
+    }
+}
+
+impl HttpLoop {
+    /// The present configuration.
+    pub fn site(&self) -> Rc<Site> {
+        Rc::clone(&self.site.borrow())
+    }
+
+    /// Accepts from exactly these sockets from now on.
+    fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
+        let kept: Vec<ListenerId> = listeners.iter().map(|listener| listener.id).collect();
+        let gone: Vec<Accepting> =
+            self.listeners.borrow_mut().extract_if(|id, _| !kept.contains(id)).map(|(_, listener)| listener).collect();
+        for listener in gone {
+            listener.task.abort();
+            self.drain(&listener);
+        }
+        for listener in listeners {
+            if !self.listeners.borrow().contains_key(&listener.id) {
+                self.start_accepting(listener);
+            }
+        }
+    }
+
+    fn start_accepting(self: &Rc<Self>, listener: LoopListener) {
+        let socket = match listener.descriptor.try_clone().and_then(Listener::from_fd) {
+            Ok(socket) => Rc::new(socket),
+            Err(error) => {
+                let address = &listener.spec.address;
+                self.log.plain(Level::Emerg, format_args!("cannot accept from {address}: {error}"));
+                return;
+            }
+        };
+        let accepting = accept(Rc::clone(self), Rc::clone(&socket), Arc::clone(&listener.spec));
+        let task = rt::spawn_handle("http accept", accepting);
+        self.listeners.borrow_mut().insert(listener.id, Accepting { socket, spec: listener.spec, task });
+    }
+
+    /// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
+    fn drain(self: &Rc<Self>, listener: &Accepting) {
+        for _ in 0..listener.spec.options.backlog.max(0) {
+            match listener.socket.try_accept() {
+                Ok(stream) => self.open(stream, &listener.spec),
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Takes in a new connection.
+    fn open(self: &Rc<Self>, stream: Stream, socket: &Arc<ListenerSpec>) {
+        self.counters.accepted.add(1);
+        if self.connections.borrow().len() >= self.limit && !self.close_an_idle_one() {
+            self.log.plain(Level::Alert, format_args!("{} worker_connections are not enough", self.limit));
+            return;
+        }
+        self.counters.handled.add(1);
+        let idle = Rc::new(Idle::default());
+        let key = self.next_key.get();
+        self.next_key.set(key + 1);
+        let serve = crate::connection::serve(Rc::clone(self), stream, Arc::clone(socket), Rc::clone(&idle), key);
+        let task = rt::spawn_handle("http connection", serve);
+        self.connections.borrow_mut().insert(key, Connection { idle, task });
+        self.counters.active.add(1);
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn closed(&self, key: u64) {
+        self.counters.active.sub(1);
+        self.connections.borrow_mut().remove(&key);
+    }
+
+    /// Whether the loop ends when its connections do.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
+    }
+
+    /// Makes room by closing the connection that has waited for a request for longest.
+    fn close_an_idle_one(&self) -> bool {
+        let connections = self.connections.borrow();
+        let idle = connections.values().filter(|connection| !connection.idle.is_closing());
+        let oldest = idle.filter_map(|connection| Some((connection.idle.since()?, connection))).min_by_key(|(since, _)| *since);
+        match oldest {
+            Some((_, connection)) => {
+                connection.idle.close();
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Writes a line about a connection that has no request.
+    pub fn log_client(&self, level: Level, client: &Client, message: fmt::Arguments<'_>) {
+        let endpoint = client.endpoint.borrow();
+        let site = self.site();
+        let server = site.server(endpoint.default_server);
+        let log = &site.location(server.root).core.log;
+        log.log(level, &ClientContext { client, endpoint: &endpoint }, message);
+    }
+}
+
+async fn accept(engine: Rc<HttpLoop>, socket: Rc<Listener>, spec: Arc<ListenerSpec>) {
+    loop {
+        match socket.accept().await {
+            Ok(stream) => engine.open(stream, &spec),
+            // What passes by itself was waited for already; what is left is a socket that is no good.
+            Err(error) => {
+                engine.log.plain(Level::Alert, format_args!("accept() failed{}", rt::error_log::Errno(&error)));
+                return;
+            }
+        }
+    }
+}
+
+struct ClientContext<'a> {
+    client: &'a Client,
+    endpoint: &'a Endpoint,
+}
+
+impl rt::error_log::Context for ClientContext<'_> {
+    fn connection(&self) -> Option<u64> {
+        Some(self.client.number)
+    }
+
+    fn describe(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b", client: ");
+        out.extend_from_slice(&self.client.peer_text);
+        out.extend_from_slice(b", server: ");
+        out.extend_from_slice(self.endpoint.address.to_string().as_bytes());
+    }
+}
+
+/// The number of the next connection.
+pub(crate) fn next_connection() -> u64 {
+    CONNECTIONS.fetch_add(1, Ordering::Relaxed)
+}

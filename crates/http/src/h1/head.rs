@@ -1,0 +1,171 @@
+//! The head of a response on an HTTP/1 connection.
+//!
+//! The fields come in nginx's order, which people compare by eye: status line, `Server`, `Date`, what describes the
+//! content, what describes the connection, and then the fields of handlers and filters as they were added.
+
+use std::rc::Rc;
+
+use bstr::ByteSlice;
+use proto::Known;
+use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
+
+use crate::request::{Request, Version};
+
+/// How the end of a response's content shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// There is no content, whatever the head says: HEAD, 204, 304.
+    Empty,
+    /// After this many bytes.
+    Length(u64),
+    /// By the last chunk.
+    Chunked,
+    /// By the connection's end.
+    UntilClose,
+}
+
+/// Appends the head of the response and says how its content is framed. Decides too whether the connection stays open.
+pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
+    let (framing, keepalive) = frame(request, keepalive);
+    request.flow.close = !keepalive;
+    if request.head.version() == Version::Http09 {
+        // A simple response has no head (RFC 1945, section 6).
+        return framing;
+    }
+    let site = Rc::clone(&request.site);
+    let core = &site.location(request.location).core;
+    let response = &request.out;
+    write_status_line(response.status, response.reason.as_ref().map(|reason| reason.as_slice()), out);
+    if !response.fields.has(Known::Server) {
+        out.extend_from_slice(b"Server: ");
+        out.extend_from_slice(core.server_tokens.text(&site.identity).as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    if !response.fields.has(Known::Date) {
+        out.extend_from_slice(b"Date: ");
+        crate::clock::write_http_date(out);
+        out.extend_from_slice(b"\r\n");
+    }
+    write_content_fields(request, framing, out);
+    if request.out.location.is_some() {
+        let location = absolute_location(request);
+        write_field(b"Location", &location, out);
+    }
+    write_connection_fields(request, framing, keepalive, out);
+    if core_gzip_vary(request) {
+        out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
+    }
+    if let Some(etag) = &request.out.etag {
+        write_field(b"ETag", etag, out);
+    }
+    write_fields(&request.out.fields, out);
+    write_end(out);
+    framing
+}
+
+fn core_gzip_vary(request: &Request) -> bool {
+    request.out.transforms.varies_by_encoding
+}
+
+fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
+    let site = Rc::clone(&request.site);
+    let core = &site.location(request.location).core;
+    let version = request.head.version();
+    let out = &mut request.out;
+    if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
+        if out.status != 101 {
+            out.content_type.clear();
+            out.content_length = None;
+            if out.status == 204 {
+                out.last_modified = None;
+            }
+        }
+        return (Framing::Empty, keepalive);
+    }
+    let empty = request.flow.header_only;
+    let framing = match out.length() {
+        Some(length) => Framing::Length(length),
+        None if empty => Framing::Empty,
+        None if version >= Version::Http11 && core.chunked_transfer_encoding => Framing::Chunked,
+        None => {
+            keepalive = false;
+            Framing::UntilClose
+        }
+    };
+    if !request.out.trailers.is_empty() && framing == Framing::UntilClose {
+        request.out.trailers.clear();
+    }
+    (framing, keepalive)
+}
+
+fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) {
+    let response = &request.out;
+    if !response.content_type.is_empty() {
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(&response.content_type);
+        if !response.charset.is_empty() && !response.content_type.contains_str("charset=") {
+            out.extend_from_slice(b"; charset=");
+            out.extend_from_slice(&response.charset);
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Framing::Length(length) = framing {
+        out.extend_from_slice(b"Content-Length: ");
+        crate::text::write_number(length, out);
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(time) = response.last_modified {
+        out.extend_from_slice(b"Last-Modified: ");
+        proto::date::write_imf(time, out);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn write_connection_fields(request: &Request, framing: Framing, keepalive: bool, out: &mut Vec<u8>) {
+    let core = &request.site.location(request.location).core;
+    if framing == Framing::Chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if request.out.status == 101 {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    } else if keepalive {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+        if let Some(seconds) = core.keepalive_header {
+            out.extend_from_slice(b"Keep-Alive: timeout=");
+            crate::text::write_number(seconds, out);
+            out.extend_from_slice(b"\r\n");
+        }
+    } else {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+}
+
+/// The redirect target as the client shall see it: a path gets scheme, host and port in front, unless
+/// `absolute_redirect` is off.
+pub fn absolute_location(request: &Request) -> Vec<u8> {
+    let target = request.out.location.clone().unwrap_or_default();
+    let core = &request.site.location(request.location).core;
+    if !target.starts_with(b"/") || !core.absolute_redirect {
+        return target.into();
+    }
+    let mut out = Vec::with_capacity(target.len() + 64);
+    out.extend_from_slice(request.scheme().as_bytes());
+    out.extend_from_slice(b"://");
+    if core.server_name_in_redirect {
+        out.extend_from_slice(&request.site.server(request.server).name);
+    } else if !request.head.host.is_empty() {
+        out.extend_from_slice(&request.head.host);
+    } else {
+        request.write_server_address(&mut out);
+    }
+    if core.port_in_redirect {
+        let port = request.local_port();
+        let usual = if request.is_tls() { 443 } else { 80 };
+        if port != 0 && port != usual {
+            out.push(b':');
+            crate::text::write_number(u64::from(port), &mut out);
+        }
+    }
+    out.extend_from_slice(&target);
+    out
+}

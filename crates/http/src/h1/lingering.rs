@@ -1,0 +1,71 @@
+//! What a client still sends when nobody wants it any more.
+//!
+//! Closing a socket with unread input makes the kernel reset the connection, and a reset can destroy a response that
+//! the client has not read yet (RFC 9112, section 9.6). So the input is read and thrown away for a while, within the
+//! bounds that `lingering_time` and `lingering_timeout` set.
+
+use std::task::Poll;
+
+use crate::client::Client;
+use crate::core::LocationConf;
+use crate::request::Request;
+
+/// How much is read at once, in bytes.
+const READ_SIZE: usize = 16 * 1024;
+
+/// Tells the client that nothing more comes, and reads until it closes too or its time is over.
+pub async fn close(client: &Client, core: &LocationConf) {
+    if client.stream.shutdown_write().is_err() {
+        return;
+    }
+    let deadline = rt::now() + core.lingering_time;
+    let timer = rt::Timer::new();
+    let mut scratch = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(rt::now());
+        if left.is_zero() {
+            return;
+        }
+        timer.set(left.min(core.lingering_timeout));
+        scratch.clear();
+        let more = std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut scratch, READ_SIZE) {
+                return Poll::Ready(matches!(result, Ok(n) if n > 0));
+            }
+            timer.poll_expired(context).map(|()| false)
+        })
+        .await;
+        if !more {
+            return;
+        }
+    }
+}
+
+/// Reads what is left of a request's content and throws it away, so that the connection can serve the next request.
+/// `false` when that did not succeed within `lingering_time`.
+pub async fn discard(request: &mut Request, client: &Client) -> bool {
+    let core = std::sync::Arc::clone(&request.site.location(request.location).core);
+    let deadline = rt::now() + core.lingering_time;
+    let timer = rt::Timer::new();
+    let mut scratch = Vec::new();
+    loop {
+        let left = deadline.saturating_duration_since(rt::now());
+        if left.is_zero() {
+            return false;
+        }
+        timer.set(left.min(core.lingering_timeout));
+        scratch.clear();
+        let result = std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = request.body.poll_read(&mut scratch, READ_SIZE, context) {
+                return Poll::Ready(Some(result));
+            }
+            timer.poll_expired(context).map(|()| None)
+        })
+        .await;
+        match result {
+            Some(Ok(true)) => return true,
+            Some(Ok(false)) => {}
+            Some(Err(_)) | None => return false,
+        }
+    }
+}

@@ -1,0 +1,493 @@
+//! An HTTP/1 client connection: requests in, responses out, one after the other (RFC 9112).
+//!
+//! One task serves a connection from its first byte to its last. It reads a head, hands the request to the engine,
+//! sends what comes of it and begins again. Requests that a client sends ahead wait in the input until their turn.
+
+pub mod body;
+pub mod head;
+mod lingering;
+pub mod sender;
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use proto::Known;
+use proto::h1::request::{InvalidHeaders, Underscores};
+use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
+use rt::error_log::{Errno, Level};
+
+use crate::client::Client;
+use crate::engine::HttpLoop;
+use crate::request::{Request, RequestHead, Uri};
+use crate::site::{ServerId, Site};
+use crate::{listen, log_phase, serve};
+use sender::{SendError, Sender};
+
+/// How much is read at once when the head's buffers are small, in bytes.
+const READ_SIZE: usize = 16 * 1024;
+
+/// An idle connection keeps no more input memory than this, in bytes.
+const IDLE_INPUT: usize = 4 * 1024;
+
+/// Serves a connection until it ends.
+pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
+    let mut connection = Connection {
+        sender: Sender::new(Rc::clone(&client)),
+        parser: Parser::new(),
+        head: Rc::default(),
+        variables: Rc::default(),
+        timer: rt::Timer::new(),
+        engine,
+        client,
+    };
+    loop {
+        match connection.one_request().await {
+            Next::Request => {}
+            Next::Close => return,
+            Next::Linger(core) => return lingering::close(&connection.client, &core).await,
+            Next::Reset => {
+                // The descriptor goes with the client; how it goes is decided here.
+                let _ = connection.client.stream.set_reset_on_close();
+                return;
+            }
+        }
+    }
+}
+
+struct Connection {
+    engine: Rc<HttpLoop>,
+    client: Rc<Client>,
+    sender: Sender,
+    parser: Parser,
+    /// The head of the last request, to be filled again.
+    head: Rc<RequestHead>,
+    /// The last request's values of variables, likewise.
+    variables: Rc<crate::request::Variables>,
+    timer: rt::Timer,
+}
+
+/// What becomes of the connection.
+enum Next {
+    /// It serves another request.
+    Request,
+    /// It closes.
+    Close,
+    /// It closes after the client had time to read the response.
+    Linger(Arc<crate::core::LocationConf>),
+    /// It is reset.
+    Reset,
+}
+
+/// How reading a head ended when it did not bring one.
+enum NoHead {
+    /// The client is gone, or its time between requests is over: nothing to say.
+    Quiet,
+    /// The time for the head is over: 408.
+    TimedOut,
+    /// The head is bad.
+    Rejected(Reject),
+}
+
+impl Connection {
+    async fn one_request(&mut self) -> Next {
+        let site = self.engine.site();
+        self.refresh_endpoint(&site);
+        let mut head = self.empty_head();
+        let wire = Rc::get_mut(&mut head).expect("a head that was just made has one owner");
+        let outcome = self.read_head(&site, wire).await;
+        // A reload may have come while the connection was idle: the request belongs to the new configuration.
+        let site = self.engine.site();
+        let mut request = match outcome {
+            Err(NoHead::Quiet) => return Next::Close,
+            Err(other) => {
+                self.head = Rc::clone(&head);
+                return self.refuse(site, head, other).await;
+            }
+            Ok(()) => self.begin(site, head),
+        };
+        if let Err(reject) = self.check(&mut request) {
+            let status = reject.status();
+            let line = reject.log_line(&request.head.wire);
+            request.log(Level::Info, format_args!("{}", bstr::BStr::new(&line)));
+            request.flow.close = true;
+            crate::special::finish(&mut request, status);
+            serve::finish(&mut request).await;
+        } else {
+            serve::serve(&mut request).await;
+        }
+        self.respond(request).await
+    }
+
+    fn empty_head(&mut self) -> Rc<RequestHead> {
+        let mut head = std::mem::take(&mut self.head);
+        match Rc::get_mut(&mut head) {
+            Some(known) => {
+                known.clear();
+                head
+            }
+            None => Rc::default(),
+        }
+    }
+
+    /// Points the client at its listening address in the present configuration.
+    fn refresh_endpoint(&self, site: &Site) {
+        if self.client.generation.replace(site.generation) == site.generation {
+            return;
+        }
+        let local = || self.client.stream.local_addr().ok().and_then(|address| address.ip());
+        // When its address is no longer listened on, the connection ends as it began.
+        if let Some(endpoint) = listen::endpoint_of(&site.endpoints, &self.client.socket, local) {
+            *self.client.endpoint.borrow_mut() = Arc::clone(endpoint);
+        }
+    }
+
+    /// Reads until a head is complete.
+    async fn read_head(&mut self, site: &Rc<Site>, head: &mut RequestHead) -> Result<(), NoHead> {
+        let endpoint = Arc::clone(&self.client.endpoint.borrow());
+        let mut server = endpoint.default_server;
+        let mut limits = limits_of(site, server, endpoint.chooses());
+        let first = self.client.requests.get() == 0;
+        self.timer.set(self.first_wait(site, server, first));
+        let mut started = false;
+        self.client.idle.begin(rt::now());
+        loop {
+            if !self.client.input.borrow().is_empty() {
+                if !started {
+                    started = true;
+                    self.client.idle.end();
+                    self.timer.set(site.server(server).core.client_header_timeout);
+                }
+                let input = self.client.input.borrow();
+                match self.parser.parse(&input, &limits, &mut head.wire) {
+                    Ok(Status::Complete(used)) => {
+                        drop(input);
+                        self.client.input.borrow_mut().drain(..used);
+                        self.parser.reset();
+                        return Ok(());
+                    }
+                    Ok(Status::Host(range)) => {
+                        server = server_of_host(&endpoint, &input[range]);
+                        limits = limits_of(site, server, false);
+                        continue;
+                    }
+                    Ok(Status::Partial) => {}
+                    Err(reject) => {
+                        self.parser.reset();
+                        return Err(NoHead::Rejected(reject));
+                    }
+                }
+            }
+            self.read_more(started, first).await?;
+        }
+    }
+
+    /// How long the client may wait before it sends the first byte of a request.
+    fn first_wait(&self, site: &Rc<Site>, server: ServerId, first: bool) -> Duration {
+        let server = site.server(server);
+        if first {
+            server.core.client_header_timeout
+        } else {
+            self.client.keepalive_timeout.get()
+        }
+    }
+
+    async fn read_more(&mut self, started: bool, first: bool) -> Result<(), NoHead> {
+        let waiting = !started && !first;
+        if waiting {
+            let mut input = self.client.input.borrow_mut();
+            if input.capacity() > IDLE_INPUT {
+                *input = Vec::new();
+            }
+        }
+        let client = &self.client;
+        let timer = &self.timer;
+        let result = std::future::poll_fn(|context| {
+            let mut input = client.input.borrow_mut();
+            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut input, READ_SIZE) {
+                return Poll::Ready(Ok(result));
+            }
+            if !started && client.idle.poll_close(context).is_ready() {
+                return Poll::Ready(Err(NoHead::Quiet));
+            }
+            timer.poll_expired(context).map(|()| Err(if waiting { NoHead::Quiet } else { NoHead::TimedOut }))
+        })
+        .await?;
+        match result {
+            Ok(0) => {
+                self.log_early_end(started, first);
+                Err(NoHead::Quiet)
+            }
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => {
+                let what = if waiting { "while keepalive" } else { "while waiting for request" };
+                self.engine.log_client(Level::Info, &self.client, format_args!("recv() failed{} {what}", Errno(&error)));
+                Err(NoHead::Quiet)
+            }
+        }
+    }
+
+    fn log_early_end(&self, started: bool, first: bool) {
+        if started {
+            self.engine.log_client(
+                Level::Info,
+                &self.client,
+                format_args!("client prematurely closed connection while reading client request line"),
+            );
+        } else if first {
+            self.engine.log_client(
+                Level::Info,
+                &self.client,
+                format_args!("client closed connection while waiting for request"),
+            );
+        }
+    }
+
+    /// A request of a complete head, at the server that its host names.
+    fn begin(&mut self, site: Rc<Site>, head: Rc<RequestHead>) -> Request {
+        self.client.requests.set(self.client.requests.get() + 1);
+        self.engine.counters.requests.add(1);
+        let server = self.client.endpoint.borrow().default_server;
+        let mut request = Request::new(site, Rc::clone(&self.client), head, server);
+        self.variables.clear();
+        if Rc::strong_count(&self.variables) == 1 {
+            request.variables = Rc::clone(&self.variables);
+        }
+        request.method = request.head.wire.method;
+        request.flow.header_only = request.method == Method::Head;
+        request
+    }
+
+    /// The checks that need the whole head, and what follows from it: server, path, content.
+    fn check(&mut self, request: &mut Request) -> Result<(), Reject> {
+        choose_server(request)?;
+        let framing = request.head.wire.check(false)?;
+        for line in request.head.wire.ignored() {
+            request.log(Level::Info, format_args!("client sent invalid header line: \"{}\"", bstr::BStr::new(line)));
+        }
+        set_uri(request)?;
+        let expects = request.head.wire.version >= proto::h1::Version::HTTP_11
+            && request
+                .head
+                .wire
+                .fields
+                .get_known(Known::Expect)
+                .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        if framing != Framing::None
+            && let Some(input) = body::Input::new(Rc::clone(&self.client), framing, expects)
+        {
+            request.body = crate::body_reader::RequestBody::from_input(Box::new(input));
+        }
+        Ok(())
+    }
+
+    /// Sends the response and ends the request.
+    async fn respond(&mut self, mut request: Request) -> Next {
+        let next = if request.flow.silent {
+            silent_end(&request)
+        } else {
+            let keepalive = self.may_keep_alive(&request);
+            request.ledger.responded = Some(rt::now());
+            let framing = head::write(&mut request, keepalive, &mut self.sender.out);
+            let sent = self.sender.send(&mut request, framing).await;
+            self.after_response(&mut request, sent).await
+        };
+        log_phase::end(&mut request).await;
+        self.head = Rc::clone(&request.head);
+        next
+    }
+
+    fn may_keep_alive(&self, request: &Request) -> bool {
+        let core = &request.site.location(request.location).core;
+        !request.flow.close
+            && request.head.wire.wants_keep_alive()
+            && !core.keepalive_timeout.is_zero()
+            && self.client.requests.get() < core.keepalive_requests as u64
+            && rt::now().duration_since(self.client.accepted) <= core.keepalive_time
+            && (!self.client.idle.is_closing() || !core.keepalive_min_timeout.is_zero())
+            && !disabled_for_browser(request, core.keepalive_disable)
+    }
+
+    async fn after_response(&mut self, request: &mut Request, sent: Result<(), SendError>) -> Next {
+        let site = Rc::clone(&request.site);
+        let core = &site.location(request.location).core;
+        if let Err(error) = sent {
+            return self.broken_response(request, error);
+        }
+        if request.flow.upgraded {
+            return Next::Close;
+        }
+        let unread = !request.body.is_complete();
+        if !request.flow.close {
+            if unread && !lingering::discard(request, &self.client).await {
+                return Next::Linger(Arc::clone(core));
+            }
+            self.client.keepalive_timeout.set(self.idle_timeout(core));
+            return Next::Request;
+        }
+        use crate::core::location::Lingering;
+        let pending = unread || !self.client.input.borrow().is_empty();
+        match core.lingering_close {
+            Lingering::Always => Next::Linger(Arc::clone(core)),
+            Lingering::On if pending && !request.flow.no_lingering => Next::Linger(Arc::clone(core)),
+            Lingering::On | Lingering::Off => Next::Close,
+        }
+    }
+
+    fn idle_timeout(&self, core: &crate::core::LocationConf) -> Duration {
+        if self.client.idle.is_closing() { core.keepalive_min_timeout } else { core.keepalive_timeout }
+    }
+
+    fn broken_response(&self, request: &Request, error: SendError) -> Next {
+        match error {
+            SendError::TimedOut => {
+                request.log(
+                    Level::Info,
+                    format_args!("client timed out (110: Connection timed out) while sending response to client"),
+                );
+                if request.site.location(request.location).core.reset_timedout_connection {
+                    return Next::Reset;
+                }
+            }
+            SendError::Client(error) => {
+                request.log(Level::Info, format_args!("send() failed{} while sending response to client", Errno(&error)));
+            }
+            SendError::Body(error) => {
+                request.log(Level::Alert, format_args!("response was cut: {error}"));
+                // The client must be able to tell: the framing is left incomplete.
+            }
+        }
+        Next::Close
+    }
+
+    /// Answers a head that did not become a request.
+    async fn refuse(&mut self, site: Rc<Site>, head: Rc<RequestHead>, why: NoHead) -> Next {
+        let mut request = self.begin(site, head);
+        request.flow.close = true;
+        let status = match why {
+            NoHead::Quiet => return Next::Close,
+            NoHead::TimedOut => {
+                request.log(
+                    Level::Info,
+                    format_args!("client timed out (110: Connection timed out) while waiting for request"),
+                );
+                if request.site.location(request.location).core.reset_timedout_connection {
+                    return Next::Reset;
+                }
+                408
+            }
+            NoHead::Rejected(reject) => {
+                let line = reject.log_line(&request.head.wire);
+                request.log(Level::Info, format_args!("{}", bstr::BStr::new(&line)));
+                request.flow.no_lingering = !reject.lingers();
+                reject.status()
+            }
+        };
+        if status == 408 {
+            // nginx closes without a word: a client that says nothing gets nothing, and a log line tells of it.
+            request.out.status = 408;
+            log_phase::end(&mut request).await;
+            return Next::Close;
+        }
+        if let crate::module::Outcome::Jump = crate::special::finish(&mut request, status) {
+            serve::serve(&mut request).await;
+        } else {
+            serve::finish(&mut request).await;
+        }
+        self.respond(request).await
+    }
+}
+
+fn silent_end(request: &Request) -> Next {
+    if request.site.location(request.location).core.reset_timedout_connection { Next::Reset } else { Next::Close }
+}
+
+/// Browsers whose connections nginx does not keep: old Internet Explorers after a POST, Safari.
+fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
+    const MSIE6: u32 = 1 << 1;
+    const SAFARI: u32 = 1 << 2;
+    if disabled & (MSIE6 | SAFARI) == 0 {
+        return false;
+    }
+    let Some(agent) = request.head.wire.fields.get_known(Known::UserAgent) else { return false };
+    let agent = bstr::BStr::new(agent);
+    use bstr::ByteSlice;
+    if disabled & MSIE6 != 0 && request.method == Method::Post && crate::text::is_msie6(agent) {
+        return true;
+    }
+    disabled & SAFARI != 0 && agent.contains_str("Safari/") && agent.contains_str("Mac OS X") && !agent.contains_str("Chrome/")
+}
+
+fn limits_of(site: &Rc<Site>, server: ServerId, pause_at_host: bool) -> Limits {
+    let core = &site.server(server).core;
+    Limits {
+        client_header_buffer_size: core.client_header_buffer_size as usize,
+        large_client_header_buffers: core.large_buffers as usize,
+        large_client_header_buffer_size: core.large_buffer_size as usize,
+        max_headers: core.max_headers as usize,
+        underscores_in_headers: if core.underscores_in_headers { Underscores::Allowed } else { Underscores::Invalid },
+        invalid_headers: if core.ignore_invalid_headers { InvalidHeaders::Ignored } else { InvalidHeaders::Kept },
+        pause_at_host,
+    }
+}
+
+fn server_of_host(endpoint: &crate::listen::Endpoint, value: &[u8]) -> ServerId {
+    let Ok(host) = proto::host::parse(value) else { return endpoint.default_server };
+    let mut name = Vec::with_capacity(host.name.len());
+    host.write_lowercase(&mut name);
+    endpoint.names.find(name.as_slice().into()).map_or(endpoint.default_server, |(server, _)| server)
+}
+
+/// Finds the host that the request names, and the server that answers to it.
+fn choose_server(request: &mut Request) -> Result<(), Reject> {
+    let invalid = || Reject::new(RejectKind::InvalidHost);
+    let wire = &request.head.wire;
+    let value = match wire.authority() {
+        Some(authority) => authority,
+        None => match wire.fields.get_known(Known::Host) {
+            Some(value) => value,
+            None => return Ok(()),
+        },
+    };
+    let host = proto::host::parse(value).map_err(|_| invalid())?;
+    let mut name = Vec::with_capacity(host.name.len());
+    host.write_lowercase(&mut name);
+    let port = host.port;
+    if wire.authority().is_some()
+        && let Some(field) = wire.fields.get_known(Known::Host)
+    {
+        proto::host::parse(field).map_err(|_| invalid())?;
+    }
+    request.set_host(name, port);
+    let endpoint = Arc::clone(&request.client.endpoint.borrow());
+    if endpoint.names.is_empty() {
+        return Ok(());
+    }
+    let host = request.head.host.clone();
+    if let Some((server, pattern)) = endpoint.names.find(host.as_slice().into()) {
+        request.server = server;
+        request.enter_server();
+        if let Some(pattern) = pattern {
+            request.matches(pattern, &host);
+        }
+    }
+    Ok(())
+}
+
+fn set_uri(request: &mut Request) -> Result<(), Reject> {
+    let site = Rc::clone(&request.site);
+    let slashes = match site.server(request.server).core.merge_slashes {
+        true => proto::uri::Slashes::Merge,
+        false => proto::uri::Slashes::Keep,
+    };
+    let head = Rc::clone(&request.head);
+    let target = head.wire.target();
+    let mut path = Vec::with_capacity(target.len());
+    let parsed = proto::uri::normalize(target, slashes, &mut path)
+        .map_err(|_| Reject::new(RejectKind::InvalidUri))?;
+    request.uri = Uri { path: path.into(), args: target[parsed.args.clone()].into(), original: parsed.valid_unparsed };
+    Ok(())
+}

@@ -1,0 +1,492 @@
+//! Sends a response on an HTTP/1 connection.
+//!
+//! Small things travel together: the head and a small body, from memory or read from the page cache, leave in one
+//! `write`. A file that is larger leaves by `sendfile`, in portions, so that a fast client can not hold the loop. Before
+//! each portion the page cache is asked whether the bytes are there; if not, a thread of the pool fetches them while
+//! this connection, and only this one, waits.
+
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::head::Framing;
+use crate::body::{Body, BodyError, Chunk, FileRange};
+use crate::client::Client;
+use crate::core::location::LocationConf;
+use crate::request::Request;
+
+/// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
+/// a second system call. Measured in `docs/design/2026-11-21-small-files.md`.
+const READ_FILES_UP_TO: u64 = 32 * 1024;
+
+/// The output is sent when this much has been gathered, in bytes.
+const GATHER: usize = 64 * 1024;
+
+/// What one turn sends of a file when `sendfile_max_chunk` is 0, in bytes.
+const UNLIMITED_PORTION: u64 = 1 << 30;
+
+/// Why a response did not reach its end.
+#[derive(Debug)]
+pub enum SendError {
+    /// The client left, or its connection failed.
+    Client(io::Error),
+    /// The client took nothing for longer than `send_timeout`.
+    TimedOut,
+    /// The content could not be had to its end.
+    Body(BodyError),
+}
+
+/// Sends responses on one connection, one after the other.
+pub struct Sender {
+    client: Rc<Client>,
+    /// What has been gathered and not yet sent.
+    pub out: Vec<u8>,
+    timer: rt::Timer,
+}
+
+/// What the sending of one response needs to know.
+struct Job {
+    framing: Framing,
+    sendfile: bool,
+    portion: u64,
+    buffer: usize,
+    timeout: Duration,
+    pace: Option<Pace>,
+    pool: rt::pool::Pool,
+    body_bytes: u64,
+}
+
+impl Sender {
+    /// A sender for `client`.
+    pub fn new(client: Rc<Client>) -> Sender {
+        Sender { client, out: Vec::new(), timer: rt::Timer::new() }
+    }
+
+    /// Sends the response's content after the head that stands in `out` already.
+    pub async fn send(&mut self, request: &mut Request, framing: Framing) -> Result<(), SendError> {
+        let before = self.client.sent.get();
+        let mut job = Job::new(request, framing);
+        let result = self.send_with(request, &mut job).await;
+        request.ledger.bytes_sent += self.client.sent.get() - before;
+        request.ledger.body_bytes_sent = job.body_bytes;
+        request.ledger.complete = result.is_ok();
+        self.release();
+        result
+    }
+
+    async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
+        if job.framing == Framing::Empty || request.flow.header_only {
+            request.out.body = Body::Empty;
+            return self.flush(job).await;
+        }
+        let mut left = match job.framing {
+            Framing::Length(length) => length,
+            _ => u64::MAX,
+        };
+        loop {
+            match self.next_chunk(request, job).await? {
+                None => break,
+                Some(Chunk::Flush) => self.flush(job).await?,
+                Some(Chunk::Bytes(bytes)) => {
+                    let bytes = match usize::try_from(left) {
+                        Ok(most) if most < bytes.len() => bytes.slice(..most),
+                        _ => bytes,
+                    };
+                    left -= bytes.len() as u64;
+                    job.body_bytes += bytes.len() as u64;
+                    self.bytes(job, bytes).await?;
+                }
+                Some(Chunk::File(mut range)) => {
+                    range.length = range.length.min(left);
+                    left -= range.length;
+                    job.body_bytes += range.length;
+                    self.file(request, job, range).await?;
+                }
+            }
+        }
+        match job.framing {
+            Framing::Length(_) if left > 0 => return Err(SendError::Body(BodyError::Producer)),
+            Framing::Chunked => proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out),
+            _ => {}
+        }
+        self.flush(job).await
+    }
+
+    /// The next chunk. What has been gathered is sent before this waits for a producer.
+    async fn next_chunk(&mut self, request: &mut Request, job: &mut Job) -> Result<Option<Chunk>, SendError> {
+        if !self.out.is_empty() && matches!(request.out.body, Body::Stream(_)) {
+            let ready = std::future::poll_fn(|context| {
+                let mut body = std::mem::take(&mut request.out.body);
+                let next = body.poll_next(request, context);
+                if !matches!(next, Poll::Ready(None)) {
+                    request.out.body = body;
+                }
+                Poll::Ready(next)
+            })
+            .await;
+            match ready {
+                Poll::Ready(next) => return next.transpose().map_err(SendError::Body),
+                Poll::Pending => self.flush(job).await?,
+            }
+        }
+        Body::next_of(request).await.transpose().map_err(SendError::Body)
+    }
+
+    async fn bytes(&mut self, job: &mut Job, bytes: Bytes) -> Result<(), SendError> {
+        if job.pace.is_some() {
+            return self.paced_bytes(job, bytes).await;
+        }
+        self.begin_chunk(job, bytes.len() as u64);
+        if self.out.len() + bytes.len() <= GATHER {
+            self.out.extend_from_slice(&bytes);
+            self.end_chunk(job);
+            return Ok(());
+        }
+        self.write_with(job, &bytes).await?;
+        self.end_chunk(job);
+        Ok(())
+    }
+
+    async fn paced_bytes(&mut self, job: &mut Job, mut bytes: Bytes) -> Result<(), SendError> {
+        while !bytes.is_empty() {
+            let n = self.pace(job).await.min(bytes.len() as u64) as usize;
+            let part = bytes.split_to(n);
+            self.begin_chunk(job, part.len() as u64);
+            self.out.extend_from_slice(&part);
+            self.end_chunk(job);
+            self.flush(job).await?;
+            job.paid(part.len() as u64);
+        }
+        Ok(())
+    }
+
+    async fn file(&mut self, request: &mut Request, job: &mut Job, range: FileRange) -> Result<(), SendError> {
+        let mut offset = range.offset;
+        let end = range.offset + range.length;
+        while offset < end {
+            let mut want = (end - offset).min(job.portion);
+            if job.pace.is_some() {
+                want = want.min(self.pace(job).await);
+            }
+            let read = !job.sendfile || range.file.is_direct() || end - offset <= READ_FILES_UP_TO;
+            let sent = if read {
+                self.read_file(request, job, &range, offset, want.min(job.buffer as u64)).await?
+            } else {
+                self.begin_chunk(job, want);
+                self.send_file(request, job, &range, offset, want).await?;
+                self.end_chunk(job);
+                want
+            };
+            offset += sent;
+            job.paid(sent);
+            if job.pace.is_some() || self.out.len() >= GATHER {
+                self.flush(job).await?;
+            }
+            if offset < end && job.pace.is_none() {
+                // Others have their turn between two portions.
+                rt::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a part of a file into the output.
+    async fn read_file(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        range: &FileRange,
+        offset: u64,
+        length: u64,
+    ) -> Result<u64, SendError> {
+        self.begin_chunk(job, length);
+        let mut done = 0;
+        while done < length {
+            let want = (length - done) as usize;
+            let n = match range.file.try_read_into(&mut self.out, want, offset + done) {
+                Ok(n) => n,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.read_cold(request, job, range, offset + done, want).await?
+                }
+                Err(error) => return Err(file_error(&error)),
+            };
+            if n == 0 {
+                return Err(SendError::Body(BodyError::FileTruncated));
+            }
+            done += n as u64;
+        }
+        self.end_chunk(job);
+        Ok(length)
+    }
+
+    async fn read_cold(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        range: &FileRange,
+        offset: u64,
+        want: usize,
+    ) -> Result<usize, SendError> {
+        let begun = Instant::now();
+        let data = range.file.read_at(Vec::new(), offset, want, &job.pool).await.map_err(|error| file_error(&error))?;
+        request.ledger.disk_wait += begun.elapsed();
+        self.out.extend_from_slice(&data);
+        Ok(data.len())
+    }
+
+    /// Sends a part of a file by `sendfile`, portion by portion of what is in memory.
+    async fn send_file(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        range: &FileRange,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), SendError> {
+        let end = offset + length;
+        let mut at = offset;
+        self.flush_more(job).await?;
+        while at < end {
+            let mut resident = range.file.resident_prefix(at, end - at);
+            if resident == 0 {
+                let begun = Instant::now();
+                range.file.load(at, end - at, &job.pool).await.map_err(|error| file_error(&error))?;
+                request.ledger.disk_wait += begun.elapsed();
+                resident = range.file.resident_prefix(at, end - at).max(PAGE);
+            }
+            let want = resident.min(end - at) as usize;
+            let mut position = at;
+            let sent = match self.client.stream.try_sendfile(&range.file, &mut position, want) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.writable(job).await?;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(SendError::Client(error)),
+                Ok(n) => n as u64,
+            };
+            if sent == 0 {
+                return Err(SendError::Body(BodyError::FileTruncated));
+            }
+            self.client.sent.set(self.client.sent.get() + sent);
+            at += sent;
+        }
+        Ok(())
+    }
+
+    fn begin_chunk(&mut self, job: &Job, length: u64) {
+        if job.framing == Framing::Chunked {
+            proto::h1::body::write_chunk_start(length, &mut self.out);
+        }
+    }
+
+    fn end_chunk(&mut self, job: &Job) {
+        if job.framing == Framing::Chunked {
+            self.out.extend_from_slice(proto::h1::body::CHUNK_END);
+        }
+    }
+
+    /// How many bytes may be sent now; waits until it is one at least.
+    async fn pace(&mut self, job: &mut Job) -> u64 {
+        loop {
+            let Some(pace) = &job.pace else { return u64::MAX };
+            match pace.allowance(rt::now()) {
+                Ok(bytes) => return bytes,
+                Err(wait) => rt::sleep(wait).await,
+            }
+        }
+    }
+
+    /// Sends all that has been gathered.
+    async fn flush(&mut self, job: &Job) -> Result<(), SendError> {
+        self.write_out(job.timeout).await
+    }
+
+    /// Sends all that has been gathered and says that more follows at once.
+    async fn flush_more(&mut self, job: &Job) -> Result<(), SendError> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        match self.client.stream.try_write_more(&self.out) {
+            Ok(n) if n == self.out.len() => {
+                self.client.sent.set(self.client.sent.get() + n as u64);
+                self.out.clear();
+                Ok(())
+            }
+            Ok(n) => {
+                self.client.sent.set(self.client.sent.get() + n as u64);
+                self.out.drain(..n);
+                self.write_out(job.timeout).await
+            }
+            Err(_) => self.write_out(job.timeout).await,
+        }
+    }
+
+    /// Sends what has been gathered, waiting at most `timeout` for each bit of progress.
+    pub async fn write_out(&mut self, timeout: Duration) -> Result<(), SendError> {
+        let mut at = 0;
+        while at < self.out.len() {
+            at += self.write_some(&self.out[at..], &[], timeout).await?;
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Sends what has been gathered, and `bytes` behind it without copying them.
+    async fn write_with(&mut self, job: &Job, bytes: &[u8]) -> Result<(), SendError> {
+        let total = self.out.len() + bytes.len();
+        let mut at = 0;
+        while at < total {
+            let (first, second) = if at < self.out.len() {
+                (&self.out[at..], bytes)
+            } else {
+                (&bytes[at - self.out.len()..], &[][..])
+            };
+            at += self.write_some(first, second, job.timeout).await?;
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    async fn write_some(&self, first: &[u8], second: &[u8], timeout: Duration) -> Result<usize, SendError> {
+        loop {
+            let result = if second.is_empty() {
+                self.client.stream.try_write(first)
+            } else {
+                self.client.stream.try_writev(&[IoSlice::new(first), IoSlice::new(second)])
+            };
+            match result {
+                Ok(n) => {
+                    self.client.sent.set(self.client.sent.get() + n as u64);
+                    return Ok(n);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(timeout).await?,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(SendError::Client(error)),
+            }
+        }
+    }
+
+    async fn writable(&self, job: &Job) -> Result<(), SendError> {
+        self.wait_writable(job.timeout).await
+    }
+
+    async fn wait_writable(&self, timeout: Duration) -> Result<(), SendError> {
+        self.timer.set(timeout);
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = self.client.stream.poll_writable(context) {
+                return Poll::Ready(result.map_err(SendError::Client));
+            }
+            self.timer.poll_expired(context).map(|()| Err(SendError::TimedOut))
+        })
+        .await
+    }
+
+    /// Gives back the memory of an unusually large output.
+    fn release(&mut self) {
+        if self.out.capacity() > 2 * GATHER {
+            self.out = Vec::new();
+        }
+    }
+}
+
+const PAGE: u64 = 4096;
+
+fn file_error(error: &io::Error) -> SendError {
+    SendError::Body(BodyError::File(error.to_string()))
+}
+
+impl Job {
+    fn new(request: &mut Request, framing: Framing) -> Job {
+        let site = Rc::clone(&request.site);
+        let core: &LocationConf = &site.location(request.location).core;
+        let delivery = &core.delivery;
+        let pool = crate::files::pool(request, &delivery.aio);
+        let portion = match delivery.sendfile_max_chunk {
+            0 => UNLIMITED_PORTION,
+            bytes => bytes,
+        };
+        Job {
+            framing,
+            sendfile: delivery.sendfile,
+            portion,
+            buffer: delivery.output_buffer_size as usize,
+            timeout: delivery.send_timeout,
+            pace: Pace::of(request, &site),
+            pool,
+            body_bytes: 0,
+        }
+    }
+
+    fn paid(&mut self, bytes: u64) {
+        if let Some(pace) = &mut self.pace {
+            pace.sent += bytes;
+        }
+    }
+}
+
+/// `limit_rate`: after `free` bytes, `rate` bytes a second, of which the first second's may come at once.
+struct Pace {
+    rate: u64,
+    free: u64,
+    begun: Instant,
+    sent: u64,
+}
+
+impl Pace {
+    fn of(request: &mut Request, site: &Rc<crate::site::Site>) -> Option<Pace> {
+        let delivery = &site.location(request.location).core.delivery;
+        let rate = match request.flow.limit_rate {
+            Some(rate) => rate,
+            None => size_value(request, &delivery.limit_rate),
+        };
+        if rate == 0 || request.is_subrequest() {
+            return None;
+        }
+        let free = match request.flow.limit_rate_after {
+            Some(bytes) => bytes,
+            None => size_value(request, &delivery.limit_rate_after),
+        };
+        Some(Pace { rate, free, begun: rt::now(), sent: 0 })
+    }
+
+    /// How many bytes may be sent now, or how long to wait for the next ones.
+    fn allowance(&self, now: Instant) -> Result<u64, Duration> {
+        let seconds = now.saturating_duration_since(self.begun).as_secs_f64() + 1.0;
+        let allowed = self.free.saturating_add((self.rate as f64 * seconds) as u64);
+        match allowed.checked_sub(self.sent) {
+            Some(bytes) if bytes > 0 => Ok(bytes.min(self.rate.max(1)).max(self.free.saturating_sub(self.sent))),
+            _ => {
+                // Not for single bytes: for a tenth of a second's worth, or one byte when that is less.
+                let wanted = self.sent + (self.rate / 10).max(1);
+                let at = (wanted.saturating_sub(self.free)) as f64 / self.rate as f64 - 1.0;
+                let wait = Duration::from_secs_f64(at.max(0.0)).saturating_sub(now - self.begun);
+                Err(wait.max(Duration::from_millis(1)))
+            }
+        }
+    }
+}
+
+fn size_value(request: &mut Request, expression: &conf::Expression) -> u64 {
+    let text = request.value(expression);
+    base::units::parse_size(&text).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_lets_through_one_second_and_then_the_rate() {
+        let begun = Instant::now();
+        let mut pace = Pace { rate: 1000, free: 500, begun, sent: 0 };
+        assert_eq!(pace.allowance(begun), Ok(1000));
+        pace.sent = 1500;
+        let wait = pace.allowance(begun).expect_err("the first second's bytes are gone");
+        assert!(wait >= Duration::from_millis(99) && wait <= Duration::from_millis(101), "{wait:?}");
+        assert_eq!(pace.allowance(begun + Duration::from_secs(1)), Ok(1000));
+    }
+}

@@ -1,0 +1,45 @@
+//! When each step of a request happened, for logs, metrics and explanations.
+//!
+//! Stamps are the loop's own clock, read once per turn, so taking one costs a copy.
+
+use std::time::{Duration, Instant};
+
+/// The stamps of one request.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    /// When its first byte was read.
+    pub started: Instant,
+    /// The same in milliseconds since 1970.
+    pub started_wall_ms: u64,
+    /// When its head was complete.
+    pub head_read: Option<Instant>,
+    /// When the head of the response was handed to the connection.
+    pub responded: Option<Instant>,
+    /// How long the client kept the response from being sent.
+    pub client_stall: Duration,
+    /// How long the request waited for a disk.
+    pub disk_wait: Duration,
+    /// Bytes of the response on the wire, head included.
+    pub bytes_sent: u64,
+    /// Bytes of the response's content, without chunk framing.
+    pub body_bytes_sent: u64,
+    /// Whether the response was sent to its end.
+    pub complete: bool,
+}
+
+impl Ledger {
+    /// A ledger that begins at the loop's present turn.
+    pub fn begin() -> Ledger {
+        Ledger {
+            started: rt::now(),
+            started_wall_ms: rt::wall_millis(),
+            head_read: None,
+            responded: None,
+            client_stall: Duration::ZERO,
+            disk_wait: Duration::ZERO,
+            bytes_sent: 0,
+            body_bytes_sent: 0,
+            complete: false,
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The end of a request: what is done when its response has been sent.
+
+use std::rc::Rc;
+
+use crate::body::Body;
+use crate::module::Phase;
+use crate::request::Request;
+
+/// Runs `post_action` and the log handlers.
+pub async fn end(request: &mut Request) {
+    post_action(request).await;
+    log(request).await;
+}
+
+/// Runs the log handlers of the request's location.
+pub async fn log(request: &mut Request) {
+    let site = Rc::clone(&request.site);
+    for handler in &site.location(request.location).phases[Phase::Log] {
+        // Nothing can be decided any more, so what a handler says does not count.
+        let _ = handler(request).outcome().await;
+    }
+}
+
+/// Serves the path of `post_action` for its effects; the client has its response already.
+async fn post_action(request: &mut Request) {
+    let site = Rc::clone(&request.site);
+    let Some(target) = site.location(request.location).core.post_action.clone() else { return };
+    if request.flow.silent || std::mem::replace(&mut request.flow.post_action, true) {
+        return;
+    }
+    let status = request.out.status;
+    request.out.clear();
+    request.flow.header_only = true;
+    if target.starts_with(b"@") {
+        request.redirect_named(target.as_ref());
+    } else {
+        request.redirect(target, "");
+    }
+    Box::pin(crate::phase::run(request)).await;
+    while let Some(Ok(_)) = Body::next_of(request).await {}
+    if request.out.status == 0 {
+        request.out.status = status;
+    }
+}

@@ -1,0 +1,176 @@
+//! What a module is: a row in a list, made of plain data and plain functions.
+//!
+//! The engine knows modules only by this shape and names none of them. The order of the list that the binary hands to
+//! the engine is the order in which handlers of a phase run, and in which filters see a response.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use conf::{Confs, Rows, Table, Variable};
+
+use crate::request::Request;
+use crate::site::{Frozen, Location};
+
+/// One module. Absent parts come from [`Module::EMPTY`].
+pub struct Module {
+    /// The name that documentation and diagnostics use, for example `limit_req`.
+    pub name: &'static str,
+    /// One sentence for the reference.
+    pub doc: &'static str,
+    /// Directives that stand in `http` only.
+    pub main: &'static dyn Rows,
+    /// Directives whose value belongs to a server.
+    pub server: &'static dyn Rows,
+    /// Directives whose value belongs to a location, and which servers and `http` hand down.
+    pub location: &'static dyn Rows,
+    /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
+    pub answer: Option<Answer>,
+    /// Handlers and the phases they run in.
+    pub phases: &'static [(Phase, Handler)],
+    /// What it does to a response between the handler and the wire. Called once per response, when the head is
+    /// complete; a filter that works on the content wraps the body.
+    pub filter: Option<Filter>,
+    /// Whether this location uses the module at all. Where it says no, neither its handlers nor its filter are on the
+    /// path of a request.
+    pub enabled: fn(&Location) -> bool,
+    /// Variables of fixed names. A directive may define more while the configuration is read.
+    pub variables: &'static [Variable<Request>],
+    /// Called when a location is entered that stands inside another one or a server, with structs that are still
+    /// copies of the outer ones: forgets what nested locations do not inherit. Not called for `if` and `limit_except`.
+    pub nested: fn(&mut Confs),
+    /// Called once for each generation in the worker, before it serves: finds or makes zones.
+    pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
+}
+
+impl Module {
+    /// A module that does nothing, for `..Module::EMPTY`.
+    pub const EMPTY: Module = Module {
+        name: "",
+        doc: "",
+        main: &NO_ROWS,
+        server: &NO_ROWS,
+        location: &NO_ROWS,
+        answer: None,
+        phases: &[],
+        filter: None,
+        enabled: |_| true,
+        variables: &[],
+        nested: |_| {},
+        commit: |_, _| Ok(()),
+    };
+}
+
+/// The one content handler of a location.
+pub struct Answer {
+    /// Whether a location is this module's.
+    pub when: fn(&Location) -> bool,
+    /// The handler.
+    pub handler: Handler,
+    /// Whether `/path` is redirected to `/path/` when the location is `/path/`.
+    pub adds_slash: bool,
+}
+
+static NO_ROWS: Table<()> = Table::new(&[]);
+
+/// The phases of a request, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// The head is complete. Handlers may still change who the client is (`realip`).
+    PostRead,
+    /// Rewrites of the server, before a location is chosen.
+    ServerRewrite,
+    /// Rewrites of the location; after a change of the path the location is chosen again.
+    Rewrite,
+    /// Limits: whoever is refused here costs nothing more.
+    Preaccess,
+    /// Who may see this. `satisfy` combines the answers.
+    Access,
+    /// After access was granted and before content is made: `try_files`, `mirror`.
+    Precontent,
+    /// The first handler that does not decline answers.
+    Content,
+    /// The response is over. Handlers can not change anything any more.
+    Log,
+}
+
+/// Runs in a phase.
+///
+/// It answers at once with [`Step::Now`], which costs no allocation, or hands back a future. It must not block: what
+/// may wait for a device goes through `rt::file` or a pool.
+pub type Handler = for<'a> fn(&'a mut Request) -> Step<'a>;
+
+/// Changes a response whose head is complete and not yet sent.
+///
+/// It reads and changes `request.out`. One that works on the content wraps `request.out.body` in a
+/// [`Source`](crate::body::Source) of its own and calls `request.out.content_changes()`.
+pub type Filter = fn(&mut Request) -> Verdict;
+
+/// What a filter says of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to the next filter.
+    Pass,
+    /// This response is not sent: the client gets this status and its page instead (412, 416).
+    Status(u16),
+}
+
+/// What a handler says.
+pub enum Step<'a> {
+    /// The handler is done.
+    Now(Outcome),
+    /// The handler will be done when this future is.
+    Later(Pin<Box<dyn Future<Output = Outcome> + 'a>>),
+}
+
+/// How a handler ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not my business: the next handler of the phase.
+    Declined,
+    /// The phase is over (in the access phase: this handler grants).
+    Ok,
+    /// `request.out` is the response.
+    Respond,
+    /// Answer with this status and the page that belongs to it.
+    Status(u16),
+    /// The request was pointed elsewhere (see `Request::redirect`): go on from there.
+    Jump,
+}
+
+impl From<Outcome> for Step<'_> {
+    fn from(outcome: Outcome) -> Self {
+        Step::Now(outcome)
+    }
+}
+
+impl<'a> Step<'a> {
+    /// A step that ends with `future`.
+    pub fn later(future: impl Future<Output = Outcome> + 'a) -> Step<'a> {
+        Step::Later(Box::pin(future))
+    }
+
+    /// Waits for the end of the step.
+    pub async fn outcome(self) -> Outcome {
+        match self {
+            Step::Now(outcome) => outcome,
+            Step::Later(future) => future.await,
+        }
+    }
+}
+
+/// Status codes that have a meaning inside the server only. They are nginx's numbers, since `error_page` and logs show
+/// them.
+pub mod internal_status {
+    /// The connection is closed without a response (`return 444`).
+    pub const CLOSE: u16 = 444;
+    /// A request head that is larger than the buffers; answered as 400.
+    pub const HEADER_TOO_LARGE: u16 = 494;
+    /// The client's certificate failed verification; answered as 400.
+    pub const CERTIFICATE_ERROR: u16 = 495;
+    /// The client sent no certificate; answered as 400.
+    pub const NO_CERTIFICATE: u16 = 496;
+    /// Plain HTTP on a TLS port; answered as 400.
+    pub const HTTP_TO_HTTPS: u16 = 497;
+    /// The client left before the response; it only shows in logs.
+    pub const CLIENT_CLOSED: u16 = 499;
+}

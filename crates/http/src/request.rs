@@ -1,0 +1,525 @@
+//! A request on its way through the engine.
+//!
+//! It belongs to one task on one loop, and every handler gets it as `&mut`. What the client sent (`head`) never
+//! changes; where the request is going (`uri`, `server`, `location`, `flow`) does. No field belongs to a module: what
+//! a module wants to remember about a request it keeps as a [`Request::state`] of a type of its own.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Captures, Expression, Scope, VarId};
+use proto::Known;
+use proto::h1::Method;
+use rt::error_log::{Level, Logger};
+use rt::net::Address;
+
+use crate::body_reader::RequestBody;
+use crate::client::Client;
+use crate::core::LocationConf;
+use crate::ledger::Ledger;
+use crate::module::Outcome;
+use crate::pattern::Pattern;
+use crate::response::Response;
+use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
+
+/// A request.
+pub struct Request {
+    /// The configuration that the request began under, and ends under.
+    pub site: Rc<Site>,
+    /// The connection that it came on.
+    pub client: Rc<Client>,
+    /// What the client sent. Shared with subrequests.
+    pub head: Rc<RequestHead>,
+    /// The method; a subrequest or an error page may have another than the head.
+    pub method: Method,
+    /// Where the request goes now.
+    pub uri: Uri,
+    /// The server that it belongs to.
+    pub server: ServerId,
+    /// The location that it is in; the server's own pseudo location before one is chosen.
+    pub location: LocationId,
+    /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
+    pub remote: Remote,
+    /// The request's content.
+    pub body: RequestBody,
+    /// The response, as far as there is one.
+    pub out: Response,
+    /// How it moves through the phases.
+    pub flow: Flow,
+    /// When each step of it happened.
+    pub ledger: Ledger,
+    /// Values of variables. Shared with subrequests.
+    pub variables: Rc<Variables>,
+    /// What the last regular expression captured.
+    pub captured: Captured,
+    /// For a subrequest, what is known of the request that it is part of.
+    pub parent: Option<Rc<Parent>>,
+    states: Vec<Box<dyn Any>>,
+}
+
+/// The request line and the header fields.
+#[derive(Default)]
+pub struct RequestHead {
+    /// What came on the wire: method, target, version, header fields.
+    pub wire: proto::h1::Head,
+    /// The host that the client asked for, lower case, without a port; empty when it named none.
+    pub host: BString,
+    /// The port of the `Host` field or of the absolute target, as it was sent.
+    pub port: Option<u16>,
+}
+
+/// The protocol version of a request, in an order that compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// A request line without a version.
+    Http09,
+    /// HTTP/1.0
+    Http10,
+    /// HTTP/1.1
+    #[default]
+    Http11,
+    /// HTTP/2
+    Http2,
+    /// HTTP/3
+    Http3,
+}
+
+impl Version {
+    /// As `$server_protocol` shows it.
+    pub fn text(self) -> &'static str {
+        match self {
+            Version::Http09 => "HTTP/0.9",
+            Version::Http10 => "HTTP/1.0",
+            Version::Http11 => "HTTP/1.1",
+            Version::Http2 => "HTTP/2.0",
+            Version::Http3 => "HTTP/3.0",
+        }
+    }
+}
+
+/// Where a request goes.
+#[derive(Clone, Default)]
+pub struct Uri {
+    /// The path, decoded and without `.` and `..`.
+    pub path: BString,
+    /// What follows the question mark, as it was sent.
+    pub args: BString,
+    /// Whether the target as sent may still stand for this path: nothing rewrote it.
+    pub original: bool,
+}
+
+/// Who the client is.
+#[derive(Clone)]
+pub struct Remote {
+    /// The address and port.
+    pub address: Address,
+    /// The address as text, without the port.
+    pub text: BString,
+}
+
+/// How a request moves through the phases.
+#[derive(Default)]
+pub struct Flow {
+    /// Where the next pass begins.
+    pub entry: Entry,
+    /// Internal redirects so far.
+    pub jumps: u8,
+    /// Whether the request was sent here by the server itself, so that `internal` locations are open to it.
+    pub internal: bool,
+    /// A rewrite changed the path: the location must be chosen again.
+    pub uri_changed: bool,
+    /// Rewrites changed the path after the location was chosen, so that `alias` can not be applied.
+    pub rewritten: bool,
+    /// An error page is being made, and those who make it get none of their own.
+    pub error_page: bool,
+    /// The content of the request is to be thrown away.
+    pub discard_body: bool,
+    /// The status that the response must have, whatever its handler says.
+    pub forced_status: Option<u16>,
+    /// A response without content, whatever it says: HEAD.
+    pub header_only: bool,
+    /// The connection must close after this response.
+    pub close: bool,
+    /// The response was sent, and `post_action` is served for its effects.
+    pub post_action: bool,
+    /// There is to be no response at all.
+    pub silent: bool,
+    /// The connection now belongs to another protocol and ends with it.
+    pub upgraded: bool,
+    /// The connection closes without reading what the client still sends.
+    pub no_lingering: bool,
+    /// Bytes per second; 0 is no limit. `None`: the location decides.
+    pub limit_rate: Option<u64>,
+    /// Bytes that are sent at full speed before `limit_rate` begins.
+    pub limit_rate_after: Option<u64>,
+    /// The user that authentication found.
+    pub user: Option<BString>,
+}
+
+/// Where a pass through the phases begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Entry {
+    /// At the server's phases.
+    #[default]
+    Server,
+    /// At the rewrites of a location that is chosen already.
+    Location,
+}
+
+/// The groups of the last match of a regular expression, with the text they are in.
+#[derive(Clone, Default)]
+pub struct Captured {
+    subject: Vec<u8>,
+    groups: Captures,
+}
+
+impl Captured {
+    /// Matches; when the pattern does not match, what an earlier one captured stays.
+    pub fn matches(&mut self, regex: &conf::Regex, subject: &[u8]) -> bool {
+        let mut groups = Captures::new();
+        if !regex.captures(subject, &mut groups) {
+            return false;
+        }
+        self.groups = groups;
+        self.subject.clear();
+        self.subject.extend_from_slice(subject);
+        true
+    }
+
+    /// The text of group `n`; 0 is the whole match.
+    pub fn group(&self, n: usize) -> Option<&[u8]> {
+        self.groups.text(n, &self.subject)
+    }
+
+    /// Forgets the match.
+    pub fn clear(&mut self) {
+        self.groups.clear();
+    }
+}
+
+/// What a subrequest knows of its parent.
+pub struct Parent {
+    /// How deep it stands below the client's request.
+    pub depth: u8,
+}
+
+/// Values of variables that have been computed or set, by variable.
+#[derive(Default)]
+pub struct Variables {
+    slots: RefCell<Vec<Slot>>,
+}
+
+#[derive(Clone, Default)]
+enum Slot {
+    #[default]
+    Unset,
+    NotFound,
+    Value(Rc<[u8]>),
+}
+
+impl Variables {
+    /// Forgets all values, keeps the memory.
+    pub fn clear(&self) {
+        self.slots.borrow_mut().clear();
+    }
+
+    /// The remembered value: `None` when nothing is remembered, `Some(None)` when it is known that there is none.
+    fn get(&self, id: VarId) -> Option<Option<Rc<[u8]>>> {
+        match self.slots.borrow().get(id.0 as usize)? {
+            Slot::Unset => None,
+            Slot::NotFound => Some(None),
+            Slot::Value(value) => Some(Some(Rc::clone(value))),
+        }
+    }
+
+    fn put(&self, id: VarId, value: Option<&[u8]>) {
+        let mut slots = self.slots.borrow_mut();
+        let index = id.0 as usize;
+        if slots.len() <= index {
+            slots.resize(index + 1, Slot::Unset);
+        }
+        slots[index] = value.map_or(Slot::NotFound, |bytes| Slot::Value(bytes.into()));
+    }
+
+    /// Remembers that this variable has to be computed anew.
+    pub fn forget(&self, id: VarId) {
+        if let Some(slot) = self.slots.borrow_mut().get_mut(id.0 as usize) {
+            *slot = Slot::Unset;
+        }
+    }
+}
+
+impl Request {
+    /// A request that has just been read.
+    pub fn new(site: Rc<Site>, client: Rc<Client>, head: Rc<RequestHead>, server: ServerId) -> Request {
+        let location = site.server(server).root;
+        let remote = Remote { address: client.peer.clone(), text: client.peer_text.clone() };
+        Request {
+            site,
+            client,
+            head,
+            method: Method::Get,
+            uri: Uri::default(),
+            server,
+            location,
+            remote,
+            body: RequestBody::none(),
+            out: Response::default(),
+            flow: Flow::default(),
+            ledger: Ledger::begin(),
+            variables: Rc::default(),
+            captured: Captured::default(),
+            parent: None,
+            states: Vec::new(),
+        }
+    }
+
+    /// Whether this is part of another request.
+    pub fn is_subrequest(&self) -> bool {
+        self.parent.is_some()
+    }
+
+    /// Goes back to the server's own level, before a location is chosen.
+    pub fn enter_server(&mut self) {
+        self.location = self.site.server(self.server).root;
+    }
+
+    /// Enters a location, or its `limit_except` block when the method is not among those that the block names.
+    pub fn enter_location(&mut self, location: LocationId) {
+        self.location = match self.site.location(location).limit_except {
+            Some((allowed, block)) if self.method.bit() & allowed == 0 => block,
+            _ => location,
+        };
+    }
+
+    /// The engine's own settings in the present location.
+    pub fn core(&self) -> Arc<LocationConf> {
+        Arc::clone(&self.site.location(self.location).core)
+    }
+
+    /// Points the request at another path of the same server, as `X-Accel-Redirect`, `error_page` and `index` do. The
+    /// method stays. `Outcome::Jump` is then what the handler must return.
+    pub fn redirect(&mut self, path: impl Into<BString>, args: impl Into<BString>) -> Outcome {
+        self.uri = Uri { path: path.into(), args: args.into(), original: false };
+        self.flow.entry = Entry::Server;
+        self.flow.jumps += 1;
+        self.flow.internal = true;
+        self.flow.rewritten = false;
+        self.flow.uri_changed = false;
+        self.states.clear();
+        Outcome::Jump
+    }
+
+    /// Points the request at a named location; the path stays.
+    pub fn redirect_named(&mut self, name: &BStr) -> Outcome {
+        let Some(location) = self.site.server(self.server).named_location(name) else {
+            self.error(format_args!("could not find named location \"{name}\""));
+            return Outcome::Status(500);
+        };
+        if self.uri.path.is_empty() {
+            self.error(format_args!("empty URI in redirect to named location \"{name}\""));
+            return Outcome::Status(500);
+        }
+        self.flow.entry = Entry::Location;
+        self.flow.jumps += 1;
+        self.flow.internal = true;
+        self.states.clear();
+        self.enter_location(location);
+        Outcome::Jump
+    }
+
+    /// A module's struct in the present location. It may be held while the request changes.
+    pub fn conf<C: Any + Send + Sync>(&self) -> ConfRef<C> {
+        ConfRef::new(Rc::clone(&self.site), self.location)
+    }
+
+    /// A module's struct of the request's server, for tables of servers.
+    pub fn server_conf<C: Any + Send + Sync>(&self) -> ServerConfRef<C> {
+        ServerConfRef::new(Rc::clone(&self.site), self.server)
+    }
+
+    /// What the module that owns `T` remembers about this request.
+    pub fn state<T: Any>(&mut self) -> Option<&mut T> {
+        self.states.iter_mut().find_map(|state| state.downcast_mut())
+    }
+
+    /// What the module that owns `T` remembers, made with `Default` at first.
+    pub fn state_or_default<T: Any + Default>(&mut self) -> &mut T {
+        let index = match self.states.iter().position(|state| state.is::<T>()) {
+            Some(index) => index,
+            None => {
+                self.states.push(Box::new(T::default()));
+                self.states.len() - 1
+            }
+        };
+        self.states[index].downcast_mut().expect("the entry was found by this very type, or just made")
+    }
+
+    /// Remembers `state` in place of what the module that owns `T` remembered before.
+    pub fn set_state<T: Any>(&mut self, state: T) {
+        self.states.retain(|old| !old.is::<T>());
+        self.states.push(Box::new(state));
+    }
+
+    /// The value of an expression.
+    pub fn value(&mut self, expression: &Expression) -> BString {
+        match expression.constant() {
+            Some(text) => text.to_owned(),
+            None => {
+                let mut out = Vec::new();
+                expression.eval(self, &mut out);
+                out.into()
+            }
+        }
+    }
+
+    /// Whether an expression is true as `if=` parameters understand it: neither empty nor `0`.
+    pub fn is_true(&mut self, expression: &Expression) -> bool {
+        let value = self.value(expression);
+        !(value.is_empty() || value == "0")
+    }
+
+    /// Matches a pattern against a text. On a match its groups are the request's captures, and the variables of its
+    /// named groups have their values.
+    pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
+        if !self.captured.matches(&pattern.regex, subject) {
+            return false;
+        }
+        for &(variable, group) in &pattern.variables {
+            match self.captured.group(group).map(<[u8]>::to_vec) {
+                Some(value) => self.set_variable(variable, &value),
+                None => self.unset_variable(variable),
+            }
+        }
+        true
+    }
+
+    /// Sets a variable that `set`, a capture or a module gave a value.
+    pub fn set_variable(&mut self, id: VarId, value: &[u8]) {
+        let site = Rc::clone(&self.site);
+        match site.variables.get(id).set {
+            Some(set) => set(self, value),
+            None => self.variables.put(id, Some(value)),
+        }
+    }
+
+    /// Sets a variable to "not found".
+    pub fn unset_variable(&mut self, id: VarId) {
+        self.variables.put(id, None);
+    }
+
+    /// The logger of the present location.
+    pub fn logger(&self) -> &Logger {
+        &self.site.location(self.location).core.log
+    }
+
+    /// Writes a line about this request to the error log.
+    pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        let logger = self.logger();
+        if logger.enabled(level) {
+            logger.log(level, self, message);
+        }
+    }
+
+    /// Writes a line at level `error`.
+    pub fn error(&self, message: fmt::Arguments<'_>) {
+        self.log(Level::Error, message);
+    }
+}
+
+impl Scope for Request {
+    fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
+        let site = Rc::clone(&self.site);
+        let definition = site.variables.get(id);
+        if let Some(known) = self.variables.get(id) {
+            return match known {
+                None => false,
+                Some(value) => {
+                    out.extend_from_slice(&value);
+                    true
+                }
+            };
+        }
+        let start = out.len();
+        let found = definition.value(self, out);
+        if definition.cache {
+            self.variables.put(id, found.then(|| &out[start..]));
+        }
+        found
+    }
+
+    fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        match self.captured.group(n) {
+            None => false,
+            Some(text) => {
+                out.extend_from_slice(text);
+                true
+            }
+        }
+    }
+}
+
+impl rt::error_log::Context for Request {
+    fn connection(&self) -> Option<u64> {
+        Some(self.client.number)
+    }
+
+    fn describe(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b", client: ");
+        out.extend_from_slice(&self.remote.text);
+        out.extend_from_slice(b", server: ");
+        out.extend_from_slice(&self.site.server(self.server).name);
+        if !self.head.wire.request_line().is_empty() {
+            out.extend_from_slice(b", request: \"");
+            out.extend_from_slice(self.head.wire.request_line());
+            out.push(b'"');
+        }
+        if self.is_subrequest() {
+            out.extend_from_slice(b", subrequest: \"");
+            out.extend_from_slice(&self.uri.path);
+            out.push(b'"');
+        }
+        for (label, name) in [(", host: \"", &b"Host"[..]), (", referrer: \"", &b"Referer"[..])] {
+            if let Some(value) = self.head.field(name) {
+                out.extend_from_slice(label.as_bytes());
+                out.extend_from_slice(value);
+                out.push(b'"');
+            }
+        }
+    }
+}
+
+impl RequestHead {
+    /// Makes it empty again and keeps the memory.
+    pub fn clear(&mut self) {
+        self.wire.clear();
+        self.host.clear();
+        self.port = None;
+    }
+
+    /// The value of a header field; the first, when there are several.
+    pub fn field(&self, name: &[u8]) -> Option<&BStr> {
+        self.wire.fields.get(name).map(|value| value.as_bstr())
+    }
+
+    /// The value of a header field that the server knows by number.
+    pub fn known(&self, name: Known) -> Option<&BStr> {
+        self.wire.fields.get_known(name).map(|value| value.as_bstr())
+    }
+
+    /// The protocol version.
+    pub fn version(&self) -> Version {
+        use proto::h1::Version as Wire;
+        match self.wire.version {
+            version if version >= Wire::HTTP_3 => Version::Http3,
+            version if version >= Wire::HTTP_2 => Version::Http2,
+            version if version >= Wire::HTTP_11 => Version::Http11,
+            version if version >= Wire::HTTP_10 => Version::Http10,
+            _ => Version::Http09,
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! A response between its handler and the wire: what the filters read and change.
+//!
+//! The fields that filters decide on (type, length, validators) are fields of the struct; everything else stands in
+//! `fields` in the order in which it was added. The connection turns both into the head of its protocol.
+
+use bstr::BString;
+use proto::fields::Fields;
+
+use crate::body::Body;
+
+/// A response that a handler has made.
+#[derive(Default)]
+pub struct Response {
+    /// The status code; 0 before there is one.
+    pub status: u16,
+    /// The reason phrase where it is not the usual one of the status.
+    pub reason: Option<BString>,
+    /// The media type, without charset; empty when the response has none.
+    pub content_type: BString,
+    /// What `; charset=` says; empty when nothing.
+    pub charset: BString,
+    /// The content's length when it differs from what the body itself knows: a response to HEAD, a proxied one.
+    pub content_length: Option<u64>,
+    /// Seconds since 1970 of the last change.
+    pub last_modified: Option<i64>,
+    /// The entity tag with its quotes, and `W/` when weak.
+    pub etag: Option<BString>,
+    /// The redirect target as the handler gave it; made absolute at the wire when it is a path.
+    pub location: Option<BString>,
+    /// All other header fields.
+    pub fields: Fields,
+    /// Fields that follow the content.
+    pub trailers: Fields,
+    /// The content.
+    pub body: Body,
+    /// What may still be done to it on its way.
+    pub transforms: Transforms,
+}
+
+/// Which generic transformations a response still allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Transforms {
+    /// A `Range` of the request may be applied: the content is what its handler says it is, byte by byte.
+    pub ranges: bool,
+    /// The request's conditions may be applied: 304 and 412.
+    pub conditions: bool,
+    /// Adds `Vary: Accept-Encoding` at the wire when `gzip_vary` is on.
+    pub varies_by_encoding: bool,
+    /// The reason for which the on-the-fly compression must leave this response alone.
+    pub keep_encoding: bool,
+    /// An only-one-range answer, as `slice` and caches want it.
+    pub single_range: bool,
+}
+
+impl Response {
+    /// Forgets everything, but keeps the memory of the field lists.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        let mut trailers = std::mem::take(&mut self.trailers);
+        fields.clear();
+        trailers.clear();
+        *self = Response { fields, trailers, ..Response::default() };
+    }
+
+    /// The content's length when it is known.
+    pub fn length(&self) -> Option<u64> {
+        self.content_length.or_else(|| self.body.length())
+    }
+
+    /// A filter changes the content from here on: its length is unknown, ranges make no sense any more, and a strong
+    /// validator becomes a weak one (RFC 9110, section 8.8.1).
+    pub fn content_changes(&mut self) {
+        self.content_length = None;
+        self.transforms.ranges = false;
+        self.fields.remove(b"Accept-Ranges");
+        self.weaken_etag();
+    }
+
+    /// Makes the entity tag a weak one.
+    pub fn weaken_etag(&mut self) {
+        if let Some(etag) = &mut self.etag
+            && !etag.starts_with(b"W/")
+        {
+            etag.splice(0..0, *b"W/");
+        }
+    }
+
+    /// A filter changes the content in a way that gives it no stable validators at all.
+    pub fn drop_validators(&mut self) {
+        self.last_modified = None;
+        self.etag = None;
+    }
+}

@@ -1,0 +1,36 @@
+//! A request from its head to a response that is ready for the wire.
+
+use crate::module::{Outcome, Verdict};
+use crate::request::Request;
+use crate::{filter, phase, special};
+
+/// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `flow.silent` says that nothing is.
+pub async fn serve(request: &mut Request) {
+    phase::run(request).await;
+    finish(request).await;
+}
+
+/// Runs the filters over a response that is complete. A filter may refuse it; what is sent then is the page of the
+/// status that it names, and that passes the filters too.
+pub async fn finish(request: &mut Request) {
+    // The page of a refusal allows no further transformations, so a second refusal is a defect of a filter.
+    for _ in 0..2 {
+        settle_status(request);
+        if request.flow.silent {
+            return;
+        }
+        let Verdict::Status(status) = filter::run(request) else { return };
+        if special::finish(request, status) == Outcome::Jump {
+            phase::run(request).await;
+        }
+    }
+    settle_status(request);
+}
+
+/// Gives the response the status that an error page keeps.
+fn settle_status(request: &mut Request) {
+    if let Some(status) = request.flow.forced_status.take() {
+        request.out.status = status;
+        request.out.reason = None;
+    }
+}

@@ -1,0 +1,250 @@
+//! The frozen configuration of `http {}`: servers, locations and the handlers that run in each.
+//!
+//! One [`Frozen`] exists per generation of the configuration and is shared by all loops. Each loop wraps it in an
+//! `Rc<Site>`, so that the count that every request moves is not one that all processors fight over.
+
+use std::any::{Any, TypeId};
+use std::marker::PhantomData;
+use std::ops::{Deref, Index};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bstr::{BStr, BString};
+use conf::{AnyConf, Variables};
+
+use crate::core::{Identity, LocationConf, ServerConf};
+use crate::listen::Endpoint;
+use crate::module::{Filter, Handler, Phase};
+use crate::request::Request;
+use crate::pattern::Pattern;
+use crate::route::Tree;
+
+/// The configuration as one loop holds it.
+pub struct Site {
+    frozen: Arc<Frozen>,
+}
+
+impl Site {
+    /// Wraps a generation for a loop.
+    pub fn new(frozen: Arc<Frozen>) -> Rc<Site> {
+        Rc::new(Site { frozen })
+    }
+}
+
+impl Deref for Site {
+    type Target = Frozen;
+
+    fn deref(&self) -> &Frozen {
+        &self.frozen
+    }
+}
+
+/// One generation of `http {}`.
+pub struct Frozen {
+    /// The confs of the modules' main tables.
+    pub main_confs: ConfSet,
+    /// All servers, in the order of the configuration.
+    pub servers: Vec<Server>,
+    /// All locations of all servers, `if` blocks and `limit_except` blocks too.
+    pub locations: Vec<Location>,
+    /// What is listened on, and which servers answer there.
+    pub endpoints: Vec<Arc<Endpoint>>,
+    /// Every variable that the configuration knows.
+    pub variables: Variables<Request>,
+    /// The names that the server goes by.
+    pub identity: Identity,
+    /// Tells generations apart.
+    pub generation: u64,
+}
+
+impl Frozen {
+    /// The server with this number.
+    pub fn server(&self, id: ServerId) -> &Server {
+        &self.servers[id.0 as usize]
+    }
+
+    /// The location with this number.
+    pub fn location(&self, id: LocationId) -> &Location {
+        &self.locations[id.0 as usize]
+    }
+}
+
+/// The number of a server in its [`Frozen`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerId(pub u32);
+
+/// The number of a location in its [`Frozen`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct LocationId(pub u32);
+
+/// A `server {}` block.
+pub struct Server {
+    /// Its first name; what `$server_name` and the error log show.
+    pub name: BString,
+    /// The engine's own settings of it.
+    pub core: Arc<ServerConf>,
+    /// The confs of the modules' server tables.
+    pub confs: ConfSet,
+    /// The pseudo location that a request is in before one is chosen: what the server itself says of locations.
+    pub root: LocationId,
+    /// Its locations.
+    pub tree: Tree,
+    /// Its named locations, sorted by name.
+    pub named: Vec<(BString, LocationId)>,
+    /// The handlers that run before a location is chosen.
+    pub phases: Phases,
+}
+
+impl Server {
+    /// The named location `@name`; `name` begins with the `@`.
+    pub fn named_location(&self, name: &BStr) -> Option<LocationId> {
+        let index = self.named.binary_search_by(|(known, _)| known.as_slice().cmp(name)).ok()?;
+        Some(self.named[index].1)
+    }
+}
+
+/// A `location {}` block, an `if {}` or `limit_except {}` block in one, or the outermost level of a server.
+pub struct Location {
+    /// What it matches, as written; empty for blocks without a name.
+    pub name: BString,
+    /// How it was written.
+    pub kind: LocationKind,
+    /// The engine's own settings of it.
+    pub core: Arc<LocationConf>,
+    /// The confs of the modules' location tables.
+    pub confs: ConfSet,
+    /// Locations inside it.
+    pub tree: Tree,
+    /// The location that counts for methods which `limit_except` does not name, and the bits of those it does.
+    pub limit_except: Option<(u32, LocationId)>,
+    /// A path without the slash at this location's end is redirected to the one with it.
+    pub adds_slash: bool,
+    /// The handlers that run in it.
+    pub phases: Phases,
+    /// The filters that its responses pass.
+    pub filters: Box<[Filter]>,
+}
+
+/// How a location was written.
+#[derive(Clone, Debug)]
+pub enum LocationKind {
+    /// `location /path`: `regexes` says whether regular expressions may still win over it (not so with `^~`).
+    Prefix {
+        /// Whether regular expressions are tried after it.
+        regexes: bool,
+    },
+    /// `location = /path`
+    Exact,
+    /// `location ~ pattern` and `location ~* pattern`
+    Regex(Arc<Pattern>),
+    /// `location @name`
+    Named,
+    /// An `if` or `limit_except` block, or a server's outermost level.
+    Unnamed,
+}
+
+/// The handlers of a location or server by phase.
+#[derive(Default)]
+pub struct Phases([Box<[Handler]>; 8]);
+
+impl Phases {
+    /// Collects handlers, each with its phase, in the order of the modules.
+    pub fn collect(handlers: impl Iterator<Item = (Phase, Handler)>) -> Phases {
+        let mut lists: [Vec<Handler>; 8] = Default::default();
+        for (phase, handler) in handlers {
+            lists[phase as usize].push(handler);
+        }
+        Phases(lists.map(Vec::into_boxed_slice))
+    }
+}
+
+impl Index<Phase> for Phases {
+    type Output = [Handler];
+
+    fn index(&self, phase: Phase) -> &[Handler] {
+        &self.0[phase as usize]
+    }
+}
+
+/// `satisfy`: how the access handlers' answers are combined.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Satisfy {
+    /// All must grant.
+    #[default]
+    All,
+    /// One is enough.
+    Any,
+}
+
+/// The structs of a block's tables, found by their type.
+pub struct ConfSet {
+    /// The position of each type, sorted by type; shared by all blocks of a group.
+    positions: Arc<[(TypeId, usize)]>,
+    confs: Box<[Box<dyn AnyConf>]>,
+}
+
+impl ConfSet {
+    /// Structs of one group, in the order of its tables.
+    pub(crate) fn new(positions: Arc<[(TypeId, usize)]>, confs: Vec<Box<dyn AnyConf>>) -> ConfSet {
+        ConfSet { positions, confs: confs.into() }
+    }
+
+    /// The positions that [`ConfSet::new`] wants, for structs in the order of their tables.
+    pub(crate) fn positions(confs: &[Box<dyn AnyConf>]) -> Arc<[(TypeId, usize)]> {
+        let mut positions: Vec<_> =
+            confs.iter().enumerate().map(|(index, conf)| ((**conf).type_id(), index)).collect();
+        positions.sort_unstable();
+        positions.into()
+    }
+
+    /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
+    /// list of modules.
+    pub fn get<C: Any>(&self) -> &C {
+        let wanted = TypeId::of::<C>();
+        let at = self.positions.binary_search_by_key(&wanted, |&(id, _)| id);
+        let at = at.expect("the module that asks for its struct is in the list of modules");
+        conf::confs::downcast(&*self.confs[self.positions[at].1])
+    }
+}
+
+/// A module's struct in a location. It keeps the generation alive, so it may be held while the request changes.
+pub struct ConfRef<C> {
+    site: Rc<Site>,
+    location: LocationId,
+    kind: PhantomData<C>,
+}
+
+impl<C: Any + Send + Sync> ConfRef<C> {
+    pub(crate) fn new(site: Rc<Site>, location: LocationId) -> Self {
+        ConfRef { site, location, kind: PhantomData }
+    }
+}
+
+impl<C: Any + Send + Sync> Deref for ConfRef<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.site.location(self.location).confs.get()
+    }
+}
+
+/// A module's struct in a server.
+pub struct ServerConfRef<C> {
+    site: Rc<Site>,
+    server: ServerId,
+    kind: PhantomData<C>,
+}
+
+impl<C: Any + Send + Sync> ServerConfRef<C> {
+    pub(crate) fn new(site: Rc<Site>, server: ServerId) -> Self {
+        ServerConfRef { site, server, kind: PhantomData }
+    }
+}
+
+impl<C: Any + Send + Sync> Deref for ServerConfRef<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        self.site.server(self.server).confs.get()
+    }
+}

@@ -1,0 +1,259 @@
+//! Responses that the server makes of a status alone: `error_page`, the built-in pages, redirects.
+//!
+//! Follows nginx's rules (<https://nginx.org/en/docs/http/ngx_http_core_module.html#error_page>): a status from 300
+//! on is looked up in the location's `error_page` list; a page there is an internal redirect whose response keeps the
+//! status (unless `=` says otherwise); without one a short built-in page is made.
+
+use std::rc::Rc;
+
+use bstr::{BStr, ByteSlice};
+use bytes::Bytes;
+
+use crate::body::Body;
+use crate::core::{ErrorPage, ServerTokens};
+use crate::module::{Outcome, internal_status as internal};
+use crate::request::{Flow, Request, Version};
+use proto::h1::Method;
+
+/// What an internal redirect for an error page keeps of the response so far: fields such as `WWW-Authenticate`, which
+/// belong to the status.
+const KEPT_FIELDS: [&[u8]; 5] = [b"WWW-Authenticate", b"Proxy-Authenticate", b"Retry-After", b"Content-Range", b"Allow"];
+
+/// Ends a request with a status: through `error_page`, or with the built-in page.
+///
+/// The answer is `Respond`, or `Jump` when an error page sent the request elsewhere.
+pub fn finish(request: &mut Request, status: u16) -> Outcome {
+    if status == internal::CLOSE || status == internal::CLIENT_CLOSED {
+        request.out.clear();
+        request.out.status = status;
+        request.flow.silent = true;
+        request.flow.close = true;
+        return Outcome::Respond;
+    }
+    request.flow.forced_status = Some(status);
+    if closes_connection(status) {
+        request.flow.close = true;
+    }
+    request.out.content_type.clear();
+    request.out.charset.clear();
+    request.out.content_length = None;
+    if status >= 300 && let Some(outcome) = error_page(request, status) {
+        return outcome;
+    }
+    page(request, status)
+}
+
+/// Statuses after which the rest of the connection can not be trusted or is not worth having.
+fn closes_connection(status: u16) -> bool {
+    matches!(status, 400 | 413 | 414 | 500 | 501 | internal::HEADER_TOO_LARGE)
+        || (internal::CERTIFICATE_ERROR..=internal::HTTP_TO_HTTPS).contains(&status)
+}
+
+fn error_page(request: &mut Request, status: u16) -> Option<Outcome> {
+    let site = Rc::clone(&request.site);
+    let core = &site.location(request.location).core;
+    if core.error_pages.is_empty() || request.flow.error_page || request.flow.jumps >= crate::phase::MAX_JUMPS {
+        return None;
+    }
+    if !core.recursive_error_pages {
+        request.flow.error_page = true;
+    }
+    let page = core.error_pages.iter().find(|page| page.status == status)?;
+    Some(send_error_page(request, page))
+}
+
+fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
+    if let Some(status) = page.answer {
+        request.flow.forced_status = (status != 0).then_some(status);
+    }
+    let target = request.value(&page.target);
+    match target.first() {
+        Some(b'/') => {
+            let (path, args) = match target.split_once_str("?") {
+                Some((path, args)) => (path.as_bstr().to_owned(), args.as_bstr().to_owned()),
+                None => (target, "".into()),
+            };
+            if request.method != Method::Head {
+                request.method = Method::Get;
+            }
+            prepare_jump(request);
+            request.redirect(path, args)
+        }
+        Some(b'@') => {
+            prepare_jump(request);
+            request.redirect_named(target.as_bstr())
+        }
+        _ => {
+            let status = match page.answer {
+                Some(status @ (301 | 302 | 303 | 307 | 308)) => status,
+                _ => 302,
+            };
+            request.flow.forced_status = Some(status);
+            request.out.location = Some(target);
+            self::page(request, status)
+        }
+    }
+}
+
+/// Clears the response for whoever makes the error page, but keeps what belongs to the status.
+fn prepare_jump(request: &mut Request) {
+    request.out.body = Body::Empty;
+    request.out.last_modified = None;
+    request.out.etag = None;
+    request.out.location = None;
+    request.out.reason = None;
+    request.out.transforms = Default::default();
+    request.out.fields.retain(|_, name, _| KEPT_FIELDS.iter().any(|kept| kept.eq_ignore_ascii_case(name)));
+}
+
+/// Makes the built-in page of a status the response. Statuses without one get no content.
+pub fn page(request: &mut Request, status: u16) -> Outcome {
+    request.flow.read_no_body();
+    let shown = match status {
+        internal::HEADER_TOO_LARGE..=internal::HTTP_TO_HTTPS => 400,
+        other => other,
+    };
+    if request.flow.forced_status == Some(status) {
+        request.flow.forced_status = Some(shown);
+    }
+    let out = &mut request.out;
+    out.status = shown;
+    out.last_modified = None;
+    out.etag = None;
+    out.content_length = None;
+    out.transforms = Default::default();
+    out.fields.remove(b"Accept-Ranges");
+    out.charset.clear();
+    match title(status) {
+        None => {
+            out.content_type.clear();
+            out.body = Body::Empty;
+        }
+        Some(title) => {
+            out.content_type = "text/html".into();
+            let text = text(request, title, status);
+            request.out.body = Body::bytes(text);
+        }
+    }
+    Outcome::Respond
+}
+
+fn text(request: &Request, title: &str, status: u16) -> Bytes {
+    let core = &request.site.location(request.location).core;
+    let token = core.server_tokens.text(&request.site.identity);
+    let mut text = String::with_capacity(512);
+    let detail = match status {
+        internal::CERTIFICATE_ERROR => Some(("400 Bad Request", "The SSL certificate error")),
+        internal::NO_CERTIFICATE => Some(("400 Bad Request", "No required SSL certificate was sent")),
+        internal::HTTP_TO_HTTPS => Some(("400 Bad Request", "The plain HTTP request was sent to HTTPS port")),
+        internal::HEADER_TOO_LARGE => Some(("400 Bad Request", "Request Header Or Cookie Too Large")),
+        _ => None,
+    };
+    text.push_str("<html>\r\n<head><title>");
+    text.push_str(title);
+    text.push_str("</title></head>\r\n<body>\r\n<center><h1>");
+    text.push_str(detail.map_or(title, |(heading, _)| heading));
+    text.push_str("</h1></center>\r\n");
+    if let Some((_, line)) = detail {
+        text.push_str("<center>");
+        text.push_str(line);
+        text.push_str("</center>\r\n");
+    }
+    text.push_str("<hr><center>");
+    text.push_str(token);
+    text.push_str("</center>\r\n</body>\r\n</html>\r\n");
+    if core.msie_padding && status >= 400 && is_padded_browser(request) {
+        // Browsers that replace short error pages by their own want more than 512 bytes.
+        for _ in 0..6 {
+            text.push_str("<!-- a padding to disable MSIE and Chrome friendly error page -->\r\n");
+        }
+    }
+    Bytes::from(text)
+}
+
+fn is_padded_browser(request: &Request) -> bool {
+    request.head.version() >= Version::Http10
+        && request
+            .head
+            .field(b"User-Agent")
+            .is_some_and(|agent| agent.contains_str("MSIE ") || agent.contains_str("Chrome/"))
+}
+
+/// The title of the built-in page of a status, if it has one.
+fn title(status: u16) -> Option<&'static str> {
+    Some(match status {
+        301 => "301 Moved Permanently",
+        302 => "302 Found",
+        303 => "303 See Other",
+        307 => "307 Temporary Redirect",
+        308 => "308 Permanent Redirect",
+        400 => "400 Bad Request",
+        401 => "401 Authorization Required",
+        402 => "402 Payment Required",
+        403 => "403 Forbidden",
+        404 => "404 Not Found",
+        405 => "405 Not Allowed",
+        406 => "406 Not Acceptable",
+        407 => "407 Proxy Authentication Required",
+        408 => "408 Request Time-out",
+        409 => "409 Conflict",
+        410 => "410 Gone",
+        411 => "411 Length Required",
+        412 => "412 Precondition Failed",
+        413 => "413 Request Entity Too Large",
+        414 => "414 Request-URI Too Large",
+        415 => "415 Unsupported Media Type",
+        416 => "416 Requested Range Not Satisfiable",
+        421 => "421 Misdirected Request",
+        429 => "429 Too Many Requests",
+        internal::HEADER_TOO_LARGE => "400 Request Header Or Cookie Too Large",
+        internal::CERTIFICATE_ERROR => "400 The SSL certificate error",
+        internal::NO_CERTIFICATE => "400 No required SSL certificate was sent",
+        internal::HTTP_TO_HTTPS => "400 The plain HTTP request was sent to HTTPS port",
+        500 => "500 Internal Server Error",
+        501 => "501 Not Implemented",
+        502 => "502 Bad Gateway",
+        503 => "503 Service Temporarily Unavailable",
+        504 => "504 Gateway Time-out",
+        505 => "505 HTTP Version Not Supported",
+        507 => "507 Insufficient Storage",
+        _ => return None,
+    })
+}
+
+/// 301 to the request's own path with a slash at its end.
+pub fn redirect_to_directory(request: &mut Request) -> Outcome {
+    let mut target = Vec::with_capacity(request.uri.path.len() + request.uri.args.len() + 2);
+    proto::uri::escape(proto::uri::Escape::Uri, &request.uri.path, &mut target);
+    target.push(b'/');
+    if !request.uri.args.is_empty() {
+        target.push(b'?');
+        target.extend_from_slice(&request.uri.args);
+    }
+    request.out.location = Some(target.into());
+    Outcome::Status(301)
+}
+
+/// Makes a redirect to `target` the response.
+pub fn redirect(request: &mut Request, status: u16, target: &BStr) -> Outcome {
+    request.out.location = Some(target.to_owned());
+    Outcome::Status(status)
+}
+
+impl Flow {
+    /// The content of the request is of no interest any more; what comes of it is thrown away.
+    pub fn read_no_body(&mut self) {
+        self.discard_body = true;
+    }
+}
+
+impl ServerTokens {
+    /// What the `Server` field and the built-in pages show.
+    pub fn text(self, identity: &crate::core::Identity) -> &str {
+        match self {
+            ServerTokens::Off => &identity.name,
+            ServerTokens::On => &identity.token,
+            ServerTokens::Build => &identity.build_token,
+        }
+    }
+}
