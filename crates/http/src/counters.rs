@@ -72,17 +72,39 @@ pub struct Totals {
     pub waiting: u64,
 }
 
-/// One entry for each loop that ever ran: loops live as long as the process.
-static LOOPS: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
+/// The counters of all loops: a zone, so that they outlive the configuration.
+#[derive(Debug, Default)]
+pub struct AllCounters {
+    /// By the loop's index.
+    loops: Mutex<Vec<Arc<Counters>>>,
+}
 
-impl Counters {
-    /// Counters for a loop, which take part in [`totals`] from now on.
-    pub fn of_loop() -> Arc<Counters> {
-        let counters = Arc::new(Counters::default());
-        LOOPS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&counters));
-        counters
+impl AllCounters {
+    /// The counters of loop `index`, made at the first call.
+    pub fn for_loop(&self, index: usize) -> Arc<Counters> {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        while loops.len() <= index {
+            loops.push(Arc::default());
+        }
+        Arc::clone(&loops[index])
     }
 
+    /// The counters of each loop.
+    pub fn loops(&self) -> Vec<Arc<Counters>> {
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The sums over all loops.
+    pub fn totals(&self) -> Totals {
+        let mut totals = Totals::default();
+        for counters in self.loops() {
+            counters.add_to(&mut totals);
+        }
+        totals
+    }
+}
+
+impl Counters {
     fn add_to(&self, totals: &mut Totals) {
         totals.accepted += self.accepted.get();
         totals.handled += self.handled.get();
@@ -94,34 +116,20 @@ impl Counters {
     }
 }
 
-/// The sums over all loops.
-pub fn totals() -> Totals {
-    let mut totals = Totals::default();
-    for counters in LOOPS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
-        counters.add_to(&mut totals);
-    }
-    totals
-}
-
-/// The counters of each loop, in the order in which the loops began.
-pub fn loops() -> Vec<Arc<Counters>> {
-    LOOPS.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn loops_add_up() {
-        let before = totals();
-        let (one, two) = (Counters::of_loop(), Counters::of_loop());
+        let all = AllCounters::default();
+        let (two, one) = (all.for_loop(1), all.for_loop(0));
         one.requests.add(2);
         two.requests.add(3);
         two.waiting.add(1);
         two.waiting.sub(1);
-        let after = totals();
-        assert_eq!(after.requests - before.requests, 5);
-        assert_eq!(after.waiting, before.waiting);
+        assert!(Arc::ptr_eq(&two, &all.for_loop(1)));
+        assert_eq!(all.totals(), Totals { requests: 5, ..Totals::default() });
+        assert_eq!(all.loops().len(), 2);
     }
 }
