@@ -75,12 +75,16 @@ fn parse_time(text: &[u8], precision: Precision) -> Option<i64> {
     let mut first = if precision == Precision::Millis { 2 } else { 0 };
     let mut total = 0i64;
     let mut rest = text;
-    if text.is_empty() {
+    // A unit without digits counts as none of it: nginx takes `d12h` and so a site may have it.
+    if !text.iter().any(u8::is_ascii_digit) {
         return None;
     }
     while !rest.is_empty() {
         let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let value = decimal(&rest[..digits])?;
+        let value = match digits {
+            0 => 0,
+            _ => decimal(&rest[..digits])?,
+        };
         rest = &rest[digits..];
         if rest.is_empty() {
             return total.checked_add(value.checked_mul(per_second)?);
@@ -216,13 +220,14 @@ mod tests {
             ("1w", 604_800_000),
             ("1m 30", 90_000),
             ("30 ", 30_000),
+            (" 30", 30_000),
+            ("d12h", 43_200_000),
         ] {
             assert_eq!(millis(text), Some(expected), "{text:?}");
         }
         for wrong in [
             "",
             " ",
-            "s1",
             "1x",
             "1y",
             "1M",

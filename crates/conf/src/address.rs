@@ -139,6 +139,9 @@ impl Reader {
     /// After the opening bracket.
     fn bracketed(&self, text: &[u8]) -> Result<Address, &'static str> {
         let close = text.find_byte(b']').ok_or("invalid host")?;
+        if text[close..].contains(&b'/') {
+            return Err("invalid host");
+        }
         let (port, last_port) = match &text[close + 1..] {
             [] => (None, None),
             [b':', ports @ ..] => {
@@ -288,6 +291,153 @@ impl Cidr {
                 ip.to_ipv6_mapped().to_bits() & mask == *address
             }
             (Cidr::V4 { .. }, IpAddr::V6(_)) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(text: &str) -> Result<Address, &'static str> {
+        Address::listen(text.as_bytes())
+    }
+
+    fn address(host: Host, port: u16) -> Result<Address, &'static str> {
+        Ok(Address {
+            host,
+            port: Some(port),
+            last_port: None,
+        })
+    }
+
+    #[test]
+    fn listening() {
+        let loopback = Host::V4(Ipv4Addr::LOCALHOST);
+        assert_eq!(listen("80"), address(Host::Any, 80));
+        assert_eq!(listen("*:80"), address(Host::Any, 80));
+        assert_eq!(listen("127.0.0.1:80"), address(loopback.clone(), 80));
+        assert_eq!(
+            listen("[::1]:80"),
+            address(Host::V6(Ipv6Addr::LOCALHOST), 80)
+        );
+        assert_eq!(
+            listen("example.org:80"),
+            address(Host::Name("example.org".into()), 80)
+        );
+        assert_eq!(
+            listen("127.0.0.1"),
+            Ok(Address {
+                host: loopback,
+                port: None,
+                last_port: None
+            })
+        );
+        let range = Address {
+            host: Host::Any,
+            port: Some(8000),
+            last_port: Some(8010),
+        };
+        assert_eq!(listen("8000-8010"), Ok(range.clone()));
+        assert_eq!(listen("*:8000-8010"), Ok(range));
+        let socket = Host::Unix("/run/weir.sock".into());
+        assert_eq!(
+            listen("UNIX:/run/weir.sock"),
+            Ok(Address {
+                host: socket,
+                port: None,
+                last_port: None
+            })
+        );
+    }
+
+    #[test]
+    fn refusals_have_a_reason() {
+        for (text, reason) in [
+            ("", "no host"),
+            (":80", "no host"),
+            ("0", "invalid port"),
+            ("65536", "invalid port"),
+            ("*:x", "invalid port"),
+            ("*:80-70", "invalid port range"),
+            ("90-80", "invalid port range"),
+            ("a/b", "invalid host"),
+            ("[::1", "invalid host"),
+            ("[::1]80", "invalid host"),
+            ("[]:80", "no host"),
+            ("[::g]", "invalid IPv6 address"),
+            ("unix:", "no path in the unix domain socket"),
+        ] {
+            assert_eq!(listen(text), Err(reason), "{text}");
+        }
+        let long = format!("unix:{}", "x".repeat(MAX_UNIX_PATH));
+        assert!(listen(&long).is_ok());
+        assert_eq!(
+            listen(&format!("{long}x")),
+            Err("too long path in the unix domain socket")
+        );
+    }
+
+    #[test]
+    fn peers_have_neither_wildcards_nor_ranges() {
+        assert_eq!(
+            Address::peer(b"80"),
+            Ok(Address {
+                host: Host::Name("80".into()),
+                port: None,
+                last_port: None
+            })
+        );
+        assert_eq!(Address::peer(b"a:80-81"), Err("invalid port"));
+    }
+
+    #[test]
+    fn a_uri_may_follow_a_peer() {
+        let uri = |text: &'static str| {
+            Address::peer_and_uri(text.as_bytes()).map(|(_, uri)| uri.to_str_lossy())
+        };
+        assert_eq!(uri("a:80/b:c?d"), Ok("/b:c?d".into()));
+        assert_eq!(uri("a?x"), Ok("?x".into()));
+        assert_eq!(uri("a"), Ok("".into()));
+        assert_eq!(uri("[::1]:80/b"), Ok("/b".into()));
+        assert_eq!(uri("unix:/run/s:/b"), Ok("/b".into()));
+        assert_eq!(uri("unix:/run/s"), Ok("".into()));
+    }
+
+    #[test]
+    fn networks() {
+        let contains = |cidr: &str, address: &str| {
+            let (cidr, _) = Cidr::parse(cidr.as_bytes()).unwrap();
+            cidr.contains(address.parse().unwrap())
+        };
+        assert!(contains("10.0.0.0/8", "10.255.0.1"));
+        assert!(!contains("10.0.0.0/8", "11.0.0.0"));
+        assert!(contains("0.0.0.0/0", "1.2.3.4"));
+        assert!(!contains("0.0.0.0/0", "::1"));
+        assert!(contains("10.0.0.0/8", "::ffff:10.0.0.1"));
+        assert!(contains("2001:db8::/32", "2001:db8:1::"));
+        assert!(contains("::/0", "1.2.3.4"));
+        assert!(contains("::1", "::1"));
+        assert_eq!(
+            Cidr::parse(b"10.1.0.0/8").map(|(_, exact)| exact),
+            Some(false)
+        );
+        assert_eq!(
+            Cidr::parse(b"10.0.0.0/8").map(|(_, exact)| exact),
+            Some(true)
+        );
+        for wrong in [
+            "",
+            "/8",
+            "10.0.0.0/33",
+            "10.0.0.0/",
+            "10.0.0/8",
+            "::/129",
+            "a",
+            "1.2.3.4.5",
+            "256.0.0.1",
+        ] {
+            assert_eq!(Cidr::parse(wrong.as_bytes()), None, "{wrong}");
         }
     }
 }

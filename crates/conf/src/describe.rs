@@ -212,3 +212,165 @@ pub fn fuzz_dictionary(rows: &[RowInfo], variables: &[VariableInfo]) -> String {
         out
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contexts::{HTTP, HTTP_SERVER, HTTP_SERVER_LOCATION};
+    use crate::table::{Arity, Directive, Repeat, Setter, Table};
+
+    #[derive(Clone, Default)]
+    struct Conf {
+        gzip: bool,
+        level: i64,
+    }
+
+    static TABLE: Table<Conf> = Table::new(&[
+        Directive {
+            name: "gzip_vary",
+            syntax: "on | off",
+            default: Some("off"),
+            contexts: HTTP_SERVER_LOCATION,
+            since: "0.1",
+            doc: "Whether to say `Vary`.",
+            set: Setter::Flag(|c| &mut c.gzip),
+        },
+        Directive {
+            name: "gzip_comp_level",
+            syntax: "level",
+            default: Some("1"),
+            contexts: HTTP_SERVER,
+            since: "0.1",
+            doc: "How hard.",
+            set: Setter::Number(|c| &mut c.level, 1, 9),
+        },
+        Directive {
+            name: "server_names_hash_max_size",
+            syntax: "size",
+            default: None,
+            contexts: HTTP,
+            since: "0.1",
+            doc: "Nothing.",
+            set: Setter::Ignored(Arity::ONE, "the table sizes itself."),
+        },
+        Directive {
+            name: "types",
+            syntax: "{ ... }",
+            default: None,
+            contexts: HTTP_SERVER_LOCATION,
+            since: "0.1",
+            doc: "Which names mean which type.",
+            set: Setter::Block(Arity::NONE, Repeat::Many, |_, _| Ok(())),
+        },
+    ]);
+
+    fn all_rows() -> Vec<RowInfo> {
+        rows([&TABLE as &dyn Rows])
+    }
+
+    #[test]
+    fn near_names() {
+        let names = ["root", "return", "rewrite", "proxy_pass", "proxy_params"];
+        for (written, meant) in [
+            ("rooot", Some("root")),
+            ("rot", Some("root")),
+            ("retrun", Some("return")),
+            ("proxypass", Some("proxy_pass")),
+            ("x", None),
+            ("listen", None),
+        ] {
+            assert_eq!(nearest(written, names), meant, "{written}");
+        }
+        assert_eq!(
+            nearest("root", ["root"]),
+            None,
+            "a name is not a correction of itself"
+        );
+    }
+
+    #[test]
+    fn help_for_ours_and_for_those_of_nginx() {
+        let rows = all_rows();
+        let help = |name: &str| help(name, &rows);
+        let expected = "gzip_vary on | off;\n  default: off\n  context: http, server, location\n  since:   0.1\n\nWhether to say `Vary`.\n";
+        assert_eq!(help("gzip_vary").as_deref(), Some(expected));
+        assert!(
+            help("server_names_hash_max_size")
+                .unwrap()
+                .contains("without effect: the table")
+        );
+        assert!(help("types").unwrap().starts_with("types { ... }\n"));
+        let missing = help("gzip").unwrap();
+        assert!(
+            missing.starts_with("gzip on | off;\n  context: http, server, location"),
+            "{missing}"
+        );
+        assert!(missing.ends_with("not yet in Weir.\n"));
+        assert_eq!(help("nonsense"), None);
+    }
+
+    #[test]
+    fn the_reference_page() {
+        let variables = [VariableInfo {
+            name: "arg_",
+            family: true,
+            doc: "An argument.",
+        }];
+        let page = reference_page("gzip", "Smaller bodies.", &all_rows()[..1], &variables);
+        let expected = "\
+# gzip
+
+Smaller bodies.
+
+## Directives
+
+### `gzip_vary`
+
+| | |
+|---|---|
+| Syntax | `gzip_vary on \\| off;` |
+| Default | `gzip_vary off;` |
+| Context | http, server, location |
+| Since | 0.1 |
+
+Whether to say `Vary`.
+
+## Variables
+
+- `$arg_*`: An argument.
+";
+        assert_eq!(page, expected);
+    }
+
+    #[test]
+    fn compatibility_with_nginx() {
+        let table = compatibility(&all_rows());
+        assert_eq!(table["gzip_vary"], Support::Yes);
+        assert_eq!(
+            table["gzip_comp_level"],
+            Support::NotIn(crate::contexts::LOCATION)
+        );
+        assert_eq!(
+            table["server_names_hash_max_size"],
+            Support::Ignored("the table sizes itself.")
+        );
+        assert_eq!(table["gzip"], Support::No);
+        assert_eq!(table.len(), 647, "nginx's 648 names without include");
+    }
+
+    #[test]
+    fn the_dictionary_quotes_its_words() {
+        let rows = all_rows();
+        let dictionary = fuzz_dictionary(
+            &rows,
+            &[VariableInfo {
+                name: "uri",
+                family: false,
+                doc: "",
+            }],
+        );
+        for word in ["\"gzip_vary\"", "\"$uri\"", "\"{\"", "\"\\\"\""] {
+            assert!(dictionary.lines().any(|line| line == word), "{word}");
+        }
+    }
+}

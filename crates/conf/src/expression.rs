@@ -203,3 +203,121 @@ fn part_span(text: &[u8], span: Span, start: usize, end: usize) -> Span {
         span.start + end as u32,
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use base::FileId;
+
+    use super::*;
+    use crate::variable::{Registry, Variable};
+
+    struct Values;
+
+    impl Scope for Values {
+        fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
+            out.extend_from_slice(format!("<{}>", id.0).as_bytes());
+            true
+        }
+
+        fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+            out.extend_from_slice(format!("({n})").as_bytes());
+            n < 3
+        }
+    }
+
+    fn parse(text: &str) -> Result<Expression, Diagnostic> {
+        let span = Span::new(FileId(0), 100, 100 + text.len() as u32);
+        Expression::parse(text.as_bytes(), span, &mut Registry::<()>::new())
+    }
+
+    #[test]
+    fn values_take_the_place_of_names() {
+        for (text, expected) in [
+            ("", ""),
+            ("plain", "plain"),
+            ("$a", "<0>"),
+            ("$a$b$A", "<0><1><0>"),
+            ("${a}b", "<0>b"),
+            ("$a-b", "<0>-b"),
+            ("x$1y$9", "x(1)y(9)"),
+            ("$12", "(1)2"),
+            ("a.b$a/", "a.b<0>/"),
+            ("$0", "<0>"),
+            ("${1}", "<0>"),
+            ("}{", "}{"),
+        ] {
+            let value = parse(text).unwrap().to_bytes(&mut Values);
+            assert_eq!(value.as_bstr(), expected.as_bytes().as_bstr(), "{text}");
+        }
+    }
+
+    #[test]
+    fn mistakes_are_shown_where_they_are() {
+        for (text, message, start, end) in [
+            ("$", "invalid variable name", 0, 1),
+            ("ab$", "invalid variable name", 2, 3),
+            ("a$-", "invalid variable name", 1, 2),
+            ("a${", "invalid variable name", 1, 3),
+            ("a${}", "invalid variable name", 1, 4),
+            (
+                "a${b",
+                "the closing bracket in \"b\" variable is missing",
+                1,
+                4,
+            ),
+            (
+                "a${b-}",
+                "the closing bracket in \"b\" variable is missing",
+                1,
+                4,
+            ),
+        ] {
+            let error = parse(text).unwrap_err();
+            let span = Span::new(FileId(0), 100 + start, 100 + end);
+            assert_eq!(
+                (&*error.message, error.span),
+                (message, Some(span)),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn constants_are_known() {
+        assert_eq!(parse("a b").unwrap().constant(), Some(BStr::new("a b")));
+        assert_eq!(Expression::default().constant(), Some(BStr::new("")));
+        assert_eq!(Expression::literal(b"$a").constant(), Some(BStr::new("$a")));
+        assert!(Expression::literal(b"").is_empty());
+        assert_eq!(parse("a$b").unwrap().constant(), None);
+        assert_eq!(parse("$b").unwrap().single_variable(), Some(VarId(0)));
+        assert!(parse("a$1").unwrap().has_captures());
+    }
+
+    /// Every text of up to five signs that mean something: no panic, and what is accepted keeps its source.
+    #[test]
+    fn every_short_text() {
+        let signs = b"$a1{}-";
+        for length in 0..=5u32 {
+            for number in 0..6usize.pow(length) {
+                let text: Vec<u8> = (0..length)
+                    .map(|i| signs[number / 6usize.pow(i) % 6])
+                    .collect();
+                let span = Span::new(FileId(0), 0, length);
+                let parsed = Expression::parse(&text, span, &mut Registry::<()>::new());
+                if let Ok(expression) = parsed {
+                    assert_eq!(expression.source(), text.as_bstr());
+                    assert_eq!(expression.constant().is_some(), !text.contains(&b'$'));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_literal_is_not_read() {
+        static ROWS: &[Variable<()>] = &[];
+        let mut names = Registry::<()>::new();
+        names.add(ROWS);
+        assert_eq!(Expression::literal(b"$x").to_bytes(&mut Values), b"$x");
+        assert!(names.finish().unwrap().is_empty());
+    }
+}

@@ -80,3 +80,47 @@ pub fn find(name: &str) -> Option<&'static Known> {
     let at = KNOWN.partition_point(|known| known.name < name);
     KNOWN.get(at).filter(|known| known.name == name)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_data_file_is_sorted_and_whole() {
+        let rows: Vec<_> = all().collect();
+        assert!(
+            rows.windows(2)
+                .all(|pair| (pair[0].name, pair[0].module) < (pair[1].name, pair[1].module))
+        );
+        assert_eq!(rows.len(), include_str!("known.tsv").lines().count());
+        for row in rows {
+            assert!(
+                !row.name.is_empty() && row.places() != Contexts::NONE,
+                "{row:?}"
+            );
+            let named = row
+                .contexts
+                .split(',')
+                .all(|name| name == "any" || Contexts::named(name).is_some());
+            assert!(named, "{row:?}");
+        }
+    }
+
+    #[test]
+    fn finding() {
+        assert_eq!(
+            find("gzip").map(Known::syntax_line).as_deref(),
+            Some("gzip on | off;")
+        );
+        assert_eq!(
+            find("events").map(Known::syntax_line).as_deref(),
+            Some("events { ... }")
+        );
+        assert_eq!(
+            find("internal").map(Known::syntax_line).as_deref(),
+            Some("internal;")
+        );
+        assert_eq!(find("gzi"), None);
+        assert_eq!(find(""), None);
+    }
+}

@@ -252,6 +252,8 @@ impl<'t> Lexer<'t> {
     fn check_after_quote(&self, errors: &mut Vec<Diagnostic>) {
         match self.text.get(self.at) {
             None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => {}
+            // Unexpected too, and `statement` says so.
+            Some(b'}') => {}
             Some(&byte) => {
                 let error = unexpected(char::from(byte), self.span(self.at, self.at + 1));
                 errors.push(

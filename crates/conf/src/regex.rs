@@ -232,3 +232,92 @@ fn match_message(error: &pcre2::Error, subject: &[u8], pattern: &BStr) -> String
         subject.as_bstr()
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_their_names() {
+        let regex = Regex::new(br"^/(?<user>\w+)(/x)?/(.*)$", false).unwrap();
+        assert_eq!(regex.names(), [(1, "user".to_owned())]);
+        assert_eq!(regex.group_count(), 3);
+        let mut captures = Captures::new();
+        let subject = b"/igor/a/b";
+        assert!(regex.captures(subject, &mut captures));
+        assert_eq!(captures.text(0, subject), Some(&subject[..]));
+        assert_eq!(captures.text(1, subject), Some(&b"igor"[..]));
+        assert_eq!(captures.text(2, subject), None, "took no part");
+        assert_eq!(captures.text(3, subject), Some(&b"a/b"[..]));
+        assert_eq!(captures.text(4, subject), None);
+        assert!(!regex.captures(b"igor", &mut captures));
+        assert!(captures.is_empty());
+    }
+
+    #[test]
+    fn more_groups_than_nine() {
+        let regex = Regex::new(br"(.)(.)(.)(.)(.)(.)(.)(.)(.)(.)(?<last>.)", false).unwrap();
+        let mut captures = Captures::new();
+        assert!(regex.captures(b"abcdefghijkl", &mut captures));
+        assert_eq!(captures.len(), 12);
+        assert_eq!(captures.text(11, b"abcdefghijkl"), Some(&b"k"[..]));
+    }
+
+    #[test]
+    fn letter_case() {
+        assert!(Regex::new(b"^/IMG", true).unwrap().is_match(b"/img/1"));
+        assert!(!Regex::new(b"^/IMG", false).unwrap().is_match(b"/img/1"));
+    }
+
+    #[test]
+    fn subjects_and_patterns_are_bytes() {
+        let any = Regex::new(b"^a.b$", false).unwrap();
+        assert!(any.is_match(b"a\xffb"));
+        assert!(!any.is_match("aéb".as_bytes()), "two bytes");
+        let latin1 = Regex::new(b"^[\xe8\xe9]$", false).unwrap();
+        assert!(latin1.is_match(b"\xe9"));
+    }
+
+    #[test]
+    fn errors_are_in_the_words_of_nginx() {
+        let message = |pattern: &str| Regex::new(pattern.as_bytes(), false).unwrap_err();
+        assert_eq!(
+            message("(a"),
+            "pcre2_compile() failed: missing closing parenthesis in \"(a\""
+        );
+        let unmatched =
+            "pcre2_compile() failed: unmatched closing parenthesis in \"a)b\" at \")b\"";
+        assert_eq!(message("a)b"), unmatched);
+    }
+
+    #[test]
+    fn endless_backtracking_is_an_error_that_can_be_told() {
+        let regex = Regex::new(b"^(a+)+$", false).unwrap();
+        let subject = [&[b'a'; 64][..], b"!"].concat();
+        let mut captures = Captures::new();
+        let result = regex.try_captures(&subject, &mut captures);
+        assert!(result == Ok(false) || result.unwrap_err().starts_with("pcre2_match() failed: "));
+        assert!(!regex.captures(&subject, &mut captures));
+    }
+
+    #[test]
+    fn one_pattern_serves_many_threads() {
+        let regex = Regex::new(b"^(\\d+)-(\\d+)$", false).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let regex = &regex;
+                scope.spawn(move || {
+                    let mut captures = Captures::new();
+                    for i in 0..2000 {
+                        let subject = format!("{thread}-{i}");
+                        assert!(regex.captures(subject.as_bytes(), &mut captures));
+                        assert_eq!(
+                            captures.text(2, subject.as_bytes()),
+                            Some(i.to_string().as_bytes())
+                        );
+                    }
+                });
+            }
+        });
+    }
+}

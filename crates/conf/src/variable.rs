@@ -92,6 +92,9 @@ impl<R: 'static> Variable<R> {
     }
 }
 
+/// A closure that appends a value and says whether there is one.
+pub type DynamicGet<R> = dyn Fn(&mut R, &mut Vec<u8>) -> bool + Send + Sync;
+
 /// How a value is found. The functions append it and say whether there is one.
 pub enum Get<R: 'static> {
     /// By a function.
@@ -99,7 +102,7 @@ pub enum Get<R: 'static> {
     /// By a function of the rest of the name.
     Prefix(fn(&mut R, &str, &mut Vec<u8>) -> bool),
     /// By a closure that the configuration made (`map`, `geo`, `split_clients`).
-    Dynamic(Arc<dyn Fn(&mut R, &mut Vec<u8>) -> bool + Send + Sync>),
+    Dynamic(Arc<DynamicGet<R>>),
     /// It lives only where `set` and named captures put it.
     Slot,
 }
@@ -421,5 +424,127 @@ impl Names for NoVariables {
         let error = Diagnostic::error(format!("unknown \"{name}\" variable"), span);
         self.errors.push(error.note("there are no variables here"));
         VarId(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Request {
+        uri: &'static str,
+        rate: usize,
+    }
+
+    static ROWS: &[Variable<Request>] = &[
+        Variable::new("uri", uri, "The path."),
+        Variable::new("rate", uri, "A limit.")
+            .settable(|request, value| request.rate = value.len())
+            .volatile(),
+        Variable::prefix("http_", rest, "A header."),
+        Variable::prefix("http_x_", |_, _, _| false, "A header that nobody sees."),
+    ];
+
+    fn uri(request: &mut Request, out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(request.uri.as_bytes());
+        true
+    }
+
+    fn rest(_: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
+        out.extend_from_slice(name.as_bytes());
+        true
+    }
+
+    fn registry() -> Registry<Request> {
+        let mut names = Registry::new();
+        names.add(ROWS);
+        names
+    }
+
+    fn value(variables: &Variables<Request>, id: VarId) -> Option<String> {
+        let mut out = Vec::new();
+        let found = variables
+            .get(id)
+            .value(&mut Request { uri: "/a", rate: 0 }, &mut out);
+        found.then(|| String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn names_are_found_whatever_their_case() {
+        let mut names = registry();
+        let (uri, agent) = (names.id(b"URI", None), names.id(b"http_User_Agent", None));
+        assert_eq!(names.id(b"uri", None), uri);
+        let hidden = names.id(b"http_x_y", None);
+        let variables = names.finish().unwrap();
+        assert_eq!(variables.len(), 3);
+        assert_eq!(value(&variables, uri).as_deref(), Some("/a"));
+        assert_eq!(value(&variables, agent).as_deref(), Some("user_agent"));
+        assert_eq!(value(&variables, hidden), None, "the longest family counts");
+        assert!(
+            variables.find("http_host").is_some(),
+            "known though not used"
+        );
+        assert_eq!(variables.id("http_host"), None);
+        assert!(variables.find("nothing").is_none());
+    }
+
+    #[test]
+    fn a_name_may_be_used_before_it_is_defined() {
+        let mut names = registry();
+        let early = names.id(b"mapped", None);
+        let id = names.define(
+            "Mapped",
+            Definition::dynamic(|_, out| {
+                out.push(b'1');
+                true
+            }),
+        );
+        assert_eq!(id, Ok(early));
+        // The last definition of a name counts, as with two `map` blocks.
+        let again = names.define(
+            "mapped",
+            Definition::dynamic(|_, out| {
+                out.push(b'2');
+                true
+            }),
+        );
+        assert_eq!(again, Ok(early));
+        assert_eq!(value(&names.finish().unwrap(), early).as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn a_variable_of_a_module_stays_what_it_is() {
+        let mut names = registry();
+        assert_eq!(
+            names.slot("uri"),
+            Err("the duplicate \"uri\" variable".to_owned())
+        );
+        assert!(names.define("URI", Definition::new(Get::Slot)).is_err());
+        assert_eq!(
+            names.slot(""),
+            Err("invalid variable name \"$\"".to_owned())
+        );
+        let rate = names.slot("rate").unwrap();
+        let header = names.slot("http_a").unwrap();
+        let mine = names.slot("mine").unwrap();
+        let variables = names.finish().unwrap();
+        assert!(variables.get(rate).set.is_some() && !variables.get(rate).cache);
+        assert_eq!(
+            value(&variables, header).as_deref(),
+            Some("a"),
+            "until it is set, it is the header"
+        );
+        assert_eq!(value(&variables, mine), None);
+    }
+
+    #[test]
+    fn names_that_nobody_defined_are_errors() {
+        let mut names = registry();
+        names.id(b"url", None);
+        names.id(b"completely_else", None);
+        let errors = names.finish().err().unwrap();
+        assert_eq!(errors[0].message, "unknown \"url\" variable");
+        assert_eq!(errors[0].notes, ["did you mean \"$uri\"?"]);
+        assert_eq!(errors[1].notes, Vec::<String>::new());
     }
 }

@@ -330,7 +330,7 @@ fn build(text: &str) -> Build {
 fn built(text: &str) -> Built {
     let mut build = build(text);
     assert_eq!(build.render(false), "");
-    build.shared.take().unwrap()
+    build.shared.take().expect("http was built")
 }
 
 /// All messages of a build, as shown.
@@ -350,7 +350,7 @@ fn first_lines(text: &str) -> Vec<String> {
 }
 
 fn squeeze(confs: &Confs) -> &Squeeze {
-    confs.get().unwrap()
+    confs.get().expect("a location has it")
 }
 
 #[test]
