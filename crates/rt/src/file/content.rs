@@ -63,6 +63,13 @@ impl File {
         Ok(())
     }
 
+    /// Tells the kernel that the file will be read from its start to its end, so that it reads ahead further. Does
+    /// not wait.
+    pub fn read_sequentially(&self) {
+        // Advice: a failure changes nothing.
+        let _ = rustix::fs::fadvise(self, 0, None, Advice::Sequential);
+    }
+
     /// Whether it is read past the page cache.
     pub fn is_direct(&self) -> bool {
         self.0.direct.load(Relaxed)
@@ -177,7 +184,9 @@ impl File {
         if self.is_direct() {
             let file = self.clone();
             buf.truncate(begin);
-            return pool.run_on(self.device(), move || read_direct(&file, buf, offset, len)).await;
+            return pool
+                .run_on(self.device(), move || read_direct(&file, buf, offset, len))
+                .await;
         }
         while done < len {
             match self.try_read_at(&mut buf[begin + done..], offset + done as u64) {

@@ -36,7 +36,11 @@ pub struct Judged {
 }
 
 /// Opens a file without waiting; `None`: it must be done on a pool, by [`open_judged`].
-pub fn try_open_judged(path: &Path, options: OpenOptions, judged: Judged) -> Option<io::Result<File>> {
+pub fn try_open_judged(
+    path: &Path,
+    options: OpenOptions,
+    judged: Judged,
+) -> Option<io::Result<File>> {
     match walk(path, options, judged, open_cached) {
         Ok(fd) => Some(Ok(File::from_fd(fd))),
         Err(Stop::Wait) => None,
@@ -45,12 +49,21 @@ pub fn try_open_judged(path: &Path, options: OpenOptions, judged: Judged) -> Opt
 }
 
 /// Opens a file, its links judged.
-pub async fn open_judged(path: &Path, options: OpenOptions, judged: Judged, pool: &Pool) -> io::Result<File> {
+pub async fn open_judged(
+    path: &Path,
+    options: OpenOptions,
+    judged: Judged,
+    pool: &Pool,
+) -> io::Result<File> {
     if let Some(result) = try_open_judged(path, options, judged) {
         return result;
     }
     let path: PathBuf = path.to_owned();
-    let opened = pool.run_on(Device::UNKNOWN, move || walk(&path, options, judged, open_waiting)).await;
+    let opened = pool
+        .run_on(Device::UNKNOWN, move || {
+            walk(&path, options, judged, open_waiting)
+        })
+        .await;
     match opened {
         Ok(fd) => Ok(File::from_fd(fd)),
         Err(Stop::Wait) => Err(io::ErrorKind::WouldBlock.into()),
@@ -66,13 +79,21 @@ enum Stop {
 
 type Opener = fn(BorrowedFd<'_>, &Path, OpenOptions) -> Cached;
 
-fn walk(path: &Path, options: OpenOptions, judged: Judged, opener: Opener) -> Result<OwnedFd, Stop> {
+fn walk(
+    path: &Path,
+    options: OpenOptions,
+    judged: Judged,
+    opener: Opener,
+) -> Result<OwnedFd, Stop> {
     use std::os::unix::ffi::OsStrExt;
     let text = path.as_os_str().as_bytes();
     let (start, rest) = match judged.from {
         0 if text.first() == Some(&b'/') => (Some(&b"/"[..]), &text[1..]),
         0 => (None, text),
-        from => (Some(&text[..from]), text.get(from + 1..).unwrap_or_default()),
+        from => (
+            Some(&text[..from]),
+            text.get(from + 1..).unwrap_or_default(),
+        ),
     };
     let step = OpenOptions::PATH.directory();
     let mut at = match start {
@@ -86,7 +107,13 @@ fn walk(path: &Path, options: OpenOptions, judged: Judged, opener: Opener) -> Re
             last = Some(component).filter(|name| !name.is_empty());
         } else if !component.is_empty() {
             let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
-            at = Some(open_component(below, component, step, judged.links, opener)?);
+            at = Some(open_component(
+                below,
+                component,
+                step,
+                judged.links,
+                opener,
+            )?);
         }
     }
     let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
@@ -143,7 +170,10 @@ fn as_path(text: &[u8]) -> &Path {
 mod tests {
     use super::*;
 
-    const ALL: Judged = Judged { links: Links::Refused, from: 0 };
+    const ALL: Judged = Judged {
+        links: Links::Refused,
+        from: 0,
+    };
 
     fn opens(path: &Path, judged: Judged) -> Result<(), Errno> {
         match walk(path, OpenOptions::READ, judged, open_waiting) {
@@ -168,9 +198,15 @@ mod tests {
         assert_eq!(opens(&root.join("real/"), ALL), Ok(()));
         assert_eq!(opens(&root.join("link/file"), ALL), Err(Errno::NOTDIR));
         assert_eq!(opens(&link, ALL), Err(Errno::LOOP));
-        let from = Judged { from: link.as_os_str().len(), ..ALL };
+        let from = Judged {
+            from: link.as_os_str().len(),
+            ..ALL
+        };
         assert_eq!(opens(&link.join("file"), from), Ok(()));
-        let own = Judged { links: Links::OwnersOnly, from: 0 };
+        let own = Judged {
+            links: Links::OwnersOnly,
+            from: 0,
+        };
         assert_eq!(opens(&link.join("file"), own), Ok(()));
         assert_eq!(opens(&root.join("real/none"), own), Err(Errno::NOENT));
         std::fs::remove_dir_all(&root).expect("removed");

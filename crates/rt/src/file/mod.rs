@@ -11,6 +11,7 @@
 //! remembered by the [`File`].
 
 mod content;
+pub mod errno;
 mod links;
 mod metadata;
 mod namespace;

@@ -195,15 +195,16 @@ pub fn try_stat(path: &Path) -> Option<io::Result<Metadata>> {
 
 /// Opens, waiting if need be: for threads of a pool.
 pub(super) fn open_waiting(directory: BorrowedFd<'_>, path: &Path, options: OpenOptions) -> Cached {
-    Some(rustix::fs::openat(directory, path, options.flags, options.mode_argument()))
+    Some(rustix::fs::openat(
+        directory,
+        path,
+        options.flags,
+        options.mode_argument(),
+    ))
 }
 
 /// Tries to open without waiting.
-pub(super) fn open_cached(
-    directory: BorrowedFd<'_>,
-    path: &Path,
-    options: OpenOptions,
-) -> Cached {
+pub(super) fn open_cached(directory: BorrowedFd<'_>, path: &Path, options: OpenOptions) -> Cached {
     static REFUSED: AtomicBool = AtomicBool::new(false);
     if options.changes() || REFUSED.load(Relaxed) {
         return None;

@@ -24,7 +24,11 @@ const ATTEMPTS: usize = 100;
 
 /// Makes a file in `directory` that nobody else has, to read and write, on the pool. Gives the path too, which leads
 /// to it only if the name was kept.
-pub async fn create_temporary(directory: &Path, name: Name, pool: &Pool) -> io::Result<(File, PathBuf)> {
+pub async fn create_temporary(
+    directory: &Path,
+    name: Name,
+    pool: &Pool,
+) -> io::Result<(File, PathBuf)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let directory = directory.to_owned();
     pool.run_on(Device::UNKNOWN, move || {

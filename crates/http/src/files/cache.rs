@@ -1,0 +1,188 @@
+//! `open_file_cache`: files kept open, and what is known of them, of directories and of missing files.
+//!
+//! Each loop has caches of its own, so that nothing is locked; locations with the same settings share one. An entry
+//! is believed for `open_file_cache_valid` and then looked at again. A file is kept open once it was used
+//! `open_file_cache_min_uses` times. Entries leave when they were not used for the time of `inactive`, or when the
+//! cache is full and they were used longest ago.
+
+use std::cell::RefCell;
+use std::time::Instant;
+
+use base::lru::Lru;
+use rt::file::Judged;
+
+use super::{Found, OpenFile, Purpose};
+use crate::core::delivery::{DeliveryConf, OpenFileCache};
+
+/// What the cache knows of a path.
+pub(super) enum Look {
+    /// This, and it is to be believed.
+    Hit(Found),
+    /// This, but it is time to look again.
+    Aged(OpenFile),
+    /// Nothing that would serve.
+    Miss,
+}
+
+struct Cache {
+    settings: OpenFileCache,
+    entries: Lru<Vec<u8>, Entry>,
+}
+
+struct Entry {
+    found: Found,
+    judged: Option<Judged>,
+    checked: Instant,
+    used: Instant,
+    uses: i64,
+}
+
+thread_local! {
+    static CACHES: RefCell<Vec<Cache>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How many entries are tested for inactivity at each use. Two, so that a cache that is used shrinks.
+const EXPIRED_AT_ONCE: usize = 2;
+
+/// Looks a path up, and counts that as a use.
+pub(super) fn look(
+    settings: OpenFileCache,
+    delivery: &DeliveryConf,
+    path: &[u8],
+    judged: Option<Judged>,
+    purpose: Purpose,
+) -> Look {
+    with(settings, |cache| {
+        let now = rt::now();
+        cache.expire(now);
+        let Some(entry) = cache.entries.get(path) else { return Look::Miss };
+        entry.used = now;
+        entry.uses += 1;
+        if entry.judged != judged || !entry.serves(purpose) {
+            return Look::Miss;
+        }
+        if now.saturating_duration_since(entry.checked) < delivery.open_file_cache_valid {
+            return Look::Hit(entry.found.clone());
+        }
+        match &entry.found {
+            Ok(file) => Look::Aged(file.clone()),
+            Err(_) => Look::Miss,
+        }
+    })
+}
+
+/// An entry was looked at again and is still right.
+pub(super) fn renew(settings: OpenFileCache, path: &[u8]) {
+    with(settings, |cache| {
+        if let Some(entry) = cache.entries.get(path) {
+            entry.checked = rt::now();
+        }
+    });
+}
+
+/// Keeps what was found.
+pub(super) fn store(
+    settings: OpenFileCache,
+    delivery: &DeliveryConf,
+    path: &[u8],
+    judged: Option<Judged>,
+    found: &Found,
+) {
+    with(settings, |cache| {
+        if found.is_err() && !delivery.open_file_cache_errors {
+            cache.entries.remove(path);
+            return;
+        }
+        let now = rt::now();
+        let uses = cache.entries.get(path).map_or(1, |entry| entry.uses);
+        let mut found = found.clone();
+        if let Ok(file) = &mut found
+            && (uses < delivery.open_file_cache_min_uses || !file.is_file())
+        {
+            file.file = None;
+        }
+        cache.entries.insert(path.to_vec(), Entry { found, judged, checked: now, used: now, uses });
+    });
+}
+
+fn with<T>(settings: OpenFileCache, act: impl FnOnce(&mut Cache) -> T) -> T {
+    CACHES.with(|caches| {
+        let mut caches = caches.borrow_mut();
+        let index = caches.iter().position(|cache| cache.settings == settings).unwrap_or_else(|| {
+            caches.push(Cache { settings, entries: Lru::new(settings.max) });
+            caches.len() - 1
+        });
+        act(&mut caches[index])
+    })
+}
+
+impl Cache {
+    fn expire(&mut self, now: Instant) {
+        for _ in 0..EXPIRED_AT_ONCE {
+            match self.entries.oldest() {
+                Some((_, entry)) if now.saturating_duration_since(entry.used) > self.settings.inactive => {
+                    self.entries.pop_oldest();
+                }
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Entry {
+    /// A regular file that is to be read must be open.
+    fn serves(&self, purpose: Purpose) -> bool {
+        match &self.found {
+            Err(_) => true,
+            Ok(found) => purpose == Purpose::Look || found.file.is_some() || !found.is_file(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::OpenError;
+    use super::*;
+    use std::time::Duration;
+
+    const SETTINGS: OpenFileCache = OpenFileCache { max: 2, inactive: Duration::from_secs(60) };
+    const MISSING: Found = Err(OpenError { errno: 2, call: "open()" });
+
+    fn delivery(errors: bool, valid: Duration) -> DeliveryConf {
+        DeliveryConf { open_file_cache_errors: errors, open_file_cache_valid: valid, ..DeliveryConf::default() }
+    }
+
+    fn is_hit(conf: &DeliveryConf, path: &[u8]) -> bool {
+        matches!(look(SETTINGS, conf, path, None, Purpose::Read), Look::Hit(_))
+    }
+
+    #[test]
+    fn failures_are_kept_only_when_told_and_for_their_time() {
+        let long = Duration::from_secs(60);
+        let (kept, forgotten) = (delivery(true, long), delivery(false, long));
+        store(SETTINGS, &forgotten, b"/x", None, &MISSING);
+        assert!(!is_hit(&forgotten, b"/x"));
+        store(SETTINGS, &kept, b"/x", None, &MISSING);
+        assert!(is_hit(&kept, b"/x"));
+        assert!(!is_hit(&delivery(true, Duration::ZERO), b"/x"));
+    }
+
+    #[test]
+    fn a_full_cache_forgets_what_was_used_longest_ago() {
+        let conf = delivery(true, Duration::from_secs(60));
+        for path in [&b"/1"[..], b"/2"] {
+            store(SETTINGS, &conf, path, None, &MISSING);
+        }
+        assert!(is_hit(&conf, b"/1"));
+        store(SETTINGS, &conf, b"/3", None, &MISSING);
+        assert!(is_hit(&conf, b"/1") && !is_hit(&conf, b"/2") && is_hit(&conf, b"/3"));
+    }
+
+    #[test]
+    fn a_path_judged_otherwise_is_another_matter() {
+        let conf = delivery(true, Duration::from_secs(60));
+        store(SETTINGS, &conf, b"/j", None, &MISSING);
+        let judged = Some(Judged { links: rt::file::Links::Refused, from: 0 });
+        assert!(matches!(look(SETTINGS, &conf, b"/j", judged, Purpose::Read), Look::Miss));
+    }
+}

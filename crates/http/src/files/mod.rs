@@ -1,0 +1,251 @@
+//! Files as handlers find them: opened, or looked at, with the location's settings.
+//!
+//! What the kernel or the cache of open files ([`cache`]) has in memory is answered at once by [`try_open`]; the rest
+//! waits in the location's pool ([`open`]). Here `disable_symlinks`, `directio`, `read_ahead` and `open_file_cache`
+//! get their effect. Which path belongs to a request, and what is done with the file, is the handlers' business.
+
+mod cache;
+mod symlinks;
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use bstr::ByteSlice;
+use rt::error_log::Level;
+use rt::file::{File, Judged, Metadata, OpenOptions, errno};
+use rt::pool::Pool;
+
+use crate::core::Aio;
+use crate::core::delivery::{DeliveryConf, Directio};
+use crate::request::Request;
+
+/// A file that was found.
+#[derive(Clone, Debug)]
+pub struct OpenFile {
+    /// The open file; `None` when it was only looked at.
+    pub file: Option<File>,
+    /// What is known of it.
+    pub metadata: Metadata,
+}
+
+/// Why a file can not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenError {
+    /// The error's number.
+    pub errno: i32,
+    /// The call that failed, as the log names it: `open()`.
+    pub call: &'static str,
+}
+
+/// What a file is wanted for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To read it.
+    Read,
+    /// To know whether it is there, and what it is.
+    Look,
+}
+
+/// The result of opening a file, or of looking at it.
+pub type Found = Result<OpenFile, OpenError>;
+
+/// Files that are shorter than this are not worth the call that asks for more read-ahead, in bytes.
+const READ_AHEAD_FROM: u64 = 128 * 1024;
+
+/// Finds a file without waiting. `None`: it may have to wait for a device, so that [`open`] must be asked.
+pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<Found> {
+    let site = Rc::clone(&request.site);
+    let delivery = &site.location(request.location).core.delivery;
+    let judged = symlinks::judged(request, delivery, path);
+    let Some(settings) = delivery.open_file_cache else {
+        return probe(delivery, path, judged, purpose);
+    };
+    match cache::look(settings, delivery, path, judged, purpose) {
+        cache::Look::Hit(found) => return Some(found),
+        cache::Look::Aged(old) if judged.is_none() => {
+            let now = rt::file::try_stat(as_path(path))?;
+            if now.is_ok_and(|now| old.is_still(&now)) {
+                cache::renew(settings, path);
+                return Some(Ok(old));
+            }
+        }
+        cache::Look::Aged(_) | cache::Look::Miss => {}
+    }
+    let found = probe(delivery, path, judged, purpose)?;
+    cache::store(settings, delivery, path, judged, &found);
+    Some(found)
+}
+
+/// Finds a file. What is not in memory is found on the location's pool meanwhile.
+pub async fn open(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
+    if let Some(found) = try_open(request, path, purpose) {
+        return found;
+    }
+    let site = Rc::clone(&request.site);
+    let delivery = &site.location(request.location).core.delivery;
+    let pool = pool(request, &delivery.aio);
+    let judged = symlinks::judged(request, delivery, path);
+    let found = match (judged, purpose) {
+        (None, Purpose::Look) => {
+            let metadata = rt::file::stat(as_path(path), &pool).await;
+            metadata.map(OpenFile::looked_at).map_err(|error| OpenError::of(&error, "stat()"))
+        }
+        (None, Purpose::Read) => {
+            let opened = rt::file::open(as_path(path), OpenOptions::READ, &pool).await;
+            opened.and_then(|file| opened_with(delivery, file)).map_err(|error| OpenError::of(&error, "open()"))
+        }
+        (Some(judged), purpose) => {
+            let opened = rt::file::open_judged(as_path(path), options(purpose), judged, &pool).await;
+            finish_judged(delivery, opened, purpose)
+        }
+    };
+    if let Some(settings) = delivery.open_file_cache {
+        cache::store(settings, delivery, path, judged, &found);
+    }
+    found
+}
+
+/// The pool that reads what is not in memory for this request. A name that no `thread_pool` has is logged and means
+/// the default pool.
+pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
+    let Aio::Pool(name) = aio else { return rt::pool::default_pool() };
+    let name = request.value(name);
+    match name.to_str().ok().and_then(rt::pool::get) {
+        Some(pool) => pool,
+        None => {
+            request.error(format_args!("thread pool \"{name}\" not found"));
+            rt::pool::default_pool()
+        }
+    }
+}
+
+/// Logs why the file of a request can not be had, and gives the status that says so to the client.
+pub fn refuse(request: &Request, path: &[u8], error: OpenError) -> u16 {
+    let status = error.status();
+    let log_not_found = request.site.location(request.location).core.log_not_found;
+    if status != 404 || log_not_found {
+        let level = if status == 500 { Level::Crit } else { Level::Error };
+        request.log(level, format_args!("{} \"{}\" failed{}", error.call, path.as_bstr(), error));
+    }
+    status
+}
+
+/// A path as the system wants it.
+pub fn as_path(path: &[u8]) -> &Path {
+    Path::new(OsStr::from_bytes(path))
+}
+
+fn probe(delivery: &DeliveryConf, path: &[u8], judged: Option<Judged>, purpose: Purpose) -> Option<Found> {
+    let path = as_path(path);
+    Some(match (judged, purpose) {
+        (None, Purpose::Look) => {
+            let metadata = rt::file::try_stat(path)?;
+            metadata.map(OpenFile::looked_at).map_err(|error| OpenError::of(&error, "stat()"))
+        }
+        (None, Purpose::Read) => {
+            let opened = rt::file::try_open(path, OpenOptions::READ)?;
+            opened.and_then(|file| opened_with(delivery, file)).map_err(|error| OpenError::of(&error, "open()"))
+        }
+        (Some(judged), purpose) => {
+            let opened = rt::file::try_open_judged(path, options(purpose), judged)?;
+            finish_judged(delivery, opened, purpose)
+        }
+    })
+}
+
+fn options(purpose: Purpose) -> OpenOptions {
+    match purpose {
+        Purpose::Read => OpenOptions::READ,
+        Purpose::Look => OpenOptions::PATH,
+    }
+}
+
+fn finish_judged(delivery: &DeliveryConf, opened: io::Result<File>, purpose: Purpose) -> Found {
+    let found = opened.and_then(|file| match purpose {
+        Purpose::Read => opened_with(delivery, file),
+        Purpose::Look => file.metadata().map(OpenFile::looked_at),
+    });
+    found.map_err(|error| OpenError::of(&error, "openat()"))
+}
+
+/// Looks at a file that was just opened and applies what the location says of reading it.
+fn opened_with(delivery: &DeliveryConf, file: File) -> io::Result<OpenFile> {
+    let metadata = file.metadata()?;
+    if metadata.is_file() {
+        if let Directio::From(length) = delivery.directio
+            && metadata.len >= length
+        {
+            // Where the file system has no such reads, the ordinary ones serve as well.
+            let _ = file.set_direct();
+        }
+        if delivery.read_ahead > 0 && metadata.len >= READ_AHEAD_FROM {
+            file.read_sequentially();
+        }
+    }
+    Ok(OpenFile { file: Some(file), metadata })
+}
+
+impl OpenFile {
+    fn looked_at(metadata: Metadata) -> OpenFile {
+        OpenFile { file: None, metadata }
+    }
+
+    /// Whether what is at the path now is this very file, unchanged.
+    fn is_still(&self, now: &Metadata) -> bool {
+        let was = &self.metadata;
+        let identity = |of: &Metadata| (of.dev, of.ino, of.len, of.mtime, of.mtime_nanos);
+        identity(was) == identity(now)
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.metadata.is_file()
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.metadata.is_directory()
+    }
+
+    /// Its length in bytes.
+    pub fn length(&self) -> u64 {
+        self.metadata.len
+    }
+
+    /// Seconds since 1970 of its last change.
+    pub fn modified(&self) -> i64 {
+        self.metadata.mtime
+    }
+}
+
+impl OpenError {
+    fn of(error: &io::Error, call: &'static str) -> OpenError {
+        OpenError { errno: error.raw_os_error().unwrap_or(errno::IO), call }
+    }
+
+    /// The status that tells a client: 404 for what is not there, 403 for what must not be read, else 500.
+    pub fn status(self) -> u16 {
+        match self.errno {
+            errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => 404,
+            errno::ACCES | errno::MLINK | errno::LOOP => 403,
+            _ => 500,
+        }
+    }
+
+    /// Whether the path passes a link that is refused.
+    pub fn is_link(self) -> bool {
+        matches!(self.errno, errno::MLINK | errno::LOOP)
+    }
+}
+
+/// As the error log shows it, with a space in front: ` (2: No such file or directory)`.
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let error = io::Error::from_raw_os_error(self.errno);
+        write!(f, " {}", base::text::errno_text(&error))
+    }
+}

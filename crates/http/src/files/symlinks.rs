@@ -1,0 +1,56 @@
+//! `disable_symlinks`: from where on a path is judged, and how.
+
+use rt::file::{Judged, Links};
+
+use crate::core::Symlinks;
+use crate::core::delivery::DeliveryConf;
+use crate::request::Request;
+
+/// How `path` has to be judged; `None` when links are of no interest.
+pub(super) fn judged(request: &mut Request, delivery: &DeliveryConf, path: &[u8]) -> Option<Judged> {
+    let links = match delivery.symlinks {
+        Symlinks::Allow => return None,
+        Symlinks::Refuse => Links::Refused,
+        Symlinks::RefuseUnlessOwner => Links::OwnersOnly,
+    };
+    let from = match &delivery.symlinks_from {
+        None => 0,
+        Some(value) => {
+            let value = request.value(value);
+            unjudged(&value, path)?
+        }
+    };
+    Some(Judged { links, from })
+}
+
+/// The length of the beginning of `path` that is trusted because it is `from`: up to, not including, a slash. `None`
+/// when that is all of the path; 0 when `from` is not the beginning of it, or ends within a name.
+fn unjudged(from: &[u8], path: &[u8]) -> Option<usize> {
+    if from.is_empty() || !path.starts_with(from) {
+        return Some(0);
+    }
+    match path.get(from.len()) {
+        None => None,
+        Some(b'/') => Some(from.len()),
+        Some(_) if from.ends_with(b"/") => Some(from.len() - 1),
+        Some(_) => Some(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::unjudged;
+
+    #[test]
+    fn trust_ends_at_a_slash() {
+        let path = b"/srv/www/a";
+        assert_eq!(unjudged(b"", path), Some(0));
+        assert_eq!(unjudged(b"/srv", path), Some(4));
+        assert_eq!(unjudged(b"/srv/", path), Some(4));
+        assert_eq!(unjudged(b"/srv/w", path), Some(0));
+        assert_eq!(unjudged(b"/srv/x", path), Some(0));
+        assert_eq!(unjudged(path, path), None);
+        assert_eq!(unjudged(b"/srv/www/a/", path), Some(0));
+        assert_eq!(unjudged(b"/", path), Some(0));
+    }
+}

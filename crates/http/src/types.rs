@@ -1,0 +1,97 @@
+//! `types`: the media types of files by the endings of their names.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Diagnostic, Line};
+
+use crate::request::Request;
+
+/// Media types by ending, which is compared without letter case.
+#[derive(Clone, Debug)]
+pub struct Types {
+    by_ending: HashMap<Box<[u8]>, BString>,
+    /// The longest ending, so that a name that can not be there is not even looked up.
+    longest: usize,
+}
+
+/// What counts where nobody says `types`, as in nginx.
+const BUILT_IN: [(&str, &str); 3] = [("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
+
+impl Types {
+    /// No types.
+    pub fn empty() -> Arc<Types> {
+        Arc::new(Types { by_ending: HashMap::new(), longest: 0 })
+    }
+
+    /// `old` and the rows of a `types {}` block: each a media type and the endings that have it. An ending that had
+    /// one already is a warning.
+    pub fn read(old: &Types, line: &mut Line) -> Result<Types, Diagnostic> {
+        let mut types = old.clone();
+        for row in line.entries() {
+            for word in &row.args {
+                let Some(previous) = types.set(&word.text, row.name.as_bstr()) else { continue };
+                let message = format!(
+                    "duplicate extension \"{}\", content type: \"{}\", previous content type: \"{previous}\"",
+                    word.text, row.name.text
+                );
+                let warning = Diagnostic { severity: conf::Severity::Warn, ..row.error_at(word, message) };
+                line.level.report(warning);
+            }
+        }
+        Ok(types)
+    }
+
+    /// Sets the type of an ending; gives the one it had.
+    fn set(&mut self, ending: &[u8], media_type: &BStr) -> Option<BString> {
+        self.longest = self.longest.max(ending.len());
+        self.by_ending.insert(ending.to_ascii_lowercase().into(), media_type.to_owned())
+    }
+
+    /// The media type of a path's ending: what follows the last dot of its last part, unless that part begins with it.
+    pub fn of_path(&self, path: &[u8]) -> Option<&BString> {
+        let ending = proto::uri::extension(path)?;
+        if ending.len() > self.longest {
+            return None;
+        }
+        if ending.iter().any(u8::is_ascii_uppercase) {
+            return self.by_ending.get(ending.to_ascii_lowercase().as_slice());
+        }
+        self.by_ending.get(ending)
+    }
+}
+
+impl Default for Types {
+    fn default() -> Types {
+        let mut types = Types { by_ending: HashMap::new(), longest: 0 };
+        for (ending, media_type) in BUILT_IN {
+            types.set(ending.as_bytes(), media_type.as_bytes().as_bstr());
+        }
+        types
+    }
+}
+
+/// The media type of the file that a request's path names: by `types`, else `default_type`.
+pub fn content_type(request: &Request) -> BString {
+    let core = &request.site.location(request.location).core;
+    core.types.of_path(&request.uri.path).unwrap_or(&core.default_type).clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_dot_of_the_last_part_decides() {
+        let types = Types::default();
+        let of = |path: &str| types.of_path(path.as_bytes()).map(ToString::to_string);
+        assert_eq!(of("/a/b.html").as_deref(), Some("text/html"));
+        assert_eq!(of("/a/b.HTML").as_deref(), Some("text/html"));
+        assert_eq!(of("/a.gif/b"), None);
+        assert_eq!(of("/a.gif.jpg").as_deref(), Some("image/jpeg"));
+        assert_eq!(of("/.html"), None);
+        assert_eq!(of("/a."), None);
+        assert_eq!(of("/a.unknown-and-long"), None);
+    }
+}
