@@ -27,6 +27,27 @@ pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Finished {
     Finished::from(output)
 }
 
+/// Runs the server under test through a symlink of this name, and returns its exit code and both
+/// its outputs, unchanged.
+pub fn run_as(name: &str, arguments: &[&str]) -> (i32, String) {
+    let folder = std::env::temp_dir().join(format!("weir-test-name-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("the temporary folder is writable");
+    let link = folder.join(name);
+    let _ = std::fs::remove_file(&link);
+    std::os::unix::fs::symlink(binary::path(), &link).expect("the temporary folder is writable");
+    let output = Command::new(&link)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    let _ = std::fs::remove_dir_all(&folder);
+    let output = output.expect("the server binary can be executed");
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code().unwrap_or(-1),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
 impl From<Output> for Finished {
     fn from(output: Output) -> Self {
         Self {

@@ -27,7 +27,7 @@ mod wait;
 
 pub use binary::{is_oracle, program, skip_on_oracle};
 pub use client::Connection;
-pub use command::{Finished, run};
+pub use command::{Finished, run, run_as};
 pub use reply::Reply;
 pub use server::{Server, Signal};
 pub use site::{Site, http, whole};

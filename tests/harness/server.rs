@@ -57,13 +57,22 @@ impl Server {
                 .then_some(None),
         });
         let problem = match ended {
-            Some(None) => return,
+            Some(None) => return self.await_master(),
             Some(Some(status)) => format!("the server ended at once: {status}"),
             None => "the server wrote no pid file in time".to_owned(),
         };
         let said = self.read("stderr");
         self.kill();
         panic!("{problem}\n{said}");
+    }
+
+    /// A signal that reaches nginx's master after the pid file and before its first wait is
+    /// noted and then slept over, so on nginx one more event is waited for.
+    fn await_master(&self) {
+        let alone = self.read("nginx.conf").contains("master_process off");
+        if binary::is_oracle() && !alone {
+            self.line("error.log", "start worker process ");
+        }
     }
 
     /// The port of `%%PORTn%%`; 0 is `%%PORT%%`.

@@ -144,6 +144,14 @@ impl Site {
         self.finished(&arguments)
     }
 
+    /// Runs the binary on the configuration as it was given, and gives the site back, since what
+    /// was started may live on in the background.
+    pub fn run_bare(mut self) -> (Self, Finished) {
+        self.write(false);
+        let finished = self.finished(&self.arguments());
+        (self, finished)
+    }
+
     fn finished(&self, arguments: &[String]) -> Finished {
         let folder = self.folder.to_string_lossy().into_owned();
         let mut finished = run(arguments);

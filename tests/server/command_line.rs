@@ -1,1 +1,149 @@
-//! x
+//! The command line: `-v`, `-V`, `-h`, `-T`, `-g`, and what is not an option.
+
+use weir_tests::{http, is_oracle, run, skip_on_oracle, whole};
+
+#[test]
+fn versions_go_to_standard_error() {
+    let short = run(&["-v"]);
+    assert_eq!((short.code, short.stdout.as_str()), (0, ""));
+    let expected = if is_oracle() {
+        "nginx version: nginx/"
+    } else {
+        "weir version: weir/"
+    };
+    assert!(
+        short.stderr.replace("weir: ", "").starts_with(expected),
+        "{}",
+        short.stderr
+    );
+    assert_eq!(short.stderr.lines().count(), 1);
+
+    let long = run(&["-V"]);
+    assert_eq!(long.code, 0);
+    assert!(
+        long.stderr.contains("configure arguments: "),
+        "{}",
+        long.stderr
+    );
+}
+
+#[test]
+fn under_the_name_nginx_it_presents_itself_as_nginx() {
+    if skip_on_oracle("nginx has one name") {
+        return;
+    }
+    let (code, text) = weir_tests::run_as("nginx", &["-V"]);
+    assert_eq!(code, 0);
+    assert!(text.starts_with("nginx version: nginx/1."), "{text}");
+    assert!(text.contains("--with-http_stub_status_module"), "{text}");
+}
+
+#[test]
+fn help_lists_the_options() {
+    for option in ["-h", "-?"] {
+        let help = run(&[option]);
+        assert_eq!(help.code, 0);
+        let text = help.stdout + &help.stderr;
+        for name in ["-t", "-T", "-q", "-s", "-p", "-c", "-e", "-g", "-V"] {
+            assert!(text.contains(name), "{name} in {text}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_option_is_an_error() {
+    let finished = run(&["-x"]);
+    assert_eq!(finished.code, 1);
+    assert!(
+        finished.first_line().contains("invalid option: \"x\""),
+        "{}",
+        finished.stderr
+    );
+    let missing = run(&["-c"]);
+    assert_eq!(missing.code, 1);
+    assert!(
+        missing.first_line().contains("option \"-c\" requires"),
+        "{}",
+        missing.stderr
+    );
+}
+
+#[test]
+fn a_dump_shows_each_file_once() {
+    let finished = whole("events { }\nhttp { include part.conf; include part.conf; }\n")
+        .file("part.conf", "# a part\n")
+        .test_with(&["-T"]);
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+    assert!(
+        finished
+            .stdout
+            .starts_with("# configuration file %%DIR%%/nginx.conf:\nevents { }\n"),
+        "{}",
+        finished.stdout
+    );
+    let count = finished
+        .stdout
+        .matches("# configuration file %%DIR%%/part.conf:\n# a part\n")
+        .count();
+    assert_eq!(count, 1, "{}", finished.stdout);
+    assert!(
+        finished.stderr.contains("test is successful"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn global_directives_come_from_the_command_line() {
+    let good = whole("events { }\n").test_with(&["-g", "worker_processes 2;"]);
+    assert_eq!(good.code, 0, "{}", good.stderr);
+    let bad = whole("events { }\n").test_with(&["-g", "foo bar;"]);
+    assert_eq!(bad.code, 1);
+    assert_eq!(
+        bad.first_line(),
+        "weir: [emerg] unknown directive \"foo\" in command line"
+    );
+    let open = whole("events { }\n").test_with(&["-g", "worker_processes 2"]);
+    assert_eq!(
+        open.first_line(),
+        "weir: [emerg] unexpected end of parameter, expecting \";\" in command line"
+    );
+    let duplicate =
+        whole("worker_processes 1;\nevents { }\n").test_with(&["-g", "worker_processes 2;"]);
+    assert_eq!(
+        duplicate.first_line(),
+        "weir: [emerg] \"worker_processes\" directive is duplicate in %%DIR%%/nginx.conf:1"
+    );
+}
+
+#[test]
+fn help_explains_a_directive() {
+    if skip_on_oracle("nginx has no such command") {
+        return;
+    }
+    let help = run(&["help", "keepalive_timeout"]);
+    assert_eq!(help.code, 0, "{}", help.stderr);
+    assert!(help.stdout.contains("keepalive_timeout"), "{}", help.stdout);
+    assert!(
+        help.stdout.contains("75s"),
+        "the default is shown: {}",
+        help.stdout
+    );
+    let unknown = run(&["help", "keepalive_timeot"]);
+    assert_ne!(unknown.code, 0);
+    assert!(
+        (unknown.stdout + &unknown.stderr).contains("keepalive_timeout"),
+        "the nearest name is shown"
+    );
+}
+
+#[test]
+fn the_test_touches_nothing_that_runs() {
+    let server =
+        http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 ok; } }").start();
+    let prefix = format!("{}", server.path("").display());
+    let finished = run(&["-p", &prefix, "-c", "nginx.conf", "-e", "error.log", "-t"]);
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+    assert_eq!(server.get("/").text(), "ok");
+    assert!(server.path("nginx.pid").exists());
+}

@@ -1,1 +1,165 @@
-//! x
+//! Variables made of others: `map`, `geo`, `split_clients`.
+
+use weir_tests::http;
+
+#[test]
+fn map_finds_strings_wildcards_and_expressions_in_their_order() {
+    let conf = "
+        map $arg_x $y {
+            default none;
+            a one;
+            B two;
+            'with space' three;
+            \\default escaped;
+            ~^re(.+)$ re:$1;
+            ~*^CI(?<rest>.*) ci:$rest;
+            \"~q;$\" quoted;
+            v $arg_v;
+            mixed \"<$arg_v>\";
+            '' empty;
+        }
+        map $arg_x $plain { k v; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$y|$plain\"; }";
+    http(conf).start().answers(&[
+        ("/", 200, "empty|"),
+        ("/?x=a", 200, "one|"),
+        ("/?x=A", 200, "one|"),
+        ("/?x=b", 200, "two|"),
+        ("/?x=zz", 200, "none|"),
+        ("/?x=default", 200, "escaped|"),
+        ("/?x=rexy", 200, "re:xy|"),
+        ("/?x=REx", 200, "none|"),
+        ("/?x=ciX", 200, "ci:X|"),
+        ("/?x=q;", 200, "quoted|"),
+        ("/?x=v&v=value", 200, "value|"),
+        ("/?x=mixed&v=value", 200, "<value>|"),
+        ("/?x=k", 200, "none|v"),
+    ]);
+}
+
+#[test]
+fn map_of_hostnames() {
+    let conf = "
+        map $http_host $h {
+            hostnames;
+            default none;
+            example.com exact;
+            *.example.com leading;
+            www.* trailing;
+            .dot.org dot;
+        }
+        server { listen 127.0.0.1:%%PORT%%; return 200 $h; }";
+    let server = http(conf).start();
+    for (host, expected) in [
+        ("example.com", "exact"),
+        ("EXAMPLE.com", "exact"),
+        ("a.example.com", "leading"),
+        ("a.b.example.com", "leading"),
+        ("www.x", "trailing"),
+        ("dot.org", "dot"),
+        ("a.dot.org", "dot"),
+        ("other", "none"),
+    ] {
+        assert_eq!(
+            server
+                .raw(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+                .text(),
+            expected,
+            "{host}"
+        );
+    }
+}
+
+#[test]
+fn map_may_include_a_file_be_volatile_and_have_a_combined_source() {
+    let conf = "
+        map \"$request_method:$arg_x\" $combined { include rows.map; default none; }
+        map $uri $always { volatile; default $uri; }
+        server { listen 127.0.0.1:%%PORT%%;
+            location / { return 200 $combined; }
+            location /first { set $a $always; rewrite ^ /second; }
+            location /second { return 200 \"$a $always\"; } }";
+    let server = http(conf)
+        .file("rows.map", "GET:1 one;\nPOST:1 post;\n")
+        .start();
+    server.answers(&[
+        ("/?x=1", 200, "one"),
+        ("/?x=2", 200, "none"),
+        ("/first", 200, "/first /second"),
+    ]);
+}
+
+#[test]
+fn map_values_are_lazy_and_cached_in_a_request() {
+    let conf = "
+        map $arg_x $inner { default i:$arg_x; }
+        map $inner $outer { default o:$inner; i:2 two; }
+        server { listen 127.0.0.1:%%PORT%%; location / { set $args x=2; return 200 \"$outer\"; } }";
+    http(conf).start().answers(&[("/?x=1", 200, "two")]);
+}
+
+#[test]
+fn geo_takes_the_longest_network_and_ranges() {
+    let conf = "
+        geo $g { default none; 127.0.0.0/8 loop; 127.0.0.1 one; 127.1.0.0/16 sub; 10.0.0.0/8 ten; ::1 six; }
+        geo $arg_ip $a { default none; 10.0.0.0/8 ten; 10.1.0.0/16 ten-one; 10.1.2.3/32 host; 2001:db8::/32 v6; include more.geo; delete 11.0.0.0/8; }
+        geo $arg_ip $r { ranges; default none; 10.0.0.0-10.0.0.255 first; 10.0.1.0-10.0.1.10 second; 10.0.0.5-10.0.0.5 five; }
+        geo $nothing { }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$g|$a|$r|$nothing\"; }";
+    let server = http(conf).file("more.geo", "12.0.0.0/8 twelve;\n").start();
+    server.answers(&[
+        ("/", 200, "one|none|none|"),
+        ("/?ip=10.9.9.9", 200, "one|ten|none|"),
+        ("/?ip=10.1.9.9", 200, "one|ten-one|none|"),
+        ("/?ip=10.1.2.3", 200, "one|host|none|"),
+        ("/?ip=12.3.4.5", 200, "one|twelve|none|"),
+        ("/?ip=11.3.4.5", 200, "one|none|none|"),
+        ("/?ip=2001:db8::1", 200, "one|v6|none|"),
+        ("/?ip=10.0.0.4", 200, "one|ten|first|"),
+        ("/?ip=10.0.0.5", 200, "one|ten|five|"),
+        ("/?ip=10.0.1.10", 200, "one|ten|second|"),
+        ("/?ip=10.0.1.11", 200, "one|ten|none|"),
+        ("/?ip=junk", 200, "one|none|none|"),
+    ]);
+}
+
+#[test]
+fn split_clients_is_nginxs_hash() {
+    let conf = "
+        split_clients $arg_k $s { 10% a; 40% b; 0.5% c; * d; }
+        split_clients \"${arg_k}x\" $half { 50% left; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$s|$half\"; }";
+    let server = http(conf).start();
+    // These are murmur2 of the text; both servers give the same bucket to the same client.
+    let answers: String = (0..24)
+        .map(|k| {
+            server
+                .get(&format!("/?k={k}"))
+                .text()
+                .chars()
+                .next()
+                .unwrap_or('-')
+        })
+        .collect();
+    assert_eq!(answers, "bbbdbbbdadabdbdadbdddbdb");
+    assert!(["left", ""].contains(&server.get("/?k=1").text().split('|').nth(1).unwrap_or("-")));
+}
+
+#[test]
+fn split_clients_chooses_a_root() {
+    // The shape of the seed configurations: a cache or a disk per share of the keys.
+    let conf = "
+        split_clients $uri $disk { 33.3% one; 33.3% two; * three; }
+        server { listen 127.0.0.1:%%PORT%%; location / { root %%DIR%%/$disk; } }";
+    let mut site = http(conf);
+    for i in 0..12 {
+        for disk in ["one", "two", "three"] {
+            site = site.file(&format!("{disk}/f{i}"), disk);
+        }
+    }
+    let server = site.start();
+    let seen: std::collections::BTreeSet<String> = (0..12)
+        .map(|i| server.get(&format!("/f{i}")).expect(200).text())
+        .collect();
+    assert_eq!(seen.len(), 3, "{seen:?}");
+}
