@@ -167,6 +167,13 @@ impl Stream {
         self.attempt_write(|| rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL))
     }
 
+    /// [`Self::try_write`], telling the kernel that more follows at once, so that it may wait for a full packet.
+    pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
+        self.attempt_write(|| {
+            rustix::net::send(&self.fd, buf, SendFlags::NOSIGNAL | SendFlags::MORE)
+        })
+    }
+
     /// [`Self::try_write`] from several buffers in one call.
     pub fn try_writev(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
         // Not sendmsg: rustix has it only with a control buffer. SIGPIPE is ignored in a Rust program.
@@ -354,6 +361,11 @@ impl Stream {
             return Ok(());
         }
         Ok(sockopt::set_tcp_cork(&self.fd, on)?)
+    }
+
+    /// What the kernel knows of the connection; `None` for a unix socket.
+    pub fn tcp_info(&self) -> Option<super::TcpInfo> {
+        super::tcp_info::read(self.fd.as_fd())
     }
 
     /// TCP keep-alive probes.
