@@ -15,6 +15,9 @@ use crate::table::Rows;
 use crate::tree::SourceMap;
 use crate::variable::{Names, Registry};
 
+/// Messages shown at once. One mistake in a file that everything includes can make thousands.
+pub const MAX_SHOWN: usize = 200;
+
 /// One build of a configuration, from tree to structs.
 pub struct Build {
     /// The directory that most relative paths count from.
@@ -74,13 +77,21 @@ impl Build {
             .any(|diagnostic| diagnostic.severity.is_fatal())
     }
 
-    /// Every message as text, in the order of places.
+    /// The messages as text, in the order of places; the first [`MAX_SHOWN`] of them.
     pub fn render(&mut self, colour: bool) -> String {
         self.sources.sort(&mut self.diagnostics);
-        let messages = self.diagnostics.iter();
-        messages
+        let shown = self.diagnostics.iter().take(MAX_SHOWN);
+        let mut out: String = shown
             .map(|message| render(message, &self.sources, &self.program, colour))
-            .collect()
+            .collect();
+        if let Some(more) = self.diagnostics.len().checked_sub(MAX_SHOWN + 1) {
+            out += &format!(
+                "{}: {} more messages are not shown\n",
+                self.program,
+                more + 1
+            );
+        }
+        out
     }
 
     /// A path of the configuration; a relative one counts from the prefix.

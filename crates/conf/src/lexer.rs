@@ -8,7 +8,7 @@
 use base::{BString, FileId, Span};
 
 use crate::diagnostic::{Diagnostic, Place};
-use crate::tree::Word;
+use crate::tree::{MAX_ERRORS, Word};
 
 /// Bytes of one word in a file. nginx's bound, kept because it turns a forgotten quote into an error at the
 /// place of the quote instead of one at the end of the file.
@@ -80,6 +80,9 @@ impl<'t> Lexer<'t> {
     pub(crate) fn statement(&mut self, errors: &mut Vec<Diagnostic>) -> Statement {
         let mut words: Vec<Word> = Vec::new();
         loop {
+            if errors.len() >= MAX_ERRORS {
+                self.give_up();
+            }
             self.skip_space();
             let start = self.at;
             let sign = self.span(start, start + 1);

@@ -25,6 +25,7 @@ mod lua;
 pub mod parse;
 pub mod regex;
 pub mod source;
+mod sources;
 pub mod table;
 pub mod tree;
 pub mod variable;

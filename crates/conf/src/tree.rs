@@ -13,13 +13,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use base::text::errno_text;
-use base::{BStr, BString, ByteSlice, FileId, Span};
+use base::{BStr, BString, ByteSlice, Span};
 
 use crate::diagnostic::{Diagnostic, Place};
 use crate::glob;
 use crate::lexer::{End, Lexer};
 use crate::lua;
 use crate::source::Files;
+
+pub use crate::sources::{Source, SourceKind, SourceMap};
 
 /// A configuration that was read.
 #[derive(Clone, Debug, Default)]
@@ -93,6 +95,8 @@ impl Block {
 pub const MAX_DEPTH: usize = 128;
 /// Files read for one configuration, repeated includes counted.
 pub const MAX_FILES: usize = 100_000;
+/// Syntax errors after which a text is not read any further: it is probably no configuration at all.
+pub const MAX_ERRORS: usize = 100;
 
 /// Reads the configuration file at `path`, which must be absolute: relative includes count from its directory.
 /// `extra_globals` is the text of the command line's `-g`, whose directives come first.
@@ -177,7 +181,7 @@ impl Parser<'_> {
 
     /// Reads a file as if its text stood where `include` (at `from`) stands.
     fn file(&mut self, path: &Path, from: Option<Span>, depth: usize, nodes: &mut Vec<Node>) {
-        if self.sources.files.len() >= MAX_FILES {
+        if self.sources.len() >= MAX_FILES {
             return self.error(format!("more than {MAX_FILES} files are included"), from);
         }
         if self.including.iter().any(|including| including == path) {
@@ -422,139 +426,5 @@ impl Parser<'_> {
                 self.error(message, Some(node.head));
             }
         }
-    }
-}
-
-/// The texts of a configuration in the order in which they were read.
-#[derive(Clone, Debug, Default)]
-pub struct SourceMap {
-    files: Vec<Source>,
-}
-
-/// One text.
-#[derive(Clone, Debug)]
-pub struct Source {
-    /// Its path as messages name it.
-    pub path: PathBuf,
-    /// What it is.
-    pub kind: SourceKind,
-    /// The text.
-    pub text: Arc<[u8]>,
-    /// The `include` that it stands for.
-    pub included_at: Option<Span>,
-}
-
-/// What a text is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SourceKind {
-    /// A file.
-    File,
-    /// The value of `-g`.
-    CommandLine,
-}
-
-impl SourceMap {
-    /// Adds a text; spans of it carry the number that is returned.
-    pub fn add(&mut self, source: Source) -> FileId {
-        self.files.push(source);
-        FileId((self.files.len() - 1) as u32)
-    }
-
-    /// A text by number.
-    pub fn get(&self, file: FileId) -> Option<&Source> {
-        self.files.get(file.0 as usize)
-    }
-
-    /// All texts. One that is included twice is here twice.
-    pub fn iter(&self) -> impl Iterator<Item = &Source> {
-        self.files.iter()
-    }
-
-    /// Each file once, in the order of reading: what `-T` prints.
-    pub fn unique_files(&self) -> Vec<&Source> {
-        let mut seen = std::collections::HashSet::new();
-        let files = self
-            .files
-            .iter()
-            .filter(|source| source.kind == SourceKind::File);
-        files.filter(|source| seen.insert(&source.path)).collect()
-    }
-
-    /// The text of a span.
-    pub fn text(&self, span: Span) -> Option<&BStr> {
-        let text = &self.get(span.file)?.text;
-        text.get(span.start as usize..span.end as usize)
-            .map(BStr::new)
-    }
-
-    /// The line and column of the start of a span, both from 1; the column counts bytes.
-    pub fn line_column(&self, span: Span) -> Option<(usize, usize)> {
-        let text = &self.get(span.file)?.text;
-        let before = text.get(..span.start as usize)?;
-        let line = before.iter().filter(|&&byte| byte == b'\n').count() + 1;
-        let start = before
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |at| at + 1);
-        Some((line, before.len() - start + 1))
-    }
-
-    /// The line in which a span starts, without its line end, and the offset where that line starts.
-    pub fn line(&self, span: Span) -> Option<(&[u8], usize)> {
-        let text = &self.get(span.file)?.text;
-        let at = span.start as usize;
-        let start = text
-            .get(..at)?
-            .iter()
-            .rposition(|&byte| byte == b'\n')
-            .map_or(0, |found| found + 1);
-        let rest = &text[start..];
-        let end = rest
-            .iter()
-            .position(|&byte| byte == b'\n')
-            .unwrap_or(rest.len());
-        Some((&rest[..end], start))
-    }
-
-    /// A place as messages name it: `FILE:LINE`, or `command line`.
-    pub fn place(&self, span: Span) -> Option<String> {
-        let source = self.get(span.file)?;
-        match source.kind {
-            SourceKind::CommandLine => Some("command line".to_owned()),
-            SourceKind::File => Some(format!(
-                "{}:{}",
-                source.path.display(),
-                self.line_column(span)?.0
-            )),
-        }
-    }
-
-    /// Puts messages into the order in which nginx would have met them: by place, an included text standing
-    /// where its `include` stands; those without a place last.
-    pub fn sort(&self, diagnostics: &mut [Diagnostic]) {
-        diagnostics.sort_by_cached_key(|diagnostic| match (diagnostic.place, diagnostic.span) {
-            (Place::At(span), _) | (Place::Span, Some(span)) => (0, self.path_of(span)),
-            (Place::Unsaid, Some(span)) => (1, self.path_of(span)),
-            (Place::Span | Place::Unsaid, None) => (2, Vec::new()),
-        });
-    }
-
-    /// The offsets of the includes that lead to a span, outermost first, then its own.
-    fn path_of(&self, span: Span) -> Vec<u32> {
-        let mut path = vec![span.start];
-        let mut file = span.file;
-        while let Some(source) = self.get(file) {
-            match source.included_at {
-                Some(from) => {
-                    path.push(from.start);
-                    file = from.file;
-                }
-                None => break,
-            }
-        }
-        // The root file: the command line was read before the main file.
-        path.push(file.0);
-        path.reverse();
-        path
     }
 }

@@ -597,3 +597,13 @@ fn groups_can_be_taken_out() {
         "closed in a server"
     );
 }
+
+#[test]
+fn messages_have_a_bound() {
+    let shown = messages(&format!("http {{ {} }}", "bogus 1;\n".repeat(1000)));
+    assert_eq!(
+        shown.matches("unknown directive").count(),
+        conf::level::MAX_SHOWN
+    );
+    assert!(shown.ends_with("weir: 800 more messages are not shown\n"));
+}
