@@ -12,10 +12,20 @@
 //! - `proxy_protocol`: the PROXY protocol, versions 1 and 2.
 #![forbid(unsafe_code)]
 
+pub mod accept_encoding;
+pub mod cache_control;
+pub mod conditional;
+pub mod cookie;
+pub mod date;
+pub mod etag;
 pub mod fields;
+pub mod form;
 pub mod h1;
 pub mod host;
 pub mod known;
+pub mod list;
+pub mod mime;
+pub mod range;
 pub mod status;
 pub mod uri;
 
