@@ -65,7 +65,7 @@ pub(crate) struct RowId {
 }
 
 impl Confs {
-    /// New structs for an outermost block. The rows' defaults are applied by [`crate::dispatch`].
+    /// New structs for an outermost block. The rows' defaults are applied by [`crate::dispatch()`].
     pub fn new(groups: Vec<TableSet>) -> Confs {
         let created = groups
             .iter()

@@ -2,8 +2,8 @@
 //! and messages that show the line.
 //!
 //! It knows no directive. A module describes its directives as rows of a [`Table`]; an engine (http, stream,
-//! the server itself) creates the structs of its blocks as [`Confs`] and has [`dispatch`] apply a block's
-//! nodes to them. Everything else here serves those two: [`tree`] reads files, [`parse`] reads values,
+//! the server itself) creates the structs of its blocks as [`Confs`] and has [`dispatch()`] apply a block's
+//! nodes to them. Everything else here serves those two: [`tree`] reads files, [`mod@parse`] reads values,
 //! [`Expression`] is a text with variables, [`Registry`] knows their names, [`Diagnostic`] is a message.
 //!
 //! It opens no file itself ([`Files`] does), and keeps nothing at run time but what the structs hold.

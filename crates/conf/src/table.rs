@@ -116,7 +116,7 @@ pub enum Setter<C: 'static> {
         fn(&mut C, &mut Line) -> Result<(), Diagnostic>,
     ),
     /// Has braces. The setter reads `line.node.block`: rows of data by [`Line::entries`], directives by
-    /// [`crate::dispatch`] with confs of its own. Runs in file order among the other rows.
+    /// [`crate::dispatch()`] with confs of its own. Runs in file order among the other rows.
     Block(
         Arity,
         Repeat<C>,

@@ -1,7 +1,7 @@
 //! A configuration as a tree of nodes, read from files with every `include` expanded.
 //!
 //! The tree knows words and braces, not directives: whether a name exists, where it may stand and what its
-//! words mean is decided later, by [`crate::dispatch`]. Every word keeps its place, so that every later
+//! words mean is decided later, by [`crate::dispatch()`]. Every word keeps its place, so that every later
 //! message can show it.
 //!
 //! A syntax error does not end the reading: what can be understood of the rest is still read, so that one run
