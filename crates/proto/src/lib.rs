@@ -25,6 +25,7 @@ pub mod host;
 pub mod known;
 pub mod list;
 pub mod mime;
+pub mod proxy_protocol;
 pub mod range;
 pub mod status;
 pub mod uri;
