@@ -4,7 +4,10 @@
 
 use std::cell::RefCell;
 
-use crate::text::{write_padded, write_seconds};
+use jiff::tz::Offset;
+use proto::date;
+
+use crate::text::write_seconds;
 
 /// The texts of one second.
 struct Texts {
@@ -52,46 +55,20 @@ fn with_texts(read: impl FnOnce(&Texts)) {
     });
 }
 
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-
 impl Texts {
     fn fill(&mut self, second: u64) {
         self.second = second;
-        self.http.clear();
-        proto::date::write_imf(i64::try_from(second).unwrap_or(i64::MAX), &mut self.http);
-        let time = rt::error_log::local_time(second);
-        let out = &mut self.local;
-        out.clear();
-        write_padded(time.day.into(), 2, out);
-        out.push(b'/');
-        out.extend_from_slice(MONTHS[(time.month as usize + 11) % 12].as_bytes());
-        out.push(b'/');
-        write_padded(time.year.max(0) as u64, 4, out);
-        for part in [time.hour, time.minute, time.second] {
-            out.push(b':');
-            write_padded(part.into(), 2, out);
+        let seconds = i64::try_from(second).unwrap_or(i64::MAX);
+        // The C library knows the zone, as it does for the error log, so that both logs agree.
+        let offset = Offset::from_seconds(rt::error_log::local_time(second).offset);
+        let zone = offset.unwrap_or(Offset::UTC).to_time_zone();
+        for text in [&mut self.http, &mut self.local, &mut self.iso8601] {
+            text.clear();
         }
-        out.push(b' ');
-        write_zone(time.offset, b"", out);
-        let out = &mut self.iso8601;
-        out.clear();
-        write_padded(time.year.max(0) as u64, 4, out);
-        let parts = [(b'-', time.month), (b'-', time.day), (b'T', time.hour), (b':', time.minute), (b':', time.second)];
-        for (mark, part) in parts {
-            out.push(mark);
-            write_padded(part.into(), 2, out);
-        }
-        write_zone(time.offset, b":", out);
+        date::write_http(seconds, &mut self.http);
+        date::write_log(seconds, &zone, &mut self.local);
+        date::write_iso8601(seconds, &zone, &mut self.iso8601);
     }
-}
-
-/// Appends how far local time is ahead of UTC: sign, hours, `between`, minutes.
-fn write_zone(offset: i32, between: &[u8], out: &mut Vec<u8>) {
-    out.push(if offset < 0 { b'-' } else { b'+' });
-    let minutes = u64::from(offset.unsigned_abs()) / 60;
-    write_padded(minutes / 60, 2, out);
-    out.extend_from_slice(between);
-    write_padded(minutes % 60, 2, out);
 }
 
 #[cfg(test)]
@@ -103,22 +80,8 @@ mod tests {
         let mut texts = Texts { second: 0, http: Vec::new(), local: Vec::new(), iso8601: Vec::new() };
         texts.fill(784_111_777);
         assert_eq!(texts.http, b"Sun, 06 Nov 1994 08:49:37 GMT");
-        assert_eq!(texts.local.len(), 26);
-        assert_eq!(texts.iso8601.len(), 25);
-        // Minutes and seconds are those of UTC wherever the zone is whole hours, half hours aside.
-        assert!(texts.local.windows(3).any(|part| part == b":37"));
-        assert!(texts.iso8601.starts_with(b"1994-11-0"));
-    }
-
-    #[test]
-    fn zones_on_both_sides() {
-        let zone = |offset, between: &[u8]| {
-            let mut out = Vec::new();
-            write_zone(offset, between, &mut out);
-            String::from_utf8(out).expect("only ASCII is written")
-        };
-        assert_eq!(zone(0, b""), "+0000");
-        assert_eq!(zone(19_800, b":"), "+05:30");
-        assert_eq!(zone(-12_600, b""), "-0330");
+        assert_eq!(texts.local.len(), b"06/Nov/1994:08:49:37 +0000".len());
+        assert_eq!(texts.iso8601.len(), b"1994-11-06T08:49:37+00:00".len());
+        assert_eq!(texts.local[15..20], texts.iso8601[14..19], "minutes and seconds");
     }
 }

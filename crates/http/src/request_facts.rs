@@ -1,0 +1,106 @@
+//! What follows from a request's fields: who talks to whom, and which file a path means.
+//!
+//! Everything here only reads; the exception is [`Request::set_host`], which the connection calls while it reads the
+//! head.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
+
+use bstr::{BString, ByteSlice};
+use rt::error_log::Level;
+use rt::net::Address;
+
+use crate::core::location::RootKind;
+use crate::request::Request;
+
+impl Request {
+    /// Whether the connection is encrypted.
+    pub fn is_tls(&self) -> bool {
+        // Connections have no TLS yet; everything that depends on it asks here.
+        false
+    }
+
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        if self.is_tls() { "https" } else { "http" }
+    }
+
+    /// The port that the client connected to; 0 for a unix socket.
+    pub fn local_port(&self) -> u16 {
+        self.client.local().port()
+    }
+
+    /// Appends the address that the client connected to, without the port: `127.0.0.1`, `::1`, `unix:/run/x`.
+    pub fn write_server_address(&self, out: &mut Vec<u8>) {
+        write_address(&self.client.local(), out);
+    }
+
+    /// Notes the host that the client asked for. Only while the head is not shared yet, which is before any handler
+    /// sees the request.
+    pub fn set_host(&mut self, name: Vec<u8>, port: Option<u16>) {
+        if let Some(head) = Rc::get_mut(&mut self.head) {
+            head.host = name.into();
+            head.port = port;
+        }
+    }
+
+    /// Whether the path, as the client sent it, had escapes or a plus sign. What regular expressions capture of such
+    /// a path is escaped again where it becomes a part of arguments or of a redirect.
+    pub fn has_escaped_path(&self) -> bool {
+        let target = self.head.wire.target();
+        let end = target.find_byte(b'?').unwrap_or(target.len());
+        memchr::memchr2(b'%', b'+', &target[..end]).is_some()
+    }
+
+    /// The folder of `root` in the present location, or what `alias` puts in place of the location's name.
+    pub fn document_root(&mut self) -> BString {
+        let site = Rc::clone(&self.site);
+        let root = &site.location(self.location).core.root;
+        let path = self.value(&root.path);
+        if root.path.constant().is_some() || path.starts_with(b"/") {
+            return path;
+        }
+        // Constant paths were made absolute when the configuration was read.
+        let path = site.prefix.join(OsStr::from_bytes(&path));
+        path.into_os_string().into_encoded_bytes().into()
+    }
+
+    /// The file that the request's path means in its location, by `root` or `alias`. `None` after a rewrite has made
+    /// an alias meaningless; that is logged, and the answer is 500.
+    pub fn file_path(&mut self) -> Option<BString> {
+        let site = Rc::clone(&self.site);
+        let location = site.location(self.location);
+        let kind = location.core.root.kind;
+        if kind != RootKind::Root && self.flow.rewritten {
+            let name = &location.name;
+            self.log(
+                Level::Alert,
+                format_args!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten"),
+            );
+            return None;
+        }
+        let mut path = self.document_root();
+        match kind {
+            RootKind::Root => path.extend_from_slice(&self.uri.path),
+            RootKind::Alias(length) => path.extend_from_slice(self.uri.path.get(length..).unwrap_or_default()),
+            RootKind::Whole => {}
+        }
+        Some(path)
+    }
+
+    /// Milliseconds since the first byte of the request, by the wall clock as `$request_time` counts.
+    pub fn elapsed_ms(&self) -> u64 {
+        rt::wall_millis().saturating_sub(self.ledger.started_wall_ms)
+    }
+}
+
+/// Appends an address without its port.
+pub fn write_address(address: &Address, out: &mut Vec<u8>) {
+    use std::io::Write;
+    // Writing into a Vec cannot fail.
+    let _ = match address {
+        Address::Inet(inet) => write!(out, "{}", inet.ip()),
+        unix @ Address::Unix(_) => write!(out, "{unix}"),
+    };
+}

@@ -1,0 +1,168 @@
+//! Variables of header fields, of the request and of the response: families by name.
+//!
+//! A name is written in lower case with `_` for `-`. Several fields of one name are one value, joined by `, `; cookies
+//! by `; ` (RFC 9110, section 5.3; RFC 6265, section 4.2.1).
+
+use bstr::ByteSlice;
+use conf::Variable;
+use proto::Fields;
+
+use super::{number, optional, text};
+use crate::request::{Request, Version};
+
+pub(super) static VARIABLES: &[Variable<Request>] = &[
+    Variable::prefix("http_", request_field, "A field of the request by its name."),
+    Variable::prefix("cookie_", cookie, "A cookie of the request by its name."),
+    Variable::prefix("sent_http_", response_field, "A field of the response by its name.").volatile(),
+    Variable::prefix("sent_trailer_", trailer, "A field after the content of the response by its name.").volatile(),
+    Variable::new("sent_http_content_type", sent_content_type, "The `Content-Type` of the response.").volatile(),
+    Variable::new("sent_http_content_length", sent_content_length, "The `Content-Length` of the response.").volatile(),
+    Variable::new("sent_http_location", sent_location, "The `Location` of the response.").volatile(),
+    Variable::new("sent_http_last_modified", sent_last_modified, "The `Last-Modified` of the response.").volatile(),
+    Variable::new("sent_http_etag", sent_etag, "The `ETag` of the response.").volatile(),
+    Variable::new("sent_http_connection", sent_connection, "The `Connection` of the response.").volatile(),
+    Variable::new("sent_http_keep_alive", sent_keep_alive, "The `Keep-Alive` of the response.").volatile(),
+    Variable::new("sent_http_transfer_encoding", sent_transfer_encoding, "The `Transfer-Encoding` of the response.").volatile(),
+];
+
+fn request_field(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
+    let between = if name == "cookie" { b"; " } else { b", " };
+    joined(&request.head.wire.fields, name, between, out)
+}
+
+fn response_field(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
+    joined(&request.out.fields, name, b", ", out)
+}
+
+fn trailer(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
+    joined(&request.out.trailers, name, b", ", out)
+}
+
+/// Appends the values of all fields whose name is `name` as a variable writes it.
+fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> bool {
+    let mut found = false;
+    for (field, value) in fields.iter() {
+        if is_named(field, name.as_bytes()) {
+            if found {
+                out.extend_from_slice(between);
+            }
+            out.extend_from_slice(value);
+            found = true;
+        }
+    }
+    found
+}
+
+/// Whether a variable's name is that of a field: `x_real_ip` and `X-Real-IP`.
+fn is_named(field: &[u8], variable: &[u8]) -> bool {
+    field.len() == variable.len()
+        && field.iter().zip(variable).all(|(&field, &variable)| match field {
+            b'-' => variable == b'_',
+            other => variable == other.to_ascii_lowercase(),
+        })
+}
+
+fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
+    optional(proto::cookie::find(&request.head.wire.fields, name.as_bytes()).filter(|_| !name.is_empty()), out)
+}
+
+fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let response = &request.out;
+    if response.content_type.is_empty() {
+        return false;
+    }
+    out.extend_from_slice(&response.content_type);
+    if !response.charset.is_empty() && !response.content_type.contains_str("charset=") {
+        out.extend_from_slice(b"; charset=");
+        out.extend_from_slice(&response.charset);
+    }
+    true
+}
+
+fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let length = request.out.length().filter(|_| has_content(request));
+    length.is_some_and(|length| number(length, out))
+}
+
+/// Whether a response of this status has content at all; before there is one, nobody knows.
+fn has_content(request: &Request) -> bool {
+    !matches!(request.out.status, 0..=199 | 204 | 304)
+}
+
+fn sent_location(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.out.location.is_some() {
+        return text(crate::h1::head::absolute_location(request), out);
+    }
+    response_field(request, "location", out)
+}
+
+fn sent_last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match request.out.last_modified {
+        Some(time) => {
+            proto::date::write_http(time, out);
+            true
+        }
+        None => response_field(request, "last_modified", out),
+    }
+}
+
+fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    match &request.out.etag {
+        Some(etag) => text(etag, out),
+        None => response_field(request, "etag", out),
+    }
+}
+
+fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let connection = match request.out.status {
+        101 => "upgrade",
+        _ if request.flow.close => "close",
+        _ => "keep-alive",
+    };
+    text(connection, out)
+}
+
+fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let seconds = request.site.location(request.location).core.keepalive_header;
+    let Some(seconds) = seconds.filter(|_| !request.flow.close) else { return false };
+    out.extend_from_slice(b"timeout=");
+    number(seconds, out)
+}
+
+fn sent_transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let core = &request.site.location(request.location).core;
+    let chunked = request.out.length().is_none()
+        && has_content(request)
+        && !request.flow.header_only
+        && request.head.version() == Version::Http11
+        && core.chunked_transfer_encoding;
+    chunked && text("chunked", out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_fields_and_variables() {
+        assert!(is_named(b"X-Real-IP", b"x_real_ip"));
+        assert!(is_named(b"x_real_ip", b"x_real_ip"));
+        assert!(!is_named(b"X-Real-IP", b"x_real_ipp"));
+        assert!(!is_named(b"X.Real.IP", b"x_real_ip"));
+    }
+
+    #[test]
+    fn values_are_joined() {
+        let mut fields = Fields::new();
+        fields.push(b"X-A", b"1");
+        fields.push(b"x-b", b"2");
+        fields.push(b"x-a", b"");
+        let value = |name: &str, between: &[u8]| {
+            let mut out = Vec::new();
+            joined(&fields, name, between, &mut out).then(|| String::from_utf8(out).unwrap())
+        };
+        assert_eq!(value("x_a", b", ").as_deref(), Some("1, "));
+        assert_eq!(value("x_b", b"; ").as_deref(), Some("2"));
+        assert_eq!(value("x_c", b"; "), None);
+    }
+}

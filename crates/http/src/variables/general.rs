@@ -1,0 +1,45 @@
+//! Variables of the server itself: time, process, names, and an identifier for each request.
+
+use std::cell::Cell;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use conf::Variable;
+
+use super::{number, text};
+use crate::clock;
+use crate::request::Request;
+
+pub(super) static VARIABLES: &[Variable<Request>] = &[
+    Variable::new("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
+    Variable::new("msec", |_: &mut Request, out| written(out, clock::write_millis), "The time in seconds since 1970, with milliseconds.").volatile(),
+    Variable::new("time_local", |_: &mut Request, out| written(out, clock::write_local_time), "The local time as access logs have it.").volatile(),
+    Variable::new("time_iso8601", |_: &mut Request, out| written(out, clock::write_iso8601), "The local time by ISO 8601.").volatile(),
+    Variable::new("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
+    Variable::new("hostname", |_, out| text(&*HOSTNAME, out), "The name of the machine."),
+    Variable::new("nginx_version", |r, out| text(&r.site.identity.version, out), "The version of the server."),
+];
+
+/// Read once: the name of a machine does not change under a running server.
+static HOSTNAME: LazyLock<String> = LazyLock::new(rt::process::hostname);
+
+fn written(out: &mut Vec<u8>, write: fn(&mut Vec<u8>)) -> bool {
+    write(out);
+    true
+}
+
+thread_local! {
+    static KEY: RandomState = RandomState::new();
+    static COUNTER: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A keyed hash of a counter: unique on this loop, and nobody who sees some can guess the next.
+fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    for _ in 0..2 {
+        let count = COUNTER.get();
+        COUNTER.set(count.wrapping_add(1));
+        let half = KEY.with(|key| key.hash_one(count));
+        crate::text::write_hex(&half.to_be_bytes(), out);
+    }
+    true
+}

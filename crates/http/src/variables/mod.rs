@@ -1,0 +1,42 @@
+//! The variables that exist without any module: nginx's core variables
+//! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#variables>).
+//!
+//! Each is a row: name, how it is found, what it is. Those that may change while a request is served are `volatile`,
+//! so that every use sees the present value; nginx keeps the first value of a few of them (`$sent_http_*`,
+//! `$bytes_sent`), which only ever surprised people, so that here they are volatile as well.
+
+mod client;
+mod fields;
+mod general;
+mod response;
+mod target;
+
+use conf::Variable;
+
+use crate::request::Request;
+
+/// Everything, in the order of the reference.
+pub static VARIABLES: &[&[Variable<Request>]] =
+    &[target::VARIABLES, fields::VARIABLES, client::VARIABLES, response::VARIABLES, general::VARIABLES];
+
+/// Appends a text that is there.
+fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(value.as_ref());
+    true
+}
+
+/// Appends a text that may be missing.
+fn optional(value: Option<impl AsRef<[u8]>>, out: &mut Vec<u8>) -> bool {
+    value.is_some_and(|value| text(value, out))
+}
+
+/// Appends a number.
+fn number(value: u64, out: &mut Vec<u8>) -> bool {
+    crate::text::write_number(value, out);
+    true
+}
+
+/// Appends a port; nothing where there is none (unix sockets).
+fn port(value: u16, out: &mut Vec<u8>) -> bool {
+    value == 0 || number(value.into(), out)
+}
