@@ -1,6 +1,7 @@
 //! The client's side of a request: what is known of its connection, whatever the protocol on it.
 
 use std::cell::{Cell, RefCell};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -42,6 +43,13 @@ pub struct Client {
     pub idle: Rc<Idle>,
     /// The listening address and the servers behind it, in the configuration of the present request.
     pub endpoint: RefCell<Arc<Endpoint>>,
+}
+
+impl Client {
+    /// The address that the client connected to. A socket that can not tell it any more counts as a unix socket.
+    pub fn local(&self) -> Address {
+        self.stream.local_addr().cloned().unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::new(Path::new(""))))
+    }
 }
 
 /// How the loop reaches a connection that waits for a request: to close it when the server stops, or when its place

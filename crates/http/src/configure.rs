@@ -83,7 +83,9 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
 /// Reads an `http {}` block.
 pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut Line) -> Result<Frozen, Diagnostic> {
     let mut registry: Registry<Request> = Registry::new();
-    registry.add(crate::variables::VARIABLES);
+    for rows in crate::variables::VARIABLES {
+        registry.add(rows);
+    }
     for module in modules {
         registry.add(module.variables);
     }
@@ -116,6 +118,7 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
         endpoints,
         variables,
         identity,
+        prefix: line.level.build.prefix.clone(),
         generation: crate::engine::next_generation(),
     })
 }

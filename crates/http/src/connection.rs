@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bstr::BString;
+use proto::proxy_protocol::{Header, Status};
 use rt::engine::ListenerSpec;
 use rt::error_log::Level;
 use rt::net::Stream;
@@ -25,7 +26,7 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
     let peer = stream.peer_addr().clone();
     let mut client = Client {
         number: crate::engine::next_connection(),
-        peer_text: crate::request_facts::address_text(&peer),
+        peer_text: peer.ip().map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
         peer,
         proxy: None,
         accepted: rt::now(),
@@ -42,7 +43,8 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
     if endpoint.proxy_protocol {
         let timeout = site.server(endpoint.default_server).core.client_header_timeout;
         match read_proxy_header(&engine, &client, timeout).await {
-            Some(header) => client.proxy = Some(Box::new(header)),
+            Some(ProxyHeader::Named(header)) => client.proxy = Some(header),
+            Some(ProxyHeader::Unnamed) => {}
             None => return,
         }
     }
@@ -62,33 +64,35 @@ impl Drop for Place {
     }
 }
 
-/// The longest PROXY protocol header that is read, in bytes: version 2 with its largest options.
-const LONGEST_HEADER: usize = 4096;
+/// How much is read at once while the header is incomplete, in bytes. The parser bounds the header itself.
+const READ_SIZE: usize = 4096;
 
-async fn read_proxy_header(
-    engine: &HttpLoop,
-    client: &Client,
-    timeout: Duration,
-) -> Option<proto::proxy_protocol::Header> {
-    use proto::proxy_protocol::{Parsed, parse};
+enum ProxyHeader {
+    /// The connection's own addresses are meant.
+    Unnamed,
+    Named(Box<Header>),
+}
+
+/// Reads the PROXY protocol header that begins the connection; `None` when there is none, which is logged.
+async fn read_proxy_header(engine: &HttpLoop, client: &Client, timeout: Duration) -> Option<ProxyHeader> {
     let timer = rt::Timer::after(timeout);
     loop {
-        let broken = match parse(&client.input.borrow()) {
-            Ok(Parsed::Complete(header, used)) => {
+        let parsed = proto::proxy_protocol::parse(&client.input.borrow());
+        match parsed {
+            Ok(Status::Complete(used, header)) => {
                 client.input.borrow_mut().drain(..used);
-                return Some(header);
+                return Some(header.map_or(ProxyHeader::Unnamed, |header| ProxyHeader::Named(Box::new(header))));
             }
-            Ok(Parsed::Partial) => client.input.borrow().len() >= LONGEST_HEADER,
-            Err(_) => true,
-        };
-        if broken {
-            let start = client.input.borrow().iter().take(107).copied().collect::<BString>();
-            engine.log_client(Level::Error, client, format_args!("broken header: \"{start}\" while reading PROXY protocol"));
-            return None;
+            Ok(Status::Partial) => {}
+            Err(broken) => {
+                let line = BString::from(broken.log_line());
+                engine.log_client(Level::Error, client, format_args!("{line} while reading PROXY protocol"));
+                return None;
+            }
         }
         let more = std::future::poll_fn(|context| {
             let mut input = client.input.borrow_mut();
-            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut input, LONGEST_HEADER) {
+            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut input, READ_SIZE) {
                 return Poll::Ready(matches!(result, Ok(n) if n > 0));
             }
             timer.poll_expired(context).map(|()| false)

@@ -18,7 +18,7 @@ use rt::net::{Listener, Stream};
 use crate::client::{Client, Idle};
 use crate::configure::{self, Directories, WantedPools};
 use crate::core::Identity;
-use crate::counters::Counters;
+use crate::counters::{AllCounters, Counters};
 use crate::listen::{self, Endpoint};
 use crate::module::Module;
 use crate::site::{Frozen, Site};
@@ -111,7 +111,7 @@ impl Configuration for HttpConfiguration {
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
-        let counters = Counters::of_loop();
+        let counters = context.zones.get_or_create("http", AllCounters::default).for_loop(context.index);
         let engine = Rc::new(HttpLoop {
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             listeners: RefCell::default(),

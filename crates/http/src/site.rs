@@ -6,6 +6,7 @@
 use std::any::{Any, TypeId};
 use std::marker::PhantomData;
 use std::ops::{Deref, Index};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -53,6 +54,8 @@ pub struct Frozen {
     pub variables: Variables<Request>,
     /// The names that the server goes by.
     pub identity: Identity,
+    /// The directory that relative paths count from when they are made of variables.
+    pub prefix: PathBuf,
     /// Tells generations apart.
     pub generation: u64,
 }

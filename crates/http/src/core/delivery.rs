@@ -298,8 +298,9 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
         other => match other.strip_prefix(b"threads=") {
             Some(name) if !name.is_empty() => {
                 let name = line.expression_of(line.arg(0), name)?;
+                let span = line.node.span;
                 if let Some(constant) = name.constant() {
-                    line.shared::<crate::configure::WantedPools>().want(constant, line.node.span);
+                    line.shared::<crate::configure::WantedPools>().want(constant, span);
                 }
                 Aio::Pool(name)
             }

@@ -82,9 +82,14 @@ pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<
 
 /// Finds a file. What is not in memory is found on the location's pool meanwhile.
 pub async fn open(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
-    if let Some(found) = try_open(request, path, purpose) {
-        return found;
+    match try_open(request, path, purpose) {
+        Some(found) => found,
+        None => open_waiting(request, path, purpose).await,
     }
+}
+
+/// Finds a file on the location's pool, after [`try_open`] could not tell.
+pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) -> Found {
     let site = Rc::clone(&request.site);
     let delivery = &site.location(request.location).core.delivery;
     let pool = pool(request, &delivery.aio);

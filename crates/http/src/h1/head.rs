@@ -116,7 +116,7 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
     }
     if let Some(time) = response.last_modified {
         out.extend_from_slice(b"Last-Modified: ");
-        proto::date::write_imf(time, out);
+        proto::date::write_http(time, out);
         out.extend_from_slice(b"\r\n");
     }
 }
