@@ -1,0 +1,93 @@
+//! Debian packages that a task needs, installed only when they are missing.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use crate::Outcome;
+use crate::shell;
+
+/// A program and the package that has it.
+pub(crate) const NGINX: (&str, &str) = ("nginx", "nginx");
+pub(crate) const WRK: (&str, &str) = ("wrk", "wrk");
+pub(crate) const STRACE: (&str, &str) = ("strace", "strace");
+
+/// Installs what is missing. Works as root or through a `sudo` that asks no password; otherwise
+/// it says what to install.
+pub(crate) fn need(programs: &[(&str, &str)]) -> Outcome {
+    let missing: Vec<&str> = programs
+        .iter()
+        .filter(|(program, _)| !shell::is_installed(program))
+        .map(|(_, package)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let by_hand = format!(
+        "missing: install by hand with: apt-get install {}",
+        missing.join(" ")
+    );
+    if !shell::is_installed("apt-get") {
+        return Err(format!("{by_hand} (this is no Debian system)"));
+    }
+    let as_root = shell::is_root();
+    if !as_root && !shell::succeeds(Command::new("sudo").args(["-n", "true"])) {
+        return Err(format!(
+            "{by_hand} (not root, and sudo asks for a password)"
+        ));
+    }
+    let _quiet = QuietServices::begin(as_root);
+    let limit = Duration::from_secs(300);
+    let apt = |arguments: &[&str]| {
+        let mut command = if as_root {
+            Command::new("apt-get")
+        } else {
+            Command::new("sudo")
+        };
+        if !as_root {
+            command.args(["-n", "apt-get"]);
+        }
+        shell::run(
+            command
+                .args(arguments)
+                .env("DEBIAN_FRONTEND", "noninteractive"),
+            limit,
+        )
+    };
+    let mut install = vec!["install", "--yes", "--no-install-recommends"];
+    install.extend(&missing);
+    // The lists may be fresh already, or absent on a new machine.
+    apt(&install)
+        .or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
+        .map_err(|error| format!("{error}; {by_hand}"))
+}
+
+/// Debian starts a service when its package is installed; nobody wants a web server at port 80
+/// for having run our tests. `policy-rc.d` is Debian's way to say so.
+struct QuietServices {
+    placed: bool,
+}
+
+const POLICY: &str = "/usr/sbin/policy-rc.d";
+
+impl QuietServices {
+    fn begin(as_root: bool) -> Self {
+        let placed = as_root
+            && !Path::new(POLICY).exists()
+            && fs::write(POLICY, "#!/bin/sh\nexit 101\n").is_ok();
+        if placed {
+            // Without the mode it is not obeyed and the service starts: harmless, only unwanted.
+            let _ = Command::new("chmod").args(["0755", POLICY]).status();
+        }
+        Self { placed }
+    }
+}
+
+impl Drop for QuietServices {
+    fn drop(&mut self) {
+        if self.placed {
+            let _ = fs::remove_file(POLICY);
+        }
+    }
+}

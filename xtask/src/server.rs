@@ -1,0 +1,223 @@
+//! A server under measurement: Weir or nginx, with the same configuration, on loopback, started
+//! and stopped by us, and its CPU time read from the kernel.
+
+use std::fs;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::shell;
+
+/// A binary with what makes its configuration differ from the others'.
+#[derive(Debug, Clone)]
+pub(crate) struct Contender {
+    /// The name in the tables.
+    pub(crate) name: String,
+    pub(crate) binary: PathBuf,
+    /// Directives of the `http` block.
+    pub(crate) directives: String,
+}
+
+/// A folder below the target folder that is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn new(task: &str) -> Result<Self, String> {
+        let path = shell::target().join(format!("{task}-{}", std::process::id()));
+        fs::create_dir_all(path.join("html"))
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        let path = path.canonicalize().map_err(|error| error.to_string())?;
+        Ok(Self { path })
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // Nothing to be done about a folder that cannot be removed; it lies in the target folder.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// How a server is started.
+#[derive(Debug, Default)]
+pub(crate) struct Placement {
+    /// The CPUs for all its threads, as `taskset` takes them.
+    pub(crate) cpus: Option<String>,
+    /// Control group folders to enter before the start.
+    pub(crate) groups: Vec<PathBuf>,
+}
+
+/// A running server, stopped when dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// Starts the contender on `configuration`, in which `%%PORT%%` and `%%DIRECTIVES%%` are
+    /// filled in, and waits until it accepts.
+    pub(crate) fn start(
+        contender: &Contender,
+        folder: &Path,
+        configuration: &str,
+        placement: &Placement,
+    ) -> Result<Self, String> {
+        let port = free_port()?;
+        let text = configuration
+            .replace("%%PORT%%", &port.to_string())
+            .replace("%%DIRECTIVES%%", &contender.directives);
+        let user = if shell::is_root() { "user root;\n" } else { "" };
+        let text = format!("daemon off;\npid server.pid;\nerror_log error.log warn;\n{user}{text}");
+        fs::write(folder.join("nginx.conf"), text).map_err(|error| error.to_string())?;
+
+        // A shell enters the groups and then becomes the server, so that all its memory and
+        // reads are accounted from the first one on.
+        let mut script = String::new();
+        for group in &placement.groups {
+            script.push_str(&format!("echo $$ > {}/cgroup.procs && ", group.display()));
+        }
+        script.push_str("exec ");
+        if let Some(cpus) = &placement.cpus {
+            script.push_str(&format!("taskset -c {cpus} "));
+        }
+        script.push_str(&format!(
+            "{} -p {}/ -c nginx.conf -e error.log",
+            contender.binary.display(),
+            folder.display()
+        ));
+        let child = Command::new("sh")
+            .args(["-c", &script])
+            .stdin(Stdio::null())
+            .spawn();
+        let child = child.map_err(|error| error.to_string())?;
+        let mut server = Self { child, port };
+        server.await_readiness(contender)?;
+        Ok(server)
+    }
+
+    fn await_readiness(&mut self, contender: &Contender) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(format!("{} ended at once: {status}", contender.name));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("{} does not listen", contender.name));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
+    /// The processes that serve: the master's children, or the one process there is.
+    pub(crate) fn workers(&self) -> Vec<u32> {
+        let children = children_of(self.child.id());
+        if children.is_empty() {
+            vec![self.child.id()]
+        } else {
+            children
+        }
+    }
+
+    /// The CPU time that all threads of the workers have used.
+    pub(crate) fn cpu_time(&self) -> Duration {
+        self.workers().iter().map(|&pid| cpu_time(pid)).sum()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // TERM, so that a master takes its workers along.
+        let _ = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status();
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                children_of(self.child.id()).iter().for_each(|pid| {
+                    let _ = Command::new("kill")
+                        .args(["-KILL", &pid.to_string()])
+                        .status();
+                });
+                let _ = self.child.kill();
+                let _ = self.child.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    listener
+        .local_addr()
+        .map(|address| address.port())
+        .map_err(|error| error.to_string())
+}
+
+/// The field of `/proc/PID/stat` with this number, counted from 1 as in proc(5).
+fn stat_field(pid: u32, number: usize) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is a name in parentheses that may have spaces.
+    let rest = text.rsplit_once(')')?.1;
+    rest.split_whitespace().nth(number - 3)?.parse().ok()
+}
+
+fn children_of(parent: u32) -> Vec<u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|&pid| stat_field(pid, 4) == Some(u64::from(parent)))
+        .collect()
+}
+
+/// `schedstat` counts nanoseconds; `stat`, which every kernel has, hundredths of a second.
+fn cpu_time(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let exact: u64 = tasks
+        .filter_map(|task| {
+            fs::read_to_string(task.path().join("schedstat"))
+                .ok()?
+                .split_whitespace()
+                .next()?
+                .parse::<u64>()
+                .ok()
+        })
+        .sum();
+    if exact > 0 {
+        return Duration::from_nanos(exact);
+    }
+    let ticks = stat_field(pid, 14).unwrap_or(0) + stat_field(pid, 15).unwrap_or(0);
+    Duration::from_millis(ticks * 10)
+}
+
+/// Builds Weir with optimisation, or takes the binary that `--weir` names.
+pub(crate) fn weir(named: &str) -> Result<PathBuf, String> {
+    if !named.is_empty() {
+        return Path::new(named)
+            .canonicalize()
+            .map_err(|error| format!("{named}: {error}"));
+    }
+    shell::run(
+        shell::cargo().args(["build", "--release", "--package", "weir"]),
+        Duration::from_secs(20 * 60),
+    )?;
+    shell::target()
+        .join("release/weir")
+        .canonicalize()
+        .map_err(|error| error.to_string())
+}
+
+/// Numbers in order of size; the middle one.
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}

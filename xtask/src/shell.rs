@@ -1,0 +1,119 @@
+//! Running other programs with a bound on their time, and finding our way in the project.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Outcome;
+
+/// Makes the project's folder the current one, so that tasks work from anywhere below it.
+pub(crate) fn enter_project() -> Outcome {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let project = manifest.parent().expect("xtask lies in the project");
+    std::env::set_current_dir(project).map_err(|error| format!("{}: {error}", project.display()))
+}
+
+/// The folder where Cargo puts what it builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
+/// Cargo itself, the one that runs us.
+pub(crate) fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a program with its output on the terminal; an exit code other than 0 is an error.
+pub(crate) fn run(command: &mut Command, limit: Duration) -> Outcome {
+    println!("+ {}", shown(command));
+    let mut child = command
+        .stdin(Stdio::null())
+        .spawn()
+        .map_err(|error| format!("{}: {error}", shown(command)))?;
+    let status = wait(&mut child, limit)?;
+    if status {
+        Ok(())
+    } else {
+        Err(format!("failed: {}", shown(command)))
+    }
+}
+
+/// Runs a program quietly and gives its output; an exit code other than 0 is an error that says
+/// what the program said.
+pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = child.map_err(|error| format!("{}: {error}", shown(command)))?;
+    // Standard error is short in all our uses, so reading one after the other cannot block.
+    let mut text = String::new();
+    let mut errors = String::new();
+    let reads = child
+        .stdout
+        .take()
+        .map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut text))
+        .and_then(|_| {
+            child
+                .stderr
+                .take()
+                .map_or(Ok(0), |mut pipe| pipe.read_to_string(&mut errors))
+        });
+    reads.map_err(|error| format!("{}: {error}", shown(command)))?;
+    if wait(&mut child, limit)? {
+        Ok(text)
+    } else {
+        Err(format!("{}: {}{}", shown(command), text, errors))
+    }
+}
+
+/// Runs a program and says only whether it succeeded.
+pub(crate) fn succeeds(command: &mut Command) -> bool {
+    let output: Result<Output, _> = command.stdin(Stdio::null()).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// True when a program of this name is in the path, or where Debian puts servers.
+pub(crate) fn is_installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    folders
+        .into_iter()
+        .any(|folder| folder.join(program).is_file())
+}
+
+/// Waits for a child of ours; kills it when its time is over.
+fn wait(child: &mut Child, limit: Duration) -> Result<bool, String> {
+    let deadline = Instant::now() + limit;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return Ok(status.success()),
+            Ok(None) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(20)),
+            Ok(None) => {
+                // It may end by itself between the two calls; then there is nothing to kill.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("not done within {limit:?}"));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// True when this process runs as root.
+pub(crate) fn is_root() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    line.and_then(|line| line.split_whitespace().nth(1))
+        .is_some_and(|uid| uid == "0")
+}

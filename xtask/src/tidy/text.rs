@@ -1,0 +1,192 @@
+//! Rules about the text of files.
+
+use std::fs;
+
+use super::Finding;
+use super::source::{Source, files, without_comment};
+
+/// Look again above this; a file that needs more is more than one thing.
+const FILE_LINES: usize = 1_000;
+const MAP_LINES: usize = 200;
+
+pub(super) fn begins_with_what_and_why(source: &Source, findings: &mut Vec<Finding>) {
+    if !source.text.starts_with("//! ") {
+        findings.push(Finding::new(
+            &source.path,
+            "begin the file with `//!`: what it is, why, what it does not do",
+        ));
+    }
+}
+
+pub(super) fn is_not_too_long(source: &Source, findings: &mut Vec<Finding>) {
+    let lines = source.text.lines().count().min(if source.tests_begin == 0 {
+        usize::MAX
+    } else {
+        source.tests_begin
+    });
+    if lines > FILE_LINES {
+        findings.push(Finding::new(
+            &source.path,
+            format!("{lines} lines without tests, more than {FILE_LINES}: make a folder of it, a file per subsystem"),
+        ));
+    }
+}
+
+pub(super) fn does_not_unwrap(source: &Source, findings: &mut Vec<Finding>) {
+    if !source.is_in("crates/") {
+        return;
+    }
+    for (number, line) in source.code() {
+        if without_comment(line).contains(".unwrap()") {
+            findings.push(Finding::new(
+                format!("{}:{number}", source.path),
+                "handle the error, or say in expect(\"…\") why it cannot be",
+            ));
+        }
+    }
+}
+
+pub(super) fn says_what_is_to_do(source: &Source, findings: &mut Vec<Finding>) {
+    // Spelled in two parts so that this file does not find itself.
+    let marks = [
+        concat!("TO", "DO"),
+        concat!("FIX", "ME"),
+        concat!("XX", "X:"),
+    ];
+    for (i, line) in source.text.lines().enumerate() {
+        for mark in marks {
+            let Some((_, rest)) = line.split_once(mark) else {
+                continue;
+            };
+            let text = rest.trim_start_matches([':', ' ']);
+            if text.len() < 15 {
+                findings.push(Finding::new(
+                    format!("{}:{}", source.path, i + 1),
+                    format!("say after {mark} what is to be done and when, or do it"),
+                ));
+            }
+        }
+    }
+}
+
+/// `unsafe` is allowed in few crates, and there each block says why it is sound.
+pub(super) fn justifies_unsafe(source: &Source, findings: &mut Vec<Finding>) {
+    let lines: Vec<&str> = source.text.lines().collect();
+    for (i, line) in lines.iter().enumerate() {
+        let code = without_comment(line);
+        let opens = ["unsafe {", "unsafe impl"]
+            .iter()
+            .any(|word| code.contains(word) && !code.contains(&format!("\"{word}")));
+        let before = &lines[i.saturating_sub(12)..i];
+        if opens
+            && source.is_in("crates/")
+            && !before.iter().any(|line| line.contains("SAFETY:"))
+            && !line.contains("SAFETY:")
+        {
+            findings.push(Finding::new(
+                format!("{}:{}", source.path, i + 1),
+                "put `// SAFETY:` above it: every precondition, and why it holds",
+            ));
+        }
+    }
+}
+
+pub(super) fn tests_do_not_sleep(source: &Source, findings: &mut Vec<Finding>) {
+    if !source.is_in("tests/") || source.path == "tests/harness/wait.rs" {
+        return;
+    }
+    for (i, line) in source.text.lines().enumerate() {
+        if without_comment(line).contains("thread::sleep") {
+            findings.push(Finding::new(
+                format!("{}:{}", source.path, i + 1),
+                "wait for the event with `until` instead of sleeping for a guess",
+            ));
+        }
+    }
+}
+
+pub(super) fn tests_are_not_ignored_silently(source: &Source, findings: &mut Vec<Finding>) {
+    let mark = concat!("#[ig", "nore]");
+    for (i, line) in source.text.lines().enumerate() {
+        if line.trim() == mark {
+            findings.push(Finding::new(
+                format!("{}:{}", source.path, i + 1),
+                "give the reason, as in #[ignore = \"…\"], or mend the test",
+            ));
+        }
+    }
+}
+
+/// A path of somebody's machine in a committed file is a test that passes there only.
+pub(super) fn no_file_names_a_machine(_: &[Source], findings: &mut Vec<Finding>) {
+    let marks = [
+        concat!("/ho", "me/"),
+        concat!("/ro", "ot/"),
+        concat!("/wo", "rk/"),
+        concat!("/Us", "ers/"),
+    ];
+    for path in files().unwrap_or_default() {
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        for (i, line) in text.lines().enumerate() {
+            // A URL's path is no machine's, nor is a path below a placeholder.
+            let named = marks.iter().any(|mark| {
+                line.match_indices(mark).any(|(at, _)| {
+                    !line[..at].ends_with(|before: char| {
+                        before.is_alphanumeric() || "}%._-*".contains(before)
+                    })
+                })
+            });
+            if named {
+                findings.push(Finding::new(
+                    format!("{path}:{}", i + 1),
+                    "name no path of one machine; make it relative or ask the environment",
+                ));
+            }
+        }
+    }
+}
+
+/// A file that no `mod` names is not compiled, and its tests pass by not running.
+pub(super) fn every_test_file_is_listed(sources: &[Source], findings: &mut Vec<Finding>) {
+    let Some(main) = sources
+        .iter()
+        .find(|source| source.path == "tests/server/main.rs")
+    else {
+        findings.push(Finding::new(
+            "tests/server/main.rs",
+            "the integration tests are gone: bring them back",
+        ));
+        return;
+    };
+    for source in sources
+        .iter()
+        .filter(|source| source.is_in("tests/server/") && source.path != main.path)
+    {
+        let name = source
+            .path
+            .trim_start_matches("tests/server/")
+            .trim_end_matches(".rs");
+        let top = name.split('/').next().unwrap_or(name);
+        if !main.text.contains(&format!("mod {top};")) {
+            findings.push(Finding::new(
+                &source.path,
+                format!("add `mod {top};` to tests/server/main.rs"),
+            ));
+        }
+    }
+}
+
+pub(super) fn the_map_is_short(_: &[Source], findings: &mut Vec<Finding>) {
+    let lines = fs::read_to_string("ARCHITECTURE.md")
+        .unwrap_or_default()
+        .lines()
+        .count();
+    if lines == 0 || lines > MAP_LINES {
+        findings.push(Finding::new(
+            "ARCHITECTURE.md",
+            format!("{lines} lines: keep the map between 1 and {MAP_LINES}"),
+        ));
+    }
+}
