@@ -1,0 +1,33 @@
+//! An upstream's head means the same in one piece and in two.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use proto::h1::body::ResponseFraming;
+use proto::h1::method::Method;
+use proto::h1::response::{Parser, ResponseHead, Status};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&cut, wire)) = data.split_first() else {
+        return;
+    };
+    let cut = usize::from(cut).min(wire.len());
+    let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
+    let whole = parser.parse(wire, 512, &mut head);
+    let (mut parser, mut other) = (Parser::new(), ResponseHead::default());
+    let first = parser.parse(&wire[..cut], 512, &mut other);
+    let pieces = if first == Ok(Status::Partial) {
+        parser.parse(wire, 512, &mut other)
+    } else {
+        first
+    };
+    assert_eq!(whole, pieces);
+    match whole {
+        Err(error) => assert!(!error.log_line().is_empty()),
+        Ok(Status::Complete(length)) => {
+            assert!(length <= wire.len().min(512) && (100..1000).contains(&head.status));
+            assert!(head.status_text().len() >= 3);
+            let _ = ResponseFraming::of_response(Method::Get, head.status, &head.fields);
+        }
+        Ok(Status::Partial | Status::NotHttp) => {}
+    }
+});
