@@ -12,7 +12,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use crate::log::Sink;
 
@@ -28,10 +28,41 @@ pub enum Attach {
     Queued,
 }
 
+/// Something above the files that holds lines back, such as `access_log … buffer=`.
+pub trait Holder: Send + Sync {
+    /// Writes what is held. Returns when all of it is with the files; may be slow, so not for loops.
+    fn release(&self);
+}
+
 /// The files of a process by path. Clones are handles to the same set.
 #[derive(Clone, Default)]
 pub struct LogFiles {
     by_path: Arc<Mutex<BTreeMap<PathBuf, Arc<LogFile>>>>,
+    /// Those that write to files which are not in this set.
+    holders: Arc<Mutex<Holders>>,
+}
+
+/// Holders that may be gone by now.
+#[derive(Default)]
+struct Holders(Vec<Weak<dyn Holder>>);
+
+impl Holders {
+    fn add(&mut self, holder: Weak<dyn Holder>) {
+        self.0.retain(|known| known.strong_count() > 0);
+        self.0.push(holder);
+    }
+}
+
+/// Has every holder write what it holds. The list is not locked meanwhile: a holder may be slow.
+fn release(holders: &Mutex<Holders>) {
+    let list = holders
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .0
+        .clone();
+    for holder in list.iter().filter_map(Weak::upgrade) {
+        holder.release();
+    }
 }
 
 impl LogFiles {
@@ -44,6 +75,7 @@ impl LogFiles {
         let file = Arc::new(LogFile {
             path: path.to_path_buf(),
             writer: OnceLock::new(),
+            holders: Mutex::default(),
         });
         files.insert(path.to_path_buf(), file.clone());
         file
@@ -80,9 +112,19 @@ impl LogFiles {
         files.retain(|_, file| Arc::strong_count(file) > 1);
     }
 
+    /// Has `holder` asked at [`LogFiles::flush`] too.
+    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(holder);
+    }
+
     /// Waits until everything written so far has left the process. For the end of the process.
     pub fn flush(&self) {
+        release(&self.holders);
         for file in self.all() {
+            release(&file.holders);
             if let Some(Writer::Queued(sink)) = file.writer.get() {
                 sink.flush_blocking();
             }
@@ -95,6 +137,7 @@ pub struct LogFile {
     path: PathBuf,
     /// Unset until a descriptor is attached; lines before that are dropped, which only `-t` does.
     writer: OnceLock<Writer>,
+    holders: Mutex<Holders>,
 }
 
 enum Writer {
@@ -126,7 +169,17 @@ impl LogFile {
         }
     }
 
+    /// Has `holder` asked for its lines before this file is reopened, and at the end of the process.
+    pub fn add_holder(&self, holder: Weak<dyn Holder>) {
+        self.holders
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .add(holder);
+    }
+
     fn attach(&self, descriptor: OwnedFd, how: Attach) {
+        // Lines of before belong to the old file.
+        release(&self.holders);
         let mut fresh = Some(descriptor);
         let writer = self.writer.get_or_init(|| {
             let descriptor = fresh.take().expect("the closure runs at most once");

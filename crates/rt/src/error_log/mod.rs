@@ -22,7 +22,7 @@ use std::io;
 use std::sync::{Arc, OnceLock};
 
 pub use clock::{after_fork, local_time, log_time, syslog_time};
-pub use files::{Attach, LogFile, LogFiles};
+pub use files::{Attach, Holder, LogFile, LogFiles};
 pub use syslog::Syslog;
 pub use target::{Destination, Target};
 
