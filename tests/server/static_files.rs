@@ -211,20 +211,20 @@ fn log_not_found_off_keeps_the_error_log_quiet() {
 fn root_and_alias_map_paths_their_own_way() {
     let conf = "server {
         listen 127.0.0.1:%%PORT%%;
-        location /root/ { root %%DIR%%/other; }
-        location /alias/ { alias %%DIR%%/other/root/; }
-        location /noslash { alias %%DIR%%/other/root/f; }
+        location /rooted/ { root %%DIR%%/other; }
+        location /alias/ { alias %%DIR%%/other/rooted/; }
+        location /noslash { alias %%DIR%%/other/rooted/f; }
         location /var/ { root %%DIR%%/$arg_d; }
-        location ~ ^/re/(.*)$ { alias %%DIR%%/other/root/$1; }
-        location = /exact { alias %%DIR%%/other/root/f1; }
+        location ~ ^/re/(.*)$ { alias %%DIR%%/other/rooted/$1; }
+        location = /exact { alias %%DIR%%/other/rooted/f1; }
     }";
     let server = http(conf)
-        .file("other/root/f1", "one")
-        .file("other/root/sub/f2", "two")
+        .file("other/rooted/f1", "one")
+        .file("other/rooted/sub/f2", "two")
         .file("other/var/f3", "three")
         .start();
     server.answers(&[
-        ("/root/f1", 200, "one"),
+        ("/rooted/f1", 200, "one"),
         ("/alias/f1", 200, "one"),
         ("/alias/sub/f2", 200, "two"),
         ("/noslash1", 200, "one"),
