@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!            ┌──────────────────────────────── one turn ───────────────────────────────┐
-//! epoll_wait │ read the clock · events → wakers · timers → wakers · inbox · poll tasks │ epoll_wait
+//! epoll_wait │ read the clock · timers, inbox and events make tasks ready · poll them   │ epoll_wait
 //!            └─────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A turn polls at most [`POLLS_PER_TURN`] tasks before it looks at the sockets again, so that tasks
+//! A turn polls [`POLLS_PER_TURN`] tasks, and one more for each event, before it looks at the sockets again, so that tasks
 //! that wake each other cannot keep events out. Accounting costs two clock reads a turn (20 ns each),
 //! and one more for each [`CLOCK_EVERY`] polls; after a slow turn every poll is timed for
 //! [`PROBATION_TURNS`] turns, so that a task which is slow again is named exactly. See
@@ -31,7 +31,7 @@ use crate::stats;
 use crate::task::{self, Slab, Taken, TaskId};
 use crate::time::{self, Wheel};
 
-/// Tasks polled in a turn before the loop looks at its events again.
+/// Tasks polled in a turn, besides one for each event, before the loop looks at its events again.
 const POLLS_PER_TURN: usize = 256;
 /// The clock is read once for so many polls within a turn: about 3 ns a poll.
 const CLOCK_EVERY: usize = 8;
@@ -270,14 +270,28 @@ impl Core {
         while !done(self) {
             self.wait()?;
             let began = time::now();
-            let stretches = self.poll_ready(began);
+            let every = if self.probation.get() > 0 {
+                1
+            } else {
+                CLOCK_EVERY
+            };
+            let mut turn = Turn {
+                budget: POLLS_PER_TURN + self.reactor.event_count(),
+                polls: 0,
+                stretches: Stretches::new(began, every, self.options.slow_turn),
+            };
+            self.wake_due();
+            // All events before any task: polling each task right after its event was 1 % slower, since
+            // a tight loop lets the cache misses of many events overlap.
+            self.reactor.dispatch();
+            self.poll_ready(&mut turn);
             self.end_turn();
-            self.account(began, stretches);
+            self.account(began, turn);
         }
         Ok(())
     }
 
-    /// Waits for events (not at all if there is work), then turns everything due into ready tasks.
+    /// Waits for events; not at all if there is work.
     fn wait(&self) -> io::Result<()> {
         let counters = &self.shared.counters;
         let busy = !self.ready.borrow().is_empty() || !self.deferred.borrow().is_empty();
@@ -291,33 +305,28 @@ impl Core {
         time::set_now(Instant::now());
         counters.turn_began.store(time::tick(), Relaxed);
         counters.parked.store(false, Relaxed);
-
-        for waker in self.deferred.take() {
-            waker.wake();
-        }
-        self.reactor.dispatch();
-        self.fire_timers();
-        if let Some(inbox) = self.shared.unpark() {
-            self.take_inbox(inbox);
-        }
         Ok(())
     }
 
     fn until_next_timer(&self) -> Option<Duration> {
         let due = self.wheel.borrow().next_due()?;
-        // The clock of the turn is stale by as long as the turn took: a short one, mostly, and a
-        // timeout that ends a little early costs a turn without work, not a late timer.
         Some(Duration::from_millis(due.saturating_sub(time::real_tick())))
     }
 
-    fn fire_timers(&self) {
-        let tick = time::tick();
-        if !self.wheel.borrow().is_due(tick) {
-            return;
-        }
-        let fired = self.wheel.borrow_mut().advance(tick);
-        for waker in fired {
+    /// Makes ready what does not come as an event: those who yielded, timers, the inbox.
+    fn wake_due(&self) {
+        for waker in self.deferred.take() {
             waker.wake();
+        }
+        let tick = time::tick();
+        if self.wheel.borrow().is_due(tick) {
+            let fired = self.wheel.borrow_mut().advance(tick);
+            for waker in fired {
+                waker.wake();
+            }
+        }
+        if let Some(inbox) = self.shared.unpark() {
+            self.take_inbox(inbox);
         }
     }
 
@@ -334,32 +343,19 @@ impl Core {
         }
     }
 
-    /// Polls the ready tasks, at most [`POLLS_PER_TURN`], and notes which held the loop longest.
-    fn poll_ready(&self, began: Instant) -> Stretches {
-        let every = if self.probation.get() > 0 {
-            1
-        } else {
-            CLOCK_EVERY
-        };
-        let mut stretches = Stretches::new(began, self.options.slow_turn);
-        let mut polls = 0;
-        while polls < POLLS_PER_TURN {
+    /// Polls the ready tasks, within the turn's budget, and notes which hold the loop longest.
+    fn poll_ready(&self, turn: &mut Turn) {
+        while turn.polls < turn.budget {
             let Some(id) = self.ready.borrow_mut().pop_front() else {
-                break;
+                return;
             };
             let Some(taken) = self.tasks.borrow_mut().take(id) else {
                 continue;
             };
-            if stretches.polled == every {
-                stretches.look(Instant::now());
-            }
-            stretches.names[stretches.polled] = taken.name;
-            stretches.polled += 1;
+            turn.polls += 1;
+            turn.stretches.polling(taken.name);
             self.poll(taken);
-            polls += 1;
         }
-        stats::add(&self.shared.counters.polls, polls as u64);
-        stretches
     }
 
     fn poll(&self, mut taken: Taken) {
@@ -422,8 +418,9 @@ impl Core {
         }
     }
 
-    fn account(&self, began: Instant, mut stretches: Stretches) {
+    fn account(&self, began: Instant, mut turn: Turn) {
         let counters = &self.shared.counters;
+        stats::add(&counters.polls, turn.polls as u64);
         let end = Instant::now();
         let took = end.duration_since(began);
         counters.turn(took);
@@ -435,16 +432,24 @@ impl Core {
         if took < limit || limit.is_zero() {
             return;
         }
-        stretches.look(end);
+        turn.stretches.look(end);
         stats::add(&counters.slow_turns, 1);
         self.probation.set(PROBATION_TURNS);
         report::report(&Event::SlowTurn {
             name: &self.options.name,
             took,
-            stretch: stretches.longest,
-            tasks: &stretches.suspects,
+            stretch: turn.stretches.longest,
+            tasks: &turn.stretches.suspects,
         });
     }
+}
+
+/// A turn at work.
+struct Turn {
+    /// Polls after which the rest waits for the next turn.
+    budget: usize,
+    polls: usize,
+    stretches: Stretches,
 }
 
 /// Which tasks held a turn: the time between two looks at the clock, and who was polled in it.
@@ -455,20 +460,32 @@ struct Stretches {
     /// Tasks polled since the last look.
     names: [&'static str; CLOCK_EVERY],
     polled: usize,
+    /// Look at the clock after so many.
+    every: usize,
     longest: Duration,
     suspects: Vec<&'static str>,
 }
 
 impl Stretches {
-    fn new(began: Instant, slow_turn: Duration) -> Self {
+    fn new(began: Instant, every: usize, slow_turn: Duration) -> Self {
         Self {
             last_look: began,
             floor: slow_turn / 16,
             names: [""; CLOCK_EVERY],
             polled: 0,
+            every,
             longest: Duration::ZERO,
             suspects: Vec::new(),
         }
+    }
+
+    /// A task is about to be polled.
+    fn polling(&mut self, name: &'static str) {
+        if self.polled == self.every {
+            self.look(Instant::now());
+        }
+        self.names[self.polled] = name;
+        self.polled += 1;
     }
 
     fn look(&mut self, now: Instant) {

@@ -37,33 +37,30 @@ const READ: u8 = 1 << Side::Read as u8;
 const WRITE: u8 = 1 << Side::Write as u8;
 const CLOSED: u8 = 1 << Side::Closed as u8;
 
-/// One descriptor's readiness and the tasks that wait for it.
+/// One descriptor's readiness and the tasks that wait for it. What an event touches is in the first
+/// cache line.
 pub(crate) struct Source {
+    /// Sides whose last edge still stands.
     ready: Cell<u8>,
+    /// Sides that a task waits for.
+    armed: Cell<u8>,
+    /// By side: who waits, or waited last.
+    wakers: [Cell<Option<Waker>>; 3],
     /// A listening socket: level-triggered, so that it must leave the epoll set when nobody heeds it.
-    level: RefCell<Option<Rc<OwnedFd>>>,
-    waits: [Wait; 3],
-}
-
-#[derive(Default)]
-struct Wait {
-    armed: Cell<bool>,
-    waker: RefCell<Option<Waker>>,
+    level: Cell<Option<Rc<OwnedFd>>>,
 }
 
 impl Source {
     fn new(level: Option<Rc<OwnedFd>>) -> Self {
         Self {
             ready: Cell::new(0),
-            level: RefCell::new(level),
-            waits: Default::default(),
+            armed: Cell::new(0),
+            wakers: Default::default(),
+            level: Cell::new(level),
         }
     }
 
     fn deliver(&self, flags: EventFlags, epoll: &OwnedFd) {
-        if !self.waits.iter().any(|wait| wait.armed.get()) {
-            self.detach(epoll);
-        }
         let mut bits = 0;
         if flags.contains(EventFlags::IN) {
             bits |= READ;
@@ -78,13 +75,20 @@ impl Source {
             bits |= READ | WRITE | CLOSED;
         }
         self.ready.set(self.ready.get() | bits);
-        for (side, wait) in self.waits.iter().enumerate() {
-            if bits & (1 << side) != 0 && wait.armed.replace(false) {
-                // Taken out meanwhile: a stranger's waker may come back here.
-                if let Some(waker) = wait.waker.take() {
-                    waker.wake_by_ref();
-                    wait.waker.borrow_mut().get_or_insert(waker);
-                }
+        let armed = self.armed.get();
+        if armed & bits == 0 {
+            self.detach(epoll);
+            return;
+        }
+        self.armed.set(armed & !bits);
+        for (side, waker) in self.wakers.iter().enumerate() {
+            if armed & bits & (1 << side) != 0
+                && let Some(told) = waker.take()
+            {
+                told.wake_by_ref();
+                // A stranger's waker may have come back here meanwhile.
+                let newer = waker.take();
+                waker.set(Some(newer.unwrap_or(told)));
             }
         }
     }
@@ -148,18 +152,22 @@ impl Registration {
 
     /// Wakes the task at the next edge of this side.
     pub(crate) fn arm(&self, side: Side, cx: &Context<'_>) {
-        let wait = &self.source.waits[side as usize];
-        wait.armed.set(true);
-        let mut waker = wait.waker.borrow_mut();
-        match &*waker {
-            Some(waker) if waker.will_wake(cx.waker()) => {}
-            _ => *waker = Some(cx.waker().clone()),
-        }
+        let source = &self.source;
+        source.armed.set(source.armed.get() | 1 << side as u8);
+        let place = &source.wakers[side as usize];
+        let waker = match place.take() {
+            Some(waker) if waker.will_wake(cx.waker()) => waker,
+            _ => cx.waker().clone(),
+        };
+        place.set(Some(waker));
     }
 
     /// Whether a level-triggered socket has left the epoll set because nobody waited for it.
     pub(crate) fn is_detached(&self) -> bool {
-        self.source.level.borrow().is_none()
+        let level = self.source.level.take();
+        let detached = level.is_none();
+        self.source.level.set(level);
+        detached
     }
 
     /// Takes the descriptor out of the epoll set, for one that lives on (closing it does the same,
@@ -304,8 +312,13 @@ impl Reactor {
         }
     }
 
-    /// Hands the events of the last wait to their sources. The eventfd's needs nothing: it has done its
-    /// work by ending the wait.
+    /// How many events the last wait gave.
+    pub(crate) fn event_count(&self) -> usize {
+        self.events.borrow().len()
+    }
+
+    /// Hands the events of the last wait to their sources. The eventfd's event needs nothing: it has
+    /// done its work by ending the wait.
     pub(crate) fn dispatch(&self) {
         let events = self.events.take();
         for event in &events {

@@ -60,7 +60,7 @@ impl Metadata {
         Self {
             kind: Kind::of(FileType::from_raw_mode(stat.st_mode)),
             len: u64::try_from(stat.st_size).unwrap_or(0),
-            mtime: stat.st_mtime as i64,
+            mtime: stat.st_mtime,
             mtime_nanos: stat.st_mtime_nsec as u32,
             ino: stat.st_ino,
             dev: stat.st_dev,

@@ -3,7 +3,7 @@
 //! The clock is read once a turn; [`now`] and [`wall_millis`] give what it said then. Timers are as
 //! fine as a tick, a millisecond; they never fire early by the loop's clock. A [`Timer`] that is set
 //! again and again (an idle timeout at each request) costs a store: its entry stays where it is in the
-//! wheel, and is moved only when the wheel comes to it and finds that it was put off.
+//! wheel until the wheel comes to it.
 
 mod wheel;
 
@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::pin::Pin;
 use std::sync::OnceLock;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, RawWakerVTable};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::event_loop;
@@ -29,6 +29,8 @@ struct Clock {
     /// `None` on threads without a loop: they read the clock each time.
     now: Option<Instant>,
     tick: u64,
+    /// Nanoseconds of `now` beyond `tick`.
+    beyond: u32,
     /// Milliseconds since the Unix epoch at tick 0.
     wall_base: u64,
     wall_synced: u64,
@@ -36,7 +38,7 @@ struct Clock {
 
 thread_local! {
     static CLOCK: Cell<Clock> = const {
-        Cell::new(Clock { now: None, tick: 0, wall_base: 0, wall_synced: 0 })
+        Cell::new(Clock { now: None, tick: 0, beyond: 0, wall_base: 0, wall_synced: 0 })
     };
 }
 
@@ -49,8 +51,16 @@ fn epoch() -> Instant {
     })
 }
 
-fn tick_of(instant: Instant) -> u64 {
-    u64::try_from(instant.saturating_duration_since(epoch()).as_millis()).unwrap_or(NEVER)
+const NANOS_PER_TICK: u32 = 1_000_000;
+
+/// The tick of an instant, and the nanoseconds beyond it.
+fn tick_of(instant: Instant) -> (u64, u32) {
+    let since = instant.saturating_duration_since(epoch());
+    let nanos = since.subsec_nanos();
+    (
+        since.as_secs() * 1000 + u64::from(nanos / NANOS_PER_TICK),
+        nanos % NANOS_PER_TICK,
+    )
 }
 
 fn unix_millis() -> u64 {
@@ -62,7 +72,7 @@ fn unix_millis() -> u64 {
 
 /// The present tick by the real clock.
 pub(crate) fn real_tick() -> u64 {
-    tick_of(Instant::now())
+    tick_of(Instant::now()).0
 }
 
 /// The tick of this turn.
@@ -78,7 +88,7 @@ pub(crate) fn tick() -> u64 {
 /// Sets this thread's clock.
 pub(crate) fn set_now(now: Instant) {
     let mut clock = CLOCK.get();
-    clock.tick = tick_of(now);
+    (clock.tick, clock.beyond) = tick_of(now);
     if clock.now.is_none() || clock.tick - clock.wall_synced >= WALL_SYNC_TICKS {
         clock.wall_base = unix_millis().saturating_sub(clock.tick);
         clock.wall_synced = clock.tick;
@@ -115,10 +125,20 @@ pub fn wall() -> SystemTime {
 }
 
 /// A timeout that is set many times: see the module's page.
-#[derive(Default)]
+///
+/// Its owner's deadline is here; the wheel has an entry only while a task waits, which comes up at
+/// `due`, not later than the deadline. When it comes up too early, because the deadline was put off
+/// meanwhile, the task is woken for nothing and lays the entry again: once for each period of the
+/// timeout, against a touch of the wheel at each request.
 pub struct Timer {
+    /// The tick at which it expires.
+    deadline: Cell<u64>,
+    /// The tick at which its entry comes up; [`NEVER`] if it has none in the wheel.
+    due: Cell<u64>,
+    /// Whom the entry wakes. Only compared; the entry keeps the waker, so that no other can come to be
+    /// at the same address.
+    waker: Cell<(*const (), *const RawWakerVTable)>,
     key: Cell<Option<Key>>,
-    deadline: Cell<Option<u64>>,
     loop_id: Cell<u64>,
 }
 
@@ -126,8 +146,10 @@ impl Timer {
     /// A timer that is not set.
     pub const fn new() -> Self {
         Self {
+            deadline: Cell::new(NEVER),
+            due: Cell::new(NEVER),
+            waker: Cell::new((std::ptr::null(), std::ptr::null())),
             key: Cell::new(None),
-            deadline: Cell::new(None),
             loop_id: Cell::new(0),
         }
     }
@@ -141,62 +163,88 @@ impl Timer {
 
     /// Sets it to fire `duration` after [`now`], in place of what it was set to.
     pub fn set(&self, duration: Duration) {
-        self.set_at(now().checked_add(duration));
+        let mut clock = CLOCK.get();
+        if clock.now.is_none() {
+            (clock.tick, clock.beyond) = tick_of(Instant::now());
+        }
+        // Rounded up, so that it never fires early.
+        let nanos = u64::from(duration.subsec_nanos()) + u64::from(clock.beyond);
+        let ticks = nanos.div_ceil(NANOS_PER_TICK.into());
+        let whole = duration.as_secs().saturating_mul(1000);
+        self.set_tick(clock.tick.saturating_add(whole).saturating_add(ticks));
     }
 
     /// Sets it to fire at `deadline`.
     pub fn set_deadline(&self, deadline: Instant) {
-        self.set_at(Some(deadline));
+        let (tick, beyond) = tick_of(deadline);
+        self.set_tick(tick + u64::from(beyond > 0));
     }
 
-    fn set_at(&self, deadline: Option<Instant>) {
-        // Rounded up, so that it never fires early.
-        let tick = deadline.map_or(NEVER, |at| tick_of(at + Duration::from_micros(999)));
-        self.deadline.set(Some(tick));
-        if let Some(key) = self.key.get() {
-            event_loop::try_with(|core| core.wheel.borrow_mut().put_off(key, tick));
+    fn set_tick(&self, deadline: u64) {
+        self.deadline.set(deadline);
+        let due = self.due.get();
+        if due != NEVER && deadline < due {
+            // Earlier than the entry: it must be laid again, for the task that waits.
+            self.with_wheel(|wheel, key| self.due.set(wheel.lay(key, deadline)));
         }
     }
 
     /// Unsets it.
     pub fn clear(&self) {
-        self.deadline.set(None);
-        if let Some(key) = self.key.get() {
-            event_loop::try_with(|core| core.wheel.borrow_mut().put_off(key, NEVER));
-        }
+        self.deadline.set(NEVER);
     }
 
     /// Whether it is set.
     pub fn is_set(&self) -> bool {
-        self.deadline.get().is_some()
+        self.deadline.get() != NEVER
     }
 
     /// Whether it is set and its time has come.
     pub fn is_expired(&self) -> bool {
-        self.deadline
-            .get()
-            .is_some_and(|deadline| deadline <= tick())
+        self.deadline.get() <= tick()
     }
 
     /// Ready once it is set and its time has come; the task is woken then. A timer that is not set
-    /// keeps the task waiting until someone sets it and the time comes. It stays expired until it is
+    /// keeps the task waiting until somebody sets it and the time comes. It stays expired until it is
     /// set again or cleared.
     pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.is_expired() {
+        let (tick, deadline, due) = (tick(), self.deadline.get(), self.due.get());
+        if deadline <= tick {
             return Poll::Ready(());
         }
-        let deadline = self.deadline.get().unwrap_or(NEVER);
-        event_loop::with(|core| {
-            let mut wheel = core.wheel.borrow_mut();
-            let key = self.key.get().unwrap_or_else(|| {
-                let key = wheel.create();
-                self.key.set(Some(key));
-                self.loop_id.set(core.shared.id);
-                key
-            });
-            wheel.wait(key, deadline, cx.waker());
+        let waker = cx.waker();
+        let same = self.waker.get() == (waker.data(), std::ptr::from_ref(waker.vtable()));
+        if same && due > tick && due <= deadline && due != NEVER {
+            return Poll::Pending;
+        }
+        self.create_entry();
+        self.with_wheel(|wheel, key| {
+            wheel.set_waker(key, waker);
+            // One that is not set has its entry at the horizon: `set_tick` will lay it again.
+            self.due.set(wheel.lay(key, deadline));
         });
+        self.waker
+            .set((waker.data(), std::ptr::from_ref(waker.vtable())));
         Poll::Pending
+    }
+
+    fn create_entry(&self) {
+        if self.key.get().is_none() {
+            event_loop::with(|core| {
+                self.key.set(Some(core.wheel.borrow_mut().create()));
+                self.loop_id.set(core.shared.id);
+            });
+        }
+    }
+
+    /// Does something with its entry, if it has one on this thread's loop.
+    fn with_wheel(&self, f: impl FnOnce(&mut Wheel, Key)) {
+        let Some(key) = self.key.get() else { return };
+        event_loop::try_with(|core| {
+            if core.shared.id == self.loop_id.get() {
+                f(&mut core.wheel.borrow_mut(), key);
+            }
+        });
     }
 
     /// Waits until it expires.
@@ -205,15 +253,15 @@ impl Timer {
     }
 }
 
+impl Default for Timer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Drop for Timer {
     fn drop(&mut self) {
-        if let Some(key) = self.key.get() {
-            event_loop::try_with(|core| {
-                if core.shared.id == self.loop_id.get() {
-                    core.wheel.borrow_mut().remove(key);
-                }
-            });
-        }
+        self.with_wheel(Wheel::remove);
     }
 }
 

@@ -9,16 +9,13 @@
 //! lowest occupied level is the next one due. When the hand comes to a slot of a higher level its
 //! entries move down, at most six times in their life. Entries are linked by index, so that removing
 //! one is a few stores.
-//!
-//! An entry has two times: its `deadline`, which its owner moves at will, and `due`, where it lies in
-//! the wheel, never later than the deadline (or it lies nowhere). Putting off is one store.
 
 use std::task::Waker;
 
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = 7;
-/// The furthest an entry is laid ahead, 139 years; the hand itself never comes to that tick.
+/// The furthest an entry is laid ahead, 139 years. The hand itself never comes there.
 const HORIZON: u64 = (1 << (BITS * LEVELS as u32)) - 1;
 /// No entry.
 const NONE: u32 = u32::MAX;
@@ -28,16 +25,13 @@ const NONE: u32 = u32::MAX;
 pub(crate) struct Key(u32);
 
 struct Entry {
-    deadline: u64,
     /// When the wheel comes to it; 0 when it lies in no slot.
     due: u64,
-    /// `level * SLOTS + slot` while it lies in one.
-    slot: u16,
+    waker: Option<Waker>,
     previous: u32,
     next: u32,
-    /// Who to wake; `armed` says whether anybody waits.
-    waker: Option<Waker>,
-    armed: bool,
+    /// `level * SLOTS + slot` while it lies in one.
+    slot: u16,
 }
 
 pub(crate) struct Wheel {
@@ -64,13 +58,11 @@ impl Wheel {
     /// Makes an entry that lies nowhere.
     pub(crate) fn create(&mut self) -> Key {
         let entry = Entry {
-            deadline: u64::MAX,
             due: 0,
-            slot: 0,
+            waker: None,
             previous: NONE,
             next: NONE,
-            waker: None,
-            armed: false,
+            slot: 0,
         };
         if let Some(index) = self.free.pop() {
             self.entries[index as usize] = entry;
@@ -82,25 +74,23 @@ impl Wheel {
         Key(index)
     }
 
-    /// Someone waits for the entry until `deadline`.
-    pub(crate) fn wait(&mut self, key: Key, deadline: u64, waker: &Waker) {
+    /// Whom to wake when the entry comes up.
+    pub(crate) fn set_waker(&mut self, key: Key, waker: &Waker) {
         let entry = &mut self.entries[key.0 as usize];
         match &entry.waker {
             Some(old) if old.will_wake(waker) => {}
             _ => entry.waker = Some(waker.clone()),
         }
-        entry.armed = true;
-        self.put_off(key, deadline);
     }
 
-    /// Moves the deadline. The entry is moved only if it would come up too late where it lies.
-    pub(crate) fn put_off(&mut self, key: Key, deadline: u64) {
+    /// Lays the entry to come up at `tick`, or at the horizon if that is beyond; gives when.
+    pub(crate) fn lay(&mut self, key: Key, tick: u64) -> u64 {
+        self.unlink(key.0);
         let entry = &mut self.entries[key.0 as usize];
-        entry.deadline = deadline;
-        if entry.armed && deadline != u64::MAX && (entry.due == 0 || entry.due > deadline) {
-            self.unlink(key.0);
-            self.link(key.0);
-        }
+        entry.due = tick.clamp(self.hand + 1, self.hand | HORIZON);
+        let due = entry.due;
+        self.link(key.0);
+        due
     }
 
     /// Removes an entry for good.
@@ -110,7 +100,7 @@ impl Wheel {
         self.free.push(key.0);
     }
 
-    /// The tick at which the wheel wants to be advanced next; an entry may or may not fire then.
+    /// The tick at which the wheel wants to be advanced next; entries then come up or move down.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.next_slot().map(|(_, due)| due)
     }
@@ -120,7 +110,7 @@ impl Wheel {
         self.next_due().is_some_and(|due| due <= tick)
     }
 
-    /// Moves the hand to `tick` and gives the wakers of what has expired, in order of time.
+    /// Moves the hand to `tick` and gives the wakers of what came up, in order of time.
     pub(crate) fn advance(&mut self, tick: u64) -> Vec<Waker> {
         let mut fired = Vec::new();
         while let Some((slot, due)) = self.next_slot().filter(|(_, due)| *due <= tick) {
@@ -137,12 +127,11 @@ impl Wheel {
         while index != NONE {
             let entry = &mut self.entries[index as usize];
             let next = entry.next;
-            entry.due = 0;
-            if entry.deadline <= self.hand {
-                entry.armed = false;
+            if entry.due <= self.hand {
+                entry.due = 0;
                 // Cloned, not taken: a timer that is waited for again keeps its waker.
                 fired.extend(entry.waker.clone());
-            } else if entry.armed && entry.deadline != u64::MAX {
+            } else {
                 self.link(index);
             }
             index = next;
@@ -164,11 +153,10 @@ impl Wheel {
     fn link(&mut self, index: u32) {
         let hand = self.hand;
         let entry = &mut self.entries[index as usize];
-        let due = entry.deadline.clamp(hand + 1, hand | HORIZON);
+        let due = entry.due;
         let level = level_of(hand, due);
         let slot = level * SLOTS + (due >> (BITS * level as u32)) as usize % SLOTS;
         let head = self.heads[slot];
-        entry.due = due;
         entry.slot = slot as u16;
         entry.previous = NONE;
         entry.next = head;
