@@ -333,6 +333,7 @@ impl Master {
             .remove_files_missing_in(&opened.sockets, &loaded.log);
         self.loaded = loaded;
         self.opened = opened;
+        prepare::redirect_stderr(self.log(), &self.opened.logs);
         self.number += 1;
         match self.workers.iter().rposition(|worker| !worker.exiting) {
             Some(index) if same_process => self.send_configuration(index),
@@ -372,6 +373,7 @@ impl Master {
             self.log().plain(Level::Alert, format_args!("{error}"));
         }
         self.opened.logs = logs;
+        prepare::redirect_stderr(self.log(), &self.opened.logs);
         let (body, descriptors) = encode_logs(&self.opened.logs);
         for index in 0..self.workers.len() {
             self.send(index, Kind::Reopen, &body, &descriptors);

@@ -5,13 +5,13 @@
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rt::engine::ListenerSpec;
-use rt::error_log::{Attach, Errno, LogFiles, Logger};
+use rt::error_log::{Attach, Errno, Level, LogFiles, Logger};
 use rt::process::{self, User};
 
 use crate::load::Loaded;
@@ -81,6 +81,24 @@ pub(crate) fn attach(files: &LogFiles, logs: &Logs) -> Result<(), String> {
         files.attach(path, descriptor, Attach::Direct);
     }
     Ok(())
+}
+
+/// Lets libraries that write to standard error write to the error log: the first file of `log`, which
+/// is among `logs`. Not when the configuration itself logs to standard error.
+pub(crate) fn redirect_stderr(log: &Logger, logs: &Logs) {
+    if log.has_stderr() {
+        return;
+    }
+    let Some(file) = log.first_file() else { return };
+    let opened = logs.iter().find(|(path, _)| path == file.path());
+    if let Some((_, descriptor)) = opened
+        && let Err(error) = process::redirect_stderr(descriptor.as_fd())
+    {
+        log.plain(
+            Level::Alert,
+            format_args!("dup2(STDERR) failed{}", Errno(&error)),
+        );
+    }
 }
 
 /// Makes the folders that engines name, for nobody but the worker's user.
@@ -160,7 +178,7 @@ impl PidFile {
         if let Err(error) = std::fs::remove_file(&self.0) {
             let error = Errno(&error);
             log.plain(
-                rt::error_log::Level::Alert,
+                Level::Alert,
                 format_args!("unlink() \"{}\" failed{error}", self.0.display()),
             );
         }

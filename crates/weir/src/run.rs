@@ -47,7 +47,7 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
     if let Some(signal) = options.signal {
         return send(signal, &loaded, voice);
     }
-    start(Arc::new(startup), loaded, voice)
+    start(Arc::new(startup), loaded, log)
 }
 
 fn show_version(identity: Identity, options: &Options) {
@@ -210,7 +210,8 @@ fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
 /// Opens everything and serves until a signal ends it. The answer is the exit code.
 ///
 /// The pid file is written when every socket takes connections, so that who waits for it may connect.
-pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, voice: Voice<'_>) -> i32 {
+pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32 {
+    let voice = Voice::starting(&early, startup.identity.program());
     let opened = match prepare::open(&loaded, &Sockets::default(), voice) {
         Ok(opened) => opened,
         Err(error) => {
@@ -218,13 +219,18 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, voice: Voice<'_>) -> 
             return 1;
         }
     };
-    match enter(&startup, &loaded, voice) {
-        Ok((signals, pid_file)) => serve(startup, loaded, opened, signals, pid_file),
+    match enter(&startup, &loaded, &opened) {
+        Ok((signals, pid_file)) => {
+            // The configuration's own log is open; nothing must keep this file from being rotated.
+            drop(early);
+            serve(startup, loaded, opened, signals, pid_file)
+        }
         Err(error) => {
             voice.say(Level::Emerg, format_args!("{error}"));
+            let log = &loaded.log;
             opened
                 .sockets
-                .remove_files_missing_in(&Sockets::default(), &loaded.log);
+                .remove_files_missing_in(&Sockets::default(), log);
             1
         }
     }
@@ -234,7 +240,7 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, voice: Voice<'_>) -> 
 fn enter(
     startup: &Startup,
     loaded: &Loaded,
-    _: Voice<'_>,
+    opened: &Opened,
 ) -> Result<(Signals, Option<PidFile>), String> {
     let signals = Signals::block(&Signal::ALL)
         .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
@@ -247,26 +253,8 @@ fn enter(
         Some(_) => None,
         None => Some(PidFile::write(&loaded.core.pid)?),
     };
-    redirect_stderr(loaded);
+    prepare::redirect_stderr(&loaded.log, &opened.logs);
     Ok((signals, pid_file))
-}
-
-/// Lets libraries that write to standard error write to the error log.
-fn redirect_stderr(loaded: &Loaded) {
-    if loaded.log.has_stderr() {
-        return;
-    }
-    let Some(file) = loaded.log.first_file() else {
-        return;
-    };
-    let redirected = prepare::append(file.path())
-        .and_then(|file| process::redirect_stderr(std::os::fd::AsFd::as_fd(&file)));
-    if let Err(error) = redirected {
-        loaded.log.plain(
-            Level::Alert,
-            format_args!("dup2(STDERR) failed{}", Errno(&error)),
-        );
-    }
 }
 
 fn serve(

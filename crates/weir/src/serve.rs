@@ -15,7 +15,6 @@ use crate::cli::Serve;
 use crate::identity::Identity;
 use crate::load::{Startup, load_from_disk};
 use crate::paths::Paths;
-use crate::voice::Voice;
 
 /// The port when none is given, and how many after it are tried.
 const FIRST_PORT: u16 = 8080;
@@ -45,8 +44,7 @@ fn start(startup: Startup, arguments: &Serve, address: SocketAddr) -> i32 {
         }
     };
     eprint!("{}", banner(&arguments.directory, address));
-    let silent = Logger::default();
-    let code = crate::run::start(Arc::new(startup), loaded, Voice::starting(&silent, "weir"));
+    let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
     if code == 0 {
         eprintln!("stopped");
     }

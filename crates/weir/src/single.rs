@@ -102,7 +102,7 @@ impl Single {
                 return true;
             }
         }
-        self.worker.check(ready[1])
+        self.worker.check(ready[1]) || self.worker.has_crashed()
     }
 
     fn take_signal(&mut self, received: Received) -> bool {

@@ -11,7 +11,6 @@ use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rt::engine::{Configuration, LoopContext, LoopEngine, LoopListener, Main, Zones};
@@ -34,7 +33,7 @@ pub(crate) struct Worker {
     files: LogFiles,
     zones: Zones,
     log: Logger,
-    loops: Vec<Loop>,
+    loops: Vec<rt::Handle>,
     /// The configuration in use.
     current: Vec<Arc<dyn Configuration>>,
     /// Configurations that some connection may still use, oldest first.
@@ -42,12 +41,9 @@ pub(crate) struct Worker {
     shutdown_timeout: Duration,
     /// Each loop writes a byte here when it has ended.
     ended: (PipeReader, PipeWriter),
+    /// How many have.
+    ended_count: usize,
     stopping: Stopping,
-}
-
-struct Loop {
-    handle: rt::Handle,
-    thread: JoinHandle<()>,
 }
 
 /// How far the end has come.
@@ -73,6 +69,7 @@ impl Worker {
             old: Vec::new(),
             shutdown_timeout: Duration::ZERO,
             ended: io::pipe()?,
+            ended_count: 0,
             stopping: Stopping::No,
         })
     }
@@ -132,6 +129,7 @@ impl Worker {
         if !first {
             self.old.push(old.iter().map(Arc::downgrade).collect());
         }
+        crate::prepare::redirect_stderr(&self.log, &generation.logs);
         self.files.prune();
         Ok(())
     }
@@ -147,10 +145,10 @@ impl Worker {
             let ended = self.ended.1.try_clone()?;
             let affinity = loaded.core.affinity.clone();
             let log = self.log.clone();
-            let thread = std::thread::Builder::new()
+            std::thread::Builder::new()
                 .name(name)
                 .spawn(move || run_loop(event_loop, index, &affinity, &log, ended))?;
-            self.loops.push(Loop { handle, thread });
+            self.loops.push(handle);
         }
         Ok(())
     }
@@ -180,9 +178,7 @@ impl Worker {
             })
             .collect();
         // A loop that has ended takes no more configurations, and needs none.
-        let _ = self.loops[index]
-            .handle
-            .post(move || configure_loop(context, engines));
+        let _ = self.loops[index].post(move || configure_loop(context, engines));
     }
 
     /// Writes the logs to other descriptors from now on.
@@ -190,6 +186,7 @@ impl Worker {
         self.log
             .plain(Level::Notice, format_args!("reopening logs"));
         self.attach(logs);
+        crate::prepare::redirect_stderr(&self.log, logs);
     }
 
     fn attach(&self, logs: &Logs) {
@@ -207,6 +204,11 @@ impl Worker {
         }
     }
 
+    /// Has a loop ended though nobody asked it to? Its clients are lost; a new process is the remedy.
+    pub(crate) fn has_crashed(&self) -> bool {
+        self.stopping == Stopping::No && self.ended_count > 0
+    }
+
     /// Begins to end gracefully.
     pub(crate) fn stop(&mut self) {
         if self.stopping != Stopping::No {
@@ -219,7 +221,7 @@ impl Worker {
         self.stopping = Stopping::Graceful(deadline);
         for event_loop in &self.loops {
             // A loop that can not be reached has ended already.
-            let _ = event_loop.handle.post(stop_loop);
+            let _ = event_loop.post(stop_loop);
         }
     }
 
@@ -228,7 +230,7 @@ impl Worker {
         self.stopping = Stopping::Aborted(Instant::now() + ABORT_GRACE);
         for event_loop in &self.loops {
             // As in `stop`.
-            let _ = event_loop.handle.post(abort_loop);
+            let _ = event_loop.post(abort_loop);
         }
     }
 
@@ -253,11 +255,9 @@ impl Worker {
     /// Looks after timeouts, old configurations and loops that have ended. True when no loop is left.
     pub(crate) fn check(&mut self, loop_ended: bool) -> bool {
         if loop_ended {
-            let mut byte = [0; 64];
-            // Only empties the pipe; the threads themselves tell who has ended.
-            let _ = self.ended.0.read(&mut byte);
-            self.loops
-                .retain(|event_loop| !event_loop.thread.is_finished());
+            let mut bytes = [0; 64];
+            // An error would come again; the deadline of the stop ends the wait then.
+            self.ended_count += self.ended.0.read(&mut bytes).unwrap_or(0);
         }
         self.forget_old();
         match self.stopping {
@@ -271,7 +271,7 @@ impl Worker {
             Stopping::Aborted(deadline) if Instant::now() >= deadline => return true,
             Stopping::No | Stopping::Graceful(_) | Stopping::Aborted(_) => {}
         }
-        self.stopping != Stopping::No && self.loops.is_empty()
+        self.stopping != Stopping::No && self.ended_count >= self.loops.len()
     }
 
     /// Reports configurations that nothing uses any more, as nginx reports the worker that ran one:
@@ -303,8 +303,9 @@ fn run_loop(
     index: usize,
     affinity: &Affinity,
     log: &Logger,
-    mut ended: PipeWriter,
+    ended: PipeWriter,
 ) {
+    let _ended = EndGuard(ended);
     if let Some(processors) = affinity.of_loop(index)
         && let Err(error) = rt::process::pin_thread(&processors)
     {
@@ -328,8 +329,16 @@ fn run_loop(
     }
     // The engines belong to this loop; their destructors must find it gone, not half alive.
     LOOP.with_borrow_mut(|state| *state = LoopState::default());
-    // When the control thread is gone too, nobody needs to know.
-    let _ = ended.write_all(b".");
+}
+
+/// Tells the control thread that a loop has ended, in whatever way.
+struct EndGuard(PipeWriter);
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        // When the control thread is gone too, nobody needs to know.
+        let _ = self.0.write_all(b".");
+    }
 }
 
 /// What a loop runs.

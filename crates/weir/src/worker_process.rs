@@ -19,11 +19,15 @@ use crate::worker::Worker;
 
 /// Tells the master that starting again would not help.
 const FATAL: i32 = 2;
+/// Tells the master to start another worker.
+const CRASHED: i32 = 1;
 
 /// Why the process ends.
 enum End {
     /// All went as asked.
     Done,
+    /// Something that a new worker would not meet.
+    Crashed,
     /// Something that a new worker would meet as well.
     Fatal,
 }
@@ -42,6 +46,7 @@ pub(crate) fn run(
     let code = match prepare(core, &log, master, program) {
         Ok(()) => match control(startup, log, &channel, &signals) {
             End::Done => 0,
+            End::Crashed => CRASHED,
             End::Fatal => FATAL,
         },
         Err(()) => FATAL,
@@ -146,6 +151,13 @@ fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Sign
         }
         if worker.check(ready[2]) {
             break End::Done;
+        }
+        if worker.has_crashed() {
+            worker.log().plain(
+                Level::Alert,
+                format_args!("an event loop has ended by itself"),
+            );
+            break End::Crashed;
         }
     };
     worker.log().plain(Level::Notice, format_args!("exiting"));
