@@ -1,0 +1,38 @@
+//! `split_clients`: parts of the clients, for experiments and for several caches.
+//!
+//! ```nginx
+//! split_clients "${remote_addr}AAA" $variant {
+//!     0.5%  .one;
+//!     2.0%  .two;
+//!     *     "";
+//! }
+//! ```
+//!
+//! The mechanism is [`crate::shared::split_clients`].
+
+use ::http::{Module, Request};
+use conf::{Arity, Directive, HTTP, Repeat, Setter, Table};
+
+use crate::shared::split_clients;
+
+pub(crate) static MODULE: Module = Module {
+    name: "split_clients",
+    doc: "Variables that divide clients into parts.",
+    main: &DIRECTIVES,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "split_clients",
+    syntax: "text $variable { ... }",
+    default: None,
+    contexts: HTTP,
+    since: "0.1",
+    doc: "A variable whose value depends on a hash of the text: each line is a percentage, or `*` for the rest, and a \
+          value.",
+    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| split_clients::read::<Request>(line)),
+}]);
+
+/// Nothing: the division lives in the definition of its variable.
+#[derive(Clone, Default)]
+struct Conf;

@@ -1,0 +1,83 @@
+//! Who a client is behind proxies that are trusted: the address that `X-Forwarded-For` names.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bstr::{BString, ByteSlice};
+use conf::Cidr;
+
+/// How far back the list of addresses is believed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Depth {
+    /// The last address is the client, if the peer is trusted.
+    #[default]
+    Last,
+    /// Every trusted address is a proxy itself: the client is the last one that is not trusted.
+    Recursive,
+}
+
+/// The client's address. `fields` are the values of the header fields in the order in which they came; each proxy has
+/// added the address it saw at the end. What is no address ends the search.
+pub(crate) fn client(peer: IpAddr, fields: &[BString], trusted: &[Cidr], depth: Depth) -> IpAddr {
+    let mut client = peer;
+    let separator = |byte: &u8| matches!(byte, b',' | b' ');
+    let addresses = fields.iter().rev().flat_map(|field| field.rsplit(separator).filter(|text| !text.is_empty()));
+    for text in addresses {
+        if !trusted.iter().any(|network| network.contains(client)) {
+            break;
+        }
+        let Some(address) = parse(text) else { break };
+        client = address;
+        if depth == Depth::Last {
+            break;
+        }
+    }
+    client
+}
+
+/// An address, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
+pub(crate) fn parse(text: &[u8]) -> Option<IpAddr> {
+    if let Some(ip) = conf::address::ip(text) {
+        return Some(ip);
+    }
+    let text = text.to_str().ok()?;
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(address.ip());
+    }
+    text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(peer: &str, fields: &[&str], depth: Depth) -> String {
+        let fields: Vec<BString> = fields.iter().map(|field| (*field).into()).collect();
+        let trusted = ["127.0.0.1", "10.0.0.0/8"].map(|text| Cidr::parse(text.as_bytes()).unwrap().0);
+        client(peer.parse().unwrap(), &fields, &trusted, depth).to_string()
+    }
+
+    #[test]
+    fn only_trusted_peers_are_believed() {
+        assert_eq!(found("192.0.2.1", &["1.1.1.1"], Depth::Last), "192.0.2.1");
+        assert_eq!(found("127.0.0.1", &["1.1.1.1"], Depth::Last), "1.1.1.1");
+        assert_eq!(found("127.0.0.1", &[], Depth::Last), "127.0.0.1");
+        assert_eq!(found("127.0.0.1", &["1.1.1.1, 10.0.0.1"], Depth::Last), "10.0.0.1");
+    }
+
+    #[test]
+    fn recursion_goes_back_to_the_first_stranger() {
+        let fields = ["3.3.3.3", "2.2.2.2, 1.1.1.1 10.0.0.2", "10.0.0.1"];
+        assert_eq!(found("127.0.0.1", &fields, Depth::Recursive), "1.1.1.1");
+        assert_eq!(found("127.0.0.1", &["10.0.0.3,10.0.0.4"], Depth::Recursive), "10.0.0.3");
+        assert_eq!(found("127.0.0.1", &["junk, 10.0.0.4"], Depth::Recursive), "10.0.0.4");
+    }
+
+    #[test]
+    fn ports_are_left_away() {
+        assert_eq!(found("127.0.0.1", &["1.1.1.1:80"], Depth::Last), "1.1.1.1");
+        assert_eq!(found("127.0.0.1", &["2001:db8::1"], Depth::Last), "2001:db8::1");
+        assert_eq!(found("127.0.0.1", &["[2001:db8::1]:80"], Depth::Last), "2001:db8::1");
+        assert_eq!(found("127.0.0.1", &["[2001:db8::1]"], Depth::Last), "2001:db8::1");
+        assert_eq!(found("127.0.0.1", &["unknown"], Depth::Last), "127.0.0.1");
+    }
+}

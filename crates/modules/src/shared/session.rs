@@ -1,0 +1,34 @@
+//! What the shared mechanisms need of an http request or a stream session.
+
+use std::net::IpAddr;
+
+use bstr::BString;
+use conf::{Definition, Diagnostic, Level, Line, Regex, Scope};
+
+/// A request or a session: something that has variables and a client.
+pub(crate) trait Session: Scope + Sized + 'static {
+    /// A regular expression together with the variables of its named groups.
+    type Pattern: Send + Sync;
+
+    /// Defines the variables of a pattern's named groups. The error is a message.
+    fn pattern(level: &mut Level, regex: Regex) -> Result<Self::Pattern, String>;
+
+    /// Matches; on a match the groups are what `$1` and the named variables stand for.
+    fn matches(&mut self, pattern: &Self::Pattern, subject: &[u8]) -> bool;
+
+    /// The client's address; `None` for a unix socket.
+    fn client(&self) -> Option<IpAddr>;
+
+    /// The values of `X-Forwarded-For` in the order in which they came; none where there is no such thing.
+    fn forwarded_for(&self) -> Vec<BString>;
+}
+
+/// Defines the variable that word `index` of a block's line names.
+pub(crate) fn define<S: Session>(line: &mut Line, index: usize, definition: Definition<S>) -> Result<(), Diagnostic> {
+    let name = line.variable_name(index)?;
+    let registry = line.level.registry::<S>().expect("the row stands in the engine whose sessions it is for");
+    match registry.define(name, definition) {
+        Ok(_) => Ok(()),
+        Err(message) => Err(line.error_at(index, message)),
+    }
+}

@@ -1,0 +1,118 @@
+//! `split_clients`: clients divided into parts by a hash of some text.
+//!
+//! The hash and the bounds are nginx's, so that a site that moves keeps its division.
+
+use base::hash::murmur2;
+use bstr::{BString, ByteSlice};
+use conf::{Definition, Diagnostic, Expression, Line, Node};
+
+use super::session::{Session, define};
+
+/// Percentages have two places, so that the whole is this many parts.
+const WHOLE: u32 = 10_000;
+
+struct Division {
+    text: Expression,
+    parts: Vec<Part>,
+}
+
+/// A value, and the first hash beyond those that get it; `None` is the end of all hashes.
+type Part = (Option<u32>, BString);
+
+/// Reads `split_clients TEXT $variable { … }`.
+pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
+    let text = line.expression(0)?;
+    let mut shares = Vec::new();
+    for entry in line.entries() {
+        shares.push(share(entry)?);
+    }
+    let parts = bounds(shares).ok_or_else(|| line.error_after_block("percent total is greater than 100%"))?;
+    let division = Division { text, parts };
+    define(line, 1, Definition::<S>::dynamic(move |session, out| division.value(session, out)))
+}
+
+/// One line: its share in hundredths of a percent, 0 for the rest (`*`), and its value.
+fn share(entry: &Node) -> Result<(u32, BString), Diagnostic> {
+    let percent = &entry.name.text;
+    let [value] = &entry.args[..] else {
+        return Err(entry.error("invalid number of the split_clients parameters"));
+    };
+    let share = if percent == "*" { Some(0) } else { hundredths(percent).filter(|share| *share > 0) };
+    match share {
+        Some(share) => Ok((share, value.text.clone())),
+        None => Err(entry.error_at(&entry.name, format!("invalid percent value \"{percent}\""))),
+    }
+}
+
+/// `12.5%` in hundredths: 1250.
+fn hundredths(text: &[u8]) -> Option<u32> {
+    let number = text.strip_suffix(b"%")?;
+    let (whole, places) = number.split_once_str(".").unwrap_or((number, b""));
+    if whole.is_empty() && places.is_empty() || places.len() > 2 {
+        return None;
+    }
+    let digits = whole.iter().chain(places).copied();
+    let zeros = std::iter::repeat_n(b'0', 2 - places.len());
+    digits.chain(zeros).try_fold(0_u32, |value, digit| {
+        let digit = char::from(digit).to_digit(10)?;
+        value.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+/// The bound of each part. `None` when there is more than the whole to give away.
+fn bounds(shares: Vec<(u32, BString)>) -> Option<Vec<Part>> {
+    let (mut sum, mut last) = (0_u32, 0_u32);
+    let mut parts = Vec::with_capacity(shares.len());
+    for (share, value) in shares {
+        sum = if share == 0 { WHOLE } else { sum.checked_add(share)? };
+        if sum > WHOLE {
+            return None;
+        }
+        if sum == WHOLE {
+            parts.push((None, value));
+        } else {
+            last += (u64::from(share) * u64::from(u32::MAX) / u64::from(WHOLE)) as u32;
+            parts.push((Some(last), value));
+        }
+    }
+    Some(parts)
+}
+
+impl Division {
+    fn value<S: Session>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
+        let hash = murmur2(&self.text.to_bytes(session));
+        let part = self.parts.iter().find(|(bound, _)| bound.is_none_or(|bound| hash < bound));
+        if let Some((_, value)) = part {
+            out.extend_from_slice(value);
+        }
+        // Nobody's part is an empty value.
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages() {
+        for (text, value) in [("1%", 100), ("12.5%", 1250), ("0.01%", 1), (".5%", 50), ("100%", 10_000), ("5.%", 500)] {
+            assert_eq!(hundredths(text.as_bytes()), Some(value), "{text}");
+        }
+        for text in ["1", "%", ".%", "1.234%", "x%", "1x%", "99999999999%", "-1%", ""] {
+            assert_eq!(hundredths(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn bounds_add_up() {
+        let of = |shares: &[u32]| {
+            let parts = bounds(shares.iter().map(|share| (*share, "".into())).collect());
+            parts.map(|parts| parts.into_iter().map(|(bound, _)| bound).collect::<Vec<_>>())
+        };
+        assert_eq!(of(&[50, 250, 0]), Some(vec![Some(21_474_836), Some(128_849_018), None]));
+        assert_eq!(of(&[5000, 5000]), Some(vec![Some(2_147_483_647), None]));
+        assert_eq!(of(&[5000, 5001]), None);
+        assert_eq!(of(&[0, 1]), None);
+    }
+}
