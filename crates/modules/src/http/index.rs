@@ -1,0 +1,177 @@
+//! `index`: the file that answers for a directory.
+//!
+//! ```nginx
+//! index index.$geo.html index.html /index.php;
+//! ```
+//!
+//! The first file that is there is served by an internal redirect to it, so that it gets the location that belongs to
+//! its name. An absolute name, which only makes sense as the last, is redirected to without a look.
+
+use std::sync::Arc;
+
+use bstr::{BString, ByteSlice};
+use conf::{Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table};
+use http::files::{self, Found, OpenError, Purpose};
+use http::{Module, Outcome, Phase, Request, Step};
+use proto::h1::Method;
+use rt::error_log::Level;
+use rt::file::errno;
+
+pub(crate) static MODULE: Module = Module {
+    name: "index",
+    doc: "Answers for directories with a file in them.",
+    location: &DIRECTIVES,
+    phases: &[(Phase::Content, search)],
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "index",
+    syntax: "file …",
+    default: Some("index.html"),
+    contexts: HTTP_SERVER_LOCATION,
+    since: "0.1",
+    doc: "The files that answer for a directory, in the order in which they are looked for. Names may hold variables; \
+          the last may be an absolute path.",
+    set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.names = Arc::default()), read),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    names: Arc<Vec<Expression>>,
+}
+
+fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    let last = line.args().len() - 1;
+    for index in 0..=last {
+        let text = line.text(index);
+        if text.is_empty() {
+            return Err(line.error_at(index, format!("index \"{text}\" in \"index\" directive is invalid")));
+        }
+        if text.starts_with(b"/") && index != last {
+            line.warn_at(index, "only the last index in \"index\" directive should be absolute");
+        }
+        let name = line.expression(index)?;
+        Arc::make_mut(&mut conf.names).push(name);
+    }
+    Ok(())
+}
+
+fn search(request: &mut Request) -> Step<'_> {
+    if !request.uri.path.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+        return Outcome::Declined.into();
+    }
+    let Some(directory) = request.file_path() else { return Outcome::Status(500).into() };
+    let names = request.conf::<Conf>().names.clone();
+    for (position, name) in names.iter().enumerate() {
+        let name = request.value(name);
+        if name.starts_with(b"/") {
+            return redirect(request, name).into();
+        }
+        let path = [&directory[..], &name].concat();
+        match files::try_open(request, &path, Purpose::Look) {
+            Some(Ok(_)) => return redirect_below(request, &name).into(),
+            // What the directory itself is decides next, for the first name that is missing.
+            Some(Err(error)) if error.errno == errno::NOENT && position > 0 => {}
+            _ => {
+                let search = Search { directory, names: names.clone() };
+                return Step::later(search.go_on(request, position));
+            }
+        }
+    }
+    Outcome::Declined.into()
+}
+
+/// The search, where it may wait.
+struct Search {
+    directory: BString,
+    names: Arc<Vec<Expression>>,
+}
+
+impl Search {
+    async fn go_on(self, request: &mut Request, position: usize) -> Outcome {
+        for (index, name) in self.names.iter().enumerate().skip(position) {
+            let name = request.value(name);
+            if name.starts_with(b"/") {
+                return redirect(request, name);
+            }
+            let path = [&self.directory[..], &name].concat();
+            let error = match files::open(request, &path, Purpose::Look).await {
+                Ok(_) => return redirect_below(request, &name),
+                Err(error) => error,
+            };
+            if let Some(outcome) = refuse(request, &path, error) {
+                return outcome;
+            }
+            if index == 0
+                && let Some(outcome) = self.test_directory(request, &path).await
+            {
+                return outcome;
+            }
+            if error.errno != errno::NOENT {
+                let path = path.as_bstr();
+                request.log(Level::Crit, format_args!("{} \"{path}\" failed{error}", error.call));
+                return Outcome::Status(500);
+            }
+        }
+        Outcome::Declined
+    }
+
+    /// Whether the directory is there at all: without it the answer is 404 instead of 403. `index` is the path of a
+    /// file that is not in it, for the log. `None`: it is there.
+    async fn test_directory(&self, request: &mut Request, index: &[u8]) -> Option<Outcome> {
+        let directory = match self.directory.strip_suffix(b"/") {
+            Some(rest) if !rest.is_empty() => rest,
+            _ => &self.directory[..],
+        };
+        let found: Found = files::open(request, directory, Purpose::Look).await;
+        let directory = directory.as_bstr();
+        match found {
+            Ok(found) if found.is_directory() => None,
+            Ok(_) => {
+                request.log(Level::Alert, format_args!("\"{directory}\" is not a directory"));
+                Some(Outcome::Status(500))
+            }
+            Err(error) if error.is_link() => Some(Outcome::Status(403)),
+            Err(error) if error.errno == errno::NOENT => refuse_missing(request, index, error).into(),
+            // The look for the file in it was allowed, so the directory may be searched, if not read.
+            Err(error) if error.errno == errno::ACCES => None,
+            Err(error) => {
+                request.log(Level::Crit, format_args!("{} \"{directory}\" failed{error}", error.call));
+                Some(Outcome::Status(500))
+            }
+        }
+    }
+}
+
+/// Errors that no other index file can mend. `None`: the next one may be there.
+fn refuse(request: &Request, path: &[u8], error: OpenError) -> Option<Outcome> {
+    if error.is_link() {
+        return Some(Outcome::Status(403));
+    }
+    match error.errno {
+        errno::ACCES => {
+            request.error(format_args!("\"{}\" is forbidden{error}", path.as_bstr()));
+            Some(Outcome::Status(403))
+        }
+        errno::NOTDIR | errno::NAMETOOLONG => Some(refuse_missing(request, path, error)),
+        _ => None,
+    }
+}
+
+fn refuse_missing(request: &Request, path: &[u8], error: OpenError) -> Outcome {
+    if request.site.location(request.location).core.log_not_found {
+        request.error(format_args!("\"{}\" is not found{error}", path.as_bstr()));
+    }
+    Outcome::Status(404)
+}
+
+fn redirect_below(request: &mut Request, name: &[u8]) -> Outcome {
+    let path = [&request.uri.path[..], name].concat();
+    redirect(request, path.into())
+}
+
+fn redirect(request: &mut Request, path: BString) -> Outcome {
+    let args = std::mem::take(&mut request.uri.args);
+    request.redirect(path, args)
+}
