@@ -1,0 +1,64 @@
+//! Conditional requests (RFC 9110, section 13): 304 when the client has it already, 412 when it is not what it thinks.
+//!
+//! It runs first of all filters, so that those after it see what will be sent. Only responses that allow it
+//! (`transforms.conditions`) and would be a 200 are judged.
+
+use http::body::Body;
+use http::core::location::IfModifiedSince as Setting;
+use http::{Module, Request, Verdict};
+use proto::Known;
+use proto::conditional::{self, IfModifiedSince, Outcome, Validators};
+
+pub(crate) static MODULE: Module = Module {
+    name: "not_modified",
+    doc: "Answers conditional requests.",
+    filter: Some(judge),
+    ..Module::EMPTY
+};
+
+/// The fields that make a request conditional.
+const CONDITIONS: [Known; 4] =
+    [Known::IfModifiedSince, Known::IfNoneMatch, Known::IfUnmodifiedSince, Known::IfMatch];
+
+fn judge(request: &mut Request) -> Verdict {
+    let fields = &request.head.wire.fields;
+    if request.out.status != 200
+        || !request.out.transforms.conditions
+        || request.is_subrequest()
+        || !CONDITIONS.iter().any(|known| fields.has(*known))
+    {
+        return Verdict::Pass;
+    }
+    let dates = match request.site.location(request.location).core.if_modified_since {
+        Setting::Off => IfModifiedSince::Off,
+        Setting::Exact => IfModifiedSince::Exact,
+        Setting::Before => IfModifiedSince::Before,
+    };
+    let validators = Validators {
+        etag: request.out.etag.as_ref().map(|etag| etag.as_slice()),
+        last_modified: request.out.last_modified,
+    };
+    match conditional::evaluate(fields, validators, dates) {
+        Outcome::Proceed => Verdict::Pass,
+        Outcome::PreconditionFailed => Verdict::Status(412),
+        Outcome::NotModified => {
+            not_modified(request);
+            Verdict::Pass
+        }
+    }
+}
+
+/// Makes the response a 304: what describes the content that is not sent goes, what describes the one that the client
+/// has stays.
+fn not_modified(request: &mut Request) {
+    let out = &mut request.out;
+    out.status = 304;
+    out.reason = None;
+    out.content_type.clear();
+    out.charset.clear();
+    out.content_length = None;
+    out.body = Body::Empty;
+    out.transforms.ranges = false;
+    out.fields.remove_known(Known::AcceptRanges);
+    out.fields.remove_known(Known::ContentEncoding);
+}

@@ -1,0 +1,174 @@
+//! Whether a client may get compressed content: what `gzip`, `gzip_static` and `gunzip` have in common.
+//!
+//! ```nginx
+//! gzip_http_version 1.1;
+//! gzip_proxied      expired no-cache private;
+//! gzip_disable      msie6;
+//! gzip_vary         on;
+//! ```
+
+use std::sync::Arc;
+
+use conf::{Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Regex, Repeat, Setter, Table};
+use http::request::Version;
+use http::{Module, Request};
+use proto::Known;
+use proto::cache_control::CacheControl;
+
+pub(crate) static MODULE: Module = Module {
+    name: "gzip_accept",
+    doc: "Decides which clients may get compressed content.",
+    location: &DIRECTIVES,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[
+    Directive {
+        name: "gzip_vary",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether responses that come compressed to some clients say `Vary: Accept-Encoding`, so that caches keep \
+              both forms apart.",
+        set: Setter::Flag(|c| &mut c.vary),
+    },
+    Directive {
+        name: "gzip_http_version",
+        syntax: "1.0 | 1.1",
+        default: Some("1.1"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The lowest version of a request that gets compressed content.",
+        set: Setter::Word(&["1.0", "1.1"], |c, i| c.version = [Version::Http10, Version::Http11][i]),
+    },
+    Directive {
+        name: "gzip_proxied",
+        syntax: "off | expired | no-cache | no-store | private | no_last_modified | no_etag | auth | any …",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Which responses to requests that came through a proxy (they have a `Via` field) may be compressed: \
+              `off` none, `any` all, else those with that property.",
+        set: Setter::Bits(&PROXIED, |c| &mut c.proxied),
+    },
+    Directive {
+        name: "gzip_disable",
+        syntax: "regex … | msie6",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Clients whose `User-Agent` matches get no compressed content. `msie6` stands for Internet Explorer up \
+              to 6 without its last service pack.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(Conf::forget_disabled), disable),
+    },
+]);
+
+/// The words of `gzip_proxied`; their places are the bits below.
+const PROXIED: [&str; 9] =
+    ["off", "expired", "no-cache", "no-store", "private", "no_last_modified", "no_etag", "auth", "any"];
+const OFF: u32 = 1;
+const EXPIRED: u32 = 1 << 1;
+const NO_CACHE: u32 = 1 << 2;
+const NO_STORE: u32 = 1 << 3;
+const PRIVATE: u32 = 1 << 4;
+const NO_LAST_MODIFIED: u32 = 1 << 5;
+const NO_ETAG: u32 = 1 << 6;
+const AUTH: u32 = 1 << 7;
+const ANY: u32 = 1 << 8;
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    vary: bool,
+    version: Version,
+    proxied: u32,
+    disabled: Arc<Vec<Regex>>,
+    not_for_msie6: bool,
+}
+
+impl Conf {
+    fn forget_disabled(&mut self) {
+        self.disabled = Arc::default();
+        self.not_for_msie6 = false;
+    }
+}
+
+fn disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    for index in 0..line.args().len() {
+        match line.text(index).as_ref() {
+            b"msie6" => conf.not_for_msie6 = true,
+            // nginx accepts the word, and does nothing unless it was built for it.
+            b"degradation" => {}
+            pattern => {
+                let regex = line.regex(index, pattern, true)?;
+                Arc::make_mut(&mut conf.disabled).push(regex);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether the client of this request may get compressed content.
+pub(crate) fn accepts(request: &Request) -> bool {
+    if request.is_subrequest() {
+        return false;
+    }
+    let Some(accepted) = request.head.known(Known::AcceptEncoding) else { return false };
+    if !proto::accept_encoding::accepts_gzip(accepted) {
+        return false;
+    }
+    let conf = request.conf::<Conf>();
+    let agent = request.head.known(Known::UserAgent);
+    if conf.not_for_msie6 && agent.is_some_and(http::text::is_msie6) {
+        return false;
+    }
+    if request.head.version() < conf.version {
+        return false;
+    }
+    if request.head.known(Known::Via).is_some() && !conf.allows_proxied(request) {
+        return false;
+    }
+    !agent.is_some_and(|agent| conf.disabled.iter().any(|regex| regex.is_match(agent)))
+}
+
+/// Notes that the response depends on `Accept-Encoding`, for `gzip_vary`.
+pub(crate) fn varies(request: &mut Request) {
+    if says_vary(request) {
+        request.out.transforms.varies_by_encoding = true;
+    }
+}
+
+/// Whether this location says `gzip_vary on`.
+pub(crate) fn says_vary(request: &Request) -> bool {
+    request.conf::<Conf>().vary
+}
+
+impl Conf {
+    /// The first property of the response that says anything about caches decides, as in nginx: credentials, then
+    /// `Expires`, then `Cache-Control`, then the lack of validators.
+    fn allows_proxied(&self, request: &Request) -> bool {
+        let chosen = |bit| self.proxied & bit != 0;
+        if chosen(OFF) {
+            return false;
+        }
+        if chosen(ANY) || (chosen(AUTH) && request.head.known(Known::Authorization).is_some()) {
+            return true;
+        }
+        let out = &request.out;
+        if let Some(expires) = out.fields.get_known(Known::Expires) {
+            let date = match out.fields.get_known(Known::Date) {
+                Some(date) => proto::date::parse(date),
+                None => i64::try_from(rt::wall_millis() / 1000).ok(),
+            };
+            let expired = proto::date::parse(expires).zip(date).is_some_and(|(expires, date)| expires < date);
+            return chosen(EXPIRED) && expired;
+        }
+        if out.fields.has(Known::CacheControl) {
+            let said = CacheControl::parse(out.fields.all_known(Known::CacheControl));
+            return (chosen(NO_CACHE) && said.no_cache)
+                || (chosen(NO_STORE) && said.no_store)
+                || (chosen(PRIVATE) && said.private);
+        }
+        !(chosen(NO_LAST_MODIFIED) && out.last_modified.is_some()) && !(chosen(NO_ETAG) && out.etag.is_some())
+    }
+}
