@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -377,22 +378,22 @@ pub fn set_environment(variables: &[(OsString, OsString)]) -> io::Result<()> {
 
 /// Shows `title` as the command line in `ps`. Best effort: nothing happens where it can not be done.
 ///
-/// The kernel shows the bytes where the arguments stood at the start, so `std::env::args` must not
-/// be called any more after this, and the environment, which stands behind them, is copied away.
+/// The kernel shows the bytes where the arguments stood at the start, so `std::env::args` must not be
+/// called any more after this, and the environment, which stands behind them, is copied away. So the
+/// first call needs a process of one thread; later calls do not.
 pub fn set_title(title: &str) {
-    let Some((start, end)) = title_area() else {
-        return;
-    };
-    let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
-    if set_environment(&environment).is_err() {
-        return;
-    }
+    static AREA: OnceLock<Option<(usize, usize)>> = OnceLock::new();
+    let area = AREA.get_or_init(|| {
+        let environment: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        title_area().filter(|_| set_environment(&environment).is_ok())
+    });
+    let Some((start, end)) = *area else { return };
     let length = title.len().min(end - start - 1);
     let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
     // SAFETY: start..end are the argument and environment strings of this process as the kernel
     // reports them: mapped, writable, contiguous (title_area), on the initial stack. The environment
-    // was copied to the heap above, the arguments were read before (this function's contract), and
-    // no other thread exists (set_environment has checked it).
+    // was copied to the heap above, the arguments were read before (this function's contract), so
+    // nothing in this process looks at these bytes any more.
     // JUSTIFICATION: operators and scripts look for "master process" and "worker process" in `ps`.
     unsafe {
         std::ptr::copy_nonoverlapping(title.as_ptr(), area, length);
@@ -440,6 +441,14 @@ pub fn duplicate_stdout() -> io::Result<std::os::fd::OwnedFd> {
 /// Duplicates the standard error stream.
 pub fn duplicate_stderr() -> io::Result<std::os::fd::OwnedFd> {
     io::stderr().as_fd().try_clone_to_owned()
+}
+
+/// The machine's name, as `uname -n` prints it.
+pub fn hostname() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
 }
 
 #[cfg(test)]

@@ -241,3 +241,123 @@ pub(crate) fn joined<'a>(arguments: impl IntoIterator<Item = &'a OsStr>) -> Stri
         .collect::<Vec<_>>()
         .join(" ")
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::cli::Options;
+
+    /// Builds a configuration that is only a text. The user is given, since not every system that
+    /// runs tests has the default one.
+    pub(crate) fn load_text(text: &str) -> Result<Loaded, Vec<String>> {
+        let options = Options {
+            prefix: Some("/prefix".into()),
+            globals: Some("user root;".to_owned()),
+            ..Options::default()
+        };
+        let paths = Paths::find(Identity::Weir, &options, |_| false);
+        let mut files = Snapshot::default();
+        files.insert(&paths.configuration, text);
+        let startup = Startup {
+            identity: Identity::Weir,
+            paths,
+            globals: options.globals,
+            testing: true,
+            text: None,
+            arguments: String::new(),
+            daemonized: false.into(),
+        };
+        load(&startup, Box::new(files), LogFiles::default()).map_err(|Failure(messages)| {
+            messages
+                .diagnostics
+                .iter()
+                .filter(|diagnostic| diagnostic.severity.is_fatal())
+                .map(|diagnostic| first_line(diagnostic, &messages.sources))
+                .collect()
+        })
+    }
+
+    fn errors(text: &str) -> Vec<String> {
+        load_text(text).err().expect("refused")
+    }
+
+    #[test]
+    fn an_empty_configuration_has_nginx_s_defaults() {
+        let loaded = load_text("events {}").expect("valid");
+        assert!(loaded.core.daemon && loaded.core.master_process);
+        assert_eq!(loaded.main.worker_processes, 1);
+        assert_eq!(loaded.main.worker_connections, 512);
+        assert_eq!(loaded.core.pid, Path::new("/prefix/logs/nginx.pid"));
+        assert_eq!(
+            loaded.files.wanted(),
+            [PathBuf::from("/prefix/logs/error.log")]
+        );
+        let pool = &loaded.main.thread_pools[0];
+        assert_eq!(
+            (pool.name.as_str(), pool.threads, pool.max_queue),
+            ("default", 32, 65536)
+        );
+    }
+
+    #[test]
+    fn values_are_read() {
+        let text = "worker_processes 3; events { worker_connections 7; multi_accept on; }
+            pid x.pid; daemon off; worker_shutdown_timeout 1500ms; error_log syslog:server=127.0.0.1;
+            thread_pool disk threads=2; env A=b; worker_priority -5; worker_rlimit_core 10m;";
+        let loaded = load_text(text).expect("valid");
+        assert_eq!(
+            (loaded.main.worker_processes, loaded.main.worker_connections),
+            (3, 7)
+        );
+        assert!(loaded.main.multi_accept && !loaded.core.daemon);
+        assert_eq!(loaded.core.pid, Path::new("/prefix/x.pid"));
+        assert_eq!(
+            loaded.main.shutdown_timeout,
+            std::time::Duration::from_millis(1500)
+        );
+        assert_eq!(loaded.core.core_size, Some(10 << 20));
+        assert_eq!(loaded.core.priority, -5);
+        assert!(
+            loaded
+                .core
+                .worker_environment()
+                .contains(&("A".into(), "b".into()))
+        );
+        assert_eq!(
+            loaded.files.wanted().len(),
+            1,
+            "a log that is no file needs the default one beside it"
+        );
+        assert_eq!(loaded.main.thread_pools.len(), 2);
+    }
+
+    #[test]
+    fn every_error_is_reported_in_nginx_s_words() {
+        assert_eq!(errors(""), ["no \"events\" section in configuration"]);
+        let text = "worker_processes 0;\nworker_processes 1;\nthread_pool a threads=1; thread_pool a threads=1;
+thread_pool b;\nload_module modules/x.so;\nevents { use kqueue; }\nerror_log x loud;";
+        let expected = [
+            "\"worker_processes\" directive invalid value",
+            "\"worker_processes\" directive is duplicate",
+            "duplicate thread pool \"a\"",
+            "\"threads\" parameter is missing in thread pool \"b\"",
+            "module \"x\" is not available",
+            "invalid event type \"kqueue\"",
+            "invalid log level \"loud\"",
+        ];
+        let found = errors(text);
+        assert_eq!(found.len(), expected.len(), "{found:#?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found} instead of {expected}");
+        }
+    }
+
+    #[test]
+    fn what_a_process_can_not_change_needs_a_new_one() {
+        let core = |text: &str| load_text(text).expect("valid").core;
+        let one = core("events {} pid a; error_log /a;");
+        assert!(core("events {} pid b; error_log /b info;").same_process(&one));
+        assert!(!core("events {} worker_processes 2;").same_process(&one));
+        assert!(!core("events {} env X=1;").same_process(&one));
+    }
+}

@@ -216,6 +216,10 @@ impl Worker {
         }
         self.log
             .plain(Level::Notice, format_args!("gracefully shutting down"));
+        if self.startup.text.is_none() {
+            let program = self.startup.identity.program();
+            rt::process::set_title(&format!("{program}: worker process is shutting down"));
+        }
         let timeout = self.shutdown_timeout;
         let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
         self.stopping = Stopping::Graceful(deadline);
