@@ -133,6 +133,9 @@ impl Site {
         let mut arguments = self.arguments();
         arguments.push("-t".to_owned());
         arguments.extend(more.iter().map(|&text| text.to_owned()));
+        if !rustix::process::geteuid().is_root() {
+            own_pid_file(&mut arguments);
+        }
         self.finished(&arguments)
     }
 
@@ -217,6 +220,15 @@ impl Site {
 
     pub(crate) fn folder_path(&self) -> &Path {
         &self.folder
+    }
+}
+
+/// A test of a configuration opens the pid file too, whose usual place is root's.
+fn own_pid_file(arguments: &mut Vec<String>) {
+    let directive = "pid nginx.pid;";
+    match arguments.iter().position(|word| word == "-g") {
+        Some(at) => arguments[at + 1].insert_str(0, directive),
+        None => arguments.extend(["-g".to_owned(), directive.to_owned()]),
     }
 }
 

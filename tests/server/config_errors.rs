@@ -4,11 +4,13 @@ use weir_tests::{is_oracle, program, skip_on_oracle, whole};
 
 /// Wraps text so that it stands at line 3 of an http block.
 fn in_http(text: &str) -> String {
-    format!("events {{ }}\nhttp {{\n{text}\n}}\n")
+    format!("events {{ }}\nhttp {{ access_log off;\n{text}\n}}\n")
 }
 
 fn in_server(text: &str) -> String {
-    format!("events {{ }}\nhttp {{ server {{ listen 127.0.0.1:%%PORT%%;\n{text}\n}} }}\n")
+    format!(
+        "events {{ }}\nhttp {{ access_log off; server {{ listen 127.0.0.1:%%PORT%%;\n{text}\n}} }}\n"
+    )
 }
 
 /// Checks each configuration's first complaint, which ends in ` in FILE:3`.

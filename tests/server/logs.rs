@@ -246,7 +246,7 @@ fn logs_go_to_syslog_over_udp() {
         .expect("a bound socket has an address")
         .port();
     let conf = format!(
-        "log_format short '$uri'; server {{ listen 127.0.0.1:%%PORT%%;
+        "log_format short '$uri'; access_log off; server {{ listen 127.0.0.1:%%PORT%%;
          location /access {{ access_log syslog:server=127.0.0.1:{port},facility=local3,severity=debug,tag=mark short; return 200; }}
          location /error {{ error_log syslog:server=127.0.0.1:{port},nohostname; }} }}"
     );
