@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use bstr::BString;
 use rt::listen::ListenAddress;
 use rt::net::{Address, Stream};
 
 use crate::listen::Endpoint;
+use crate::request::Remote;
 
 /// One client connection, shared by everything that serves its requests.
 pub struct Client {
@@ -20,9 +20,7 @@ pub struct Client {
     /// The socket.
     pub stream: Stream,
     /// Who is at the other end. `realip` may replace it for a request, never here.
-    pub peer: Address,
-    /// The peer's address as text without its port, made once.
-    pub peer_text: BString,
+    pub remote: Rc<Remote>,
     /// What a PROXY protocol header said of the client.
     pub proxy: Option<Box<proto::proxy_protocol::Header>>,
     /// When it was accepted.

@@ -16,6 +16,7 @@ use crate::client::{Client, Idle};
 use crate::engine::HttpLoop;
 use crate::h1;
 use crate::listen;
+use crate::request::Remote;
 
 /// Serves one connection from its first byte to its last.
 pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpec>, idle: Rc<Idle>, key: u64) {
@@ -26,8 +27,10 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
     let peer = stream.peer_addr().clone();
     let mut client = Client {
         number: crate::engine::next_connection(),
-        peer_text: peer.ip().map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
-        peer,
+        remote: Rc::new(Remote {
+            text: peer.ip().map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
+            address: peer,
+        }),
         proxy: None,
         accepted: rt::now(),
         requests: Cell::new(0),

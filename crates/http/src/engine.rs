@@ -50,19 +50,14 @@ impl Engine {
         Engine { modules }
     }
 
-    /// The engine's and the modules' tables with their titles, for the reference and for help.
-    pub fn tables(&self) -> Vec<(&'static str, &'static dyn Rows)> {
-        let mut tables: Vec<(&'static str, &'static dyn Rows)> = vec![
-            ("http", &crate::core::main::DIRECTIVES),
-            ("http", &crate::core::server::DIRECTIVES),
-            ("http", &crate::core::location::DIRECTIVES),
-            ("http", &crate::core::delivery::DIRECTIVES),
-        ];
-        for module in self.modules {
-            tables.extend([(module.name, module.main), (module.name, module.server), (module.name, module.location)]);
-        }
-        tables.retain(|(_, table)| table.len() > 0);
-        tables
+    /// The engine's own tables, for the reference and for help.
+    pub fn own_tables() -> [&'static dyn Rows; 4] {
+        [
+            &crate::core::main::DIRECTIVES,
+            &crate::core::server::DIRECTIVES,
+            &crate::core::location::DIRECTIVES,
+            &crate::core::delivery::DIRECTIVES,
+        ]
     }
 
     /// The modules, in running order.
@@ -321,7 +316,7 @@ impl rt::error_log::Context for ClientContext<'_> {
 
     fn describe(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b", client: ");
-        out.extend_from_slice(&self.client.peer_text);
+        out.extend_from_slice(&self.client.remote.text);
         out.extend_from_slice(b", server: ");
         out.extend_from_slice(self.endpoint.address.to_string().as_bytes());
     }

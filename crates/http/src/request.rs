@@ -43,7 +43,7 @@ pub struct Request {
     /// The location that it is in; the server's own pseudo location before one is chosen.
     pub location: LocationId,
     /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
-    pub remote: Remote,
+    pub remote: Rc<Remote>,
     /// The request's content.
     pub body: RequestBody,
     /// The response, as far as there is one.
@@ -257,7 +257,7 @@ impl Request {
     /// A request that has just been read.
     pub fn new(site: Rc<Site>, client: Rc<Client>, head: Rc<RequestHead>, server: ServerId) -> Request {
         let location = site.server(server).root;
-        let remote = Remote { address: client.peer.clone(), text: client.peer_text.clone() };
+        let remote = Rc::clone(&client.remote);
         Request {
             site,
             client,

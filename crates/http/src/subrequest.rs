@@ -57,7 +57,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
     request.method = options.method;
     request.uri.path = options.path;
     request.uri.args = options.args;
-    request.remote = parent.remote.clone();
+    request.remote = Rc::clone(&parent.remote);
     request.variables = Rc::clone(&parent.variables);
     request.parent = Some(Rc::new(Parent { depth }));
     request.flow.internal = true;

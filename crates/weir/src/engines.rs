@@ -18,14 +18,17 @@ pub(crate) struct Page {
     pub(crate) variables: Vec<conf::describe::VariableInfo>,
 }
 
+/// HTTP with its modules.
+static HTTP: http::Engine = http::Engine::new(modules::http::MODULES);
+
 /// Builds `http { … }`.
 pub(crate) fn http(line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
-    Err(line.error("the http engine is not in this build"))
+    HTTP.configure(line)
 }
 
 /// Every module of the binary, in the order of the reference.
 pub(crate) fn pages() -> Vec<Page> {
-    vec![
+    let mut pages = vec![
         Page {
             name: "main",
             about: "The processes, the error log, and the blocks of the engines: what stands outside every block.",
@@ -38,7 +41,35 @@ pub(crate) fn pages() -> Vec<Page> {
             tables: vec![&crate::events::DIRECTIVES],
             variables: Vec::new(),
         },
-    ]
+        Page {
+            name: "http",
+            about: "The engine itself: servers, locations, requests, responses, files.",
+            tables: http::Engine::own_tables().to_vec(),
+            variables: variables(&http::variables::VARIABLES),
+        },
+    ];
+    pages.extend(HTTP.modules().iter().map(|module| {
+        Page {
+            name: module.name,
+            about: module.doc,
+            tables: [module.main, module.server, module.location]
+                .into_iter()
+                .filter(|table| table.len() > 0)
+                .collect(),
+            variables: variables(&[module.variables]),
+        }
+    }));
+    pages
+}
+
+fn variables(
+    lists: &[&'static [conf::Variable<http::Request>]],
+) -> Vec<conf::describe::VariableInfo> {
+    lists
+        .iter()
+        .flat_map(|list| list.iter())
+        .map(conf::describe::VariableInfo::of)
+        .collect()
 }
 
 /// Every table.

@@ -14,7 +14,7 @@ use crate::request::Request;
 const READ_SIZE: usize = 16 * 1024;
 
 /// Tells the client that nothing more comes, and reads until it closes too or its time is over.
-pub async fn close(client: &Client, core: &LocationConf) {
+pub(super) async fn close(client: &Client, core: &LocationConf) {
     if client.stream.shutdown_write().is_err() {
         return;
     }
@@ -43,7 +43,7 @@ pub async fn close(client: &Client, core: &LocationConf) {
 
 /// Reads what is left of a request's content and throws it away, so that the connection can serve the next request.
 /// `false` when that did not succeed within `lingering_time`.
-pub async fn discard(request: &mut Request, client: &Client) -> bool {
+pub(super) async fn discard(request: &mut Request) -> bool {
     let core = std::sync::Arc::clone(&request.site.location(request.location).core);
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();

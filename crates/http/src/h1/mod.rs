@@ -118,7 +118,7 @@ impl Connection {
         } else {
             serve::serve(&mut request).await;
         }
-        self.respond(request).await
+        self.respond(&mut request).await
     }
 
     fn empty_head(&mut self) -> Rc<RequestHead> {
@@ -285,17 +285,17 @@ impl Connection {
     }
 
     /// Sends the response and ends the request.
-    async fn respond(&mut self, mut request: Request) -> Next {
+    async fn respond(&mut self, request: &mut Request) -> Next {
         let next = if request.flow.silent {
-            silent_end(&request)
+            silent_end(request)
         } else {
-            let keepalive = self.may_keep_alive(&request);
+            let keepalive = self.may_keep_alive(request);
             request.ledger.responded = Some(rt::now());
-            let framing = head::write(&mut request, keepalive, &mut self.sender.out);
-            let sent = self.sender.send(&mut request, framing).await;
-            self.after_response(&mut request, sent).await
+            let framing = head::write(request, keepalive, &mut self.sender.out);
+            let sent = self.sender.send(request, framing).await;
+            self.after_response(request, sent).await
         };
-        log_phase::end(&mut request).await;
+        log_phase::end(request).await;
         self.head = Rc::clone(&request.head);
         next
     }
@@ -322,7 +322,7 @@ impl Connection {
         }
         let unread = !request.body.is_complete();
         if !request.flow.close {
-            if unread && !lingering::discard(request, &self.client).await {
+            if unread && !lingering::discard(request).await {
                 return Next::Linger(Arc::clone(core));
             }
             self.client.keepalive_timeout.set(self.idle_timeout(core));
@@ -397,7 +397,7 @@ impl Connection {
         } else {
             serve::finish(&mut request).await;
         }
-        self.respond(request).await
+        self.respond(&mut request).await
     }
 }
 

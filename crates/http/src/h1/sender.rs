@@ -55,7 +55,6 @@ struct Job {
     buffer: usize,
     timeout: Duration,
     pace: Option<Pace>,
-    pool: rt::pool::Pool,
     body_bytes: u64,
 }
 
@@ -209,7 +208,7 @@ impl Sender {
             let n = match range.file.try_read_into(&mut self.out, want, offset + done) {
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.read_cold(request, job, range, offset + done, want).await?
+                    self.read_cold(request, range, offset + done, want).await?
                 }
                 Err(error) => return Err(file_error(&error)),
             };
@@ -225,13 +224,13 @@ impl Sender {
     async fn read_cold(
         &mut self,
         request: &mut Request,
-        job: &mut Job,
         range: &FileRange,
         offset: u64,
         want: usize,
     ) -> Result<usize, SendError> {
         let begun = Instant::now();
-        let data = range.file.read_at(Vec::new(), offset, want, &job.pool).await.map_err(|error| file_error(&error))?;
+        let pool = pool(request);
+        let data = range.file.read_at(Vec::new(), offset, want, &pool).await.map_err(|error| file_error(&error))?;
         request.ledger.disk_wait += begun.elapsed();
         self.out.extend_from_slice(&data);
         Ok(data.len())
@@ -253,7 +252,8 @@ impl Sender {
             let mut resident = range.file.resident_prefix(at, end - at);
             if resident == 0 {
                 let begun = Instant::now();
-                range.file.load(at, end - at, &job.pool).await.map_err(|error| file_error(&error))?;
+                let pool = pool(request);
+                range.file.load(at, end - at, &pool).await.map_err(|error| file_error(&error))?;
                 request.ledger.disk_wait += begun.elapsed();
                 resident = range.file.resident_prefix(at, end - at).max(PAGE);
             }
@@ -395,6 +395,12 @@ impl Sender {
 
 const PAGE: u64 = 4096;
 
+/// The pool that reads what is not in memory, in the request's location.
+fn pool(request: &mut Request) -> rt::pool::Pool {
+    let core = request.core();
+    crate::files::pool(request, &core.delivery.aio)
+}
+
 fn file_error(error: &io::Error) -> SendError {
     SendError::Body(BodyError::File(error.to_string()))
 }
@@ -404,7 +410,6 @@ impl Job {
         let site = Rc::clone(&request.site);
         let core: &LocationConf = &site.location(request.location).core;
         let delivery = &core.delivery;
-        let pool = crate::files::pool(request, &delivery.aio);
         let portion = match delivery.sendfile_max_chunk {
             0 => UNLIMITED_PORTION,
             bytes => bytes,
@@ -416,7 +421,6 @@ impl Job {
             buffer: delivery.output_buffer_size as usize,
             timeout: delivery.send_timeout,
             pace: Pace::of(request, &site),
-            pool,
             body_bytes: 0,
         }
     }
@@ -471,8 +475,11 @@ impl Pace {
 }
 
 fn size_value(request: &mut Request, expression: &conf::Expression) -> u64 {
-    let text = request.value(expression);
-    base::units::parse_size(&text).unwrap_or(0)
+    match expression.constant() {
+        Some(text) if *text == "0" => 0,
+        Some(text) => base::units::parse_size(text).unwrap_or(0),
+        None => base::units::parse_size(&request.value(expression)).unwrap_or(0),
+    }
 }
 
 #[cfg(test)]
