@@ -1,0 +1,164 @@
+//! `open_log_file_cache`: files of logs with variables in their names that stay open.
+//!
+//! Used on threads of the pool only.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::lru::Lru;
+use conf::{Diagnostic, Line};
+
+/// The open files of one `open_log_file_cache` line.
+pub(crate) struct OpenFiles {
+    entries: Mutex<Lru<PathBuf, Entry>>,
+    /// What was not used for so long is closed.
+    inactive: Duration,
+    /// After so long it is asked whether the path still means the open file.
+    valid: Duration,
+    /// A file stays open from this use on.
+    min_uses: u64,
+}
+
+struct Entry {
+    file: Option<Arc<File>>,
+    uses: u64,
+    used: Instant,
+    /// When the path was last known to mean the file.
+    checked: Instant,
+}
+
+impl OpenFiles {
+    /// Reads `max=N [inactive=time] [min_uses=N] [valid=time]`; `None` for `off`.
+    pub(crate) fn read(line: &mut Line) -> Result<Option<Arc<OpenFiles>>, Diagnostic> {
+        let (mut max, mut inactive, mut min_uses, mut valid) = (0, Duration::from_secs(10), 1, Duration::from_secs(60));
+        for index in 0..line.args().len() {
+            let text = line.text(index);
+            let number = |name| conf::parse::parameter(text, name).and_then(conf::parse::number);
+            let time = |name| conf::parse::parameter(text, name).and_then(conf::parse::seconds);
+            if text == "off" {
+                return Ok(None);
+            } else if let Some(value) = number("max") {
+                max = value;
+            } else if let Some(value) = time("inactive") {
+                inactive = value;
+            } else if let Some(value) = number("min_uses") {
+                min_uses = value;
+            } else if let Some(value) = time("valid") {
+                valid = value;
+            } else {
+                return Err(line.error_at(index, format!("invalid \"open_log_file_cache\" parameter \"{text}\"")));
+            }
+        }
+        if max == 0 {
+            return Err(line.error("\"open_log_file_cache\" must have \"max\" parameter"));
+        }
+        let max = usize::try_from(max).unwrap_or(usize::MAX);
+        Ok(Some(Arc::new(OpenFiles::new(max, inactive, min_uses.unsigned_abs(), valid))))
+    }
+
+    fn new(max: usize, inactive: Duration, min_uses: u64, valid: Duration) -> OpenFiles {
+        OpenFiles { entries: Mutex::new(Lru::new(max)), inactive, valid, min_uses }
+    }
+
+    /// The file of a path, open.
+    pub(super) fn open(&self, path: &Path) -> io::Result<Arc<File>> {
+        self.open_at(path, Instant::now())
+    }
+
+    fn open_at(&self, path: &Path, now: Instant) -> io::Result<Arc<File>> {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some((_, entry)) = entries.oldest()
+            && now.duration_since(entry.used) > self.inactive
+        {
+            entries.pop_oldest();
+        }
+        if entries.peek(path).is_none() {
+            entries.insert(path.to_owned(), Entry { file: None, uses: 0, used: now, checked: now });
+        }
+        let entry = entries.get(path).expect("it was there, or was just put in: a cache has room for one at least");
+        entry.uses += 1;
+        entry.used = now;
+        if let Some(file) = &entry.file {
+            if now.duration_since(entry.checked) < self.valid {
+                return Ok(Arc::clone(file));
+            }
+            if is_at(file, path) {
+                entry.checked = now;
+                return Ok(Arc::clone(file));
+            }
+            entry.file = None;
+        }
+        let file = Arc::new(super::named::open(path)?);
+        if entry.uses >= self.min_uses {
+            entry.file = Some(Arc::clone(&file));
+            entry.checked = now;
+        }
+        Ok(file)
+    }
+}
+
+/// Whether a path still means an open file.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(open), Ok(there)) => identity(open) == identity(there),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("weir-open-files-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("the temporary folder can be written");
+        path
+    }
+
+    #[test]
+    fn a_file_stays_open_after_enough_uses_and_until_it_is_idle() {
+        let folder = folder("uses");
+        let path = folder.join("a");
+        let (second, start) = (Duration::from_secs(1), Instant::now());
+        let files = OpenFiles::new(2, 10 * second, 2, 60 * second);
+        let is_kept = |at: Instant| Arc::strong_count(&files.open_at(&path, at).expect("it can be opened")) == 2;
+        assert!(!is_kept(start), "the first use");
+        assert!(is_kept(start + second), "the second");
+        assert!(is_kept(start + 11 * second), "not idle for longer than ten seconds");
+        assert!(!is_kept(start + 22 * second), "forgotten");
+        fs::remove_dir_all(folder).expect("we made it");
+    }
+
+    #[test]
+    fn a_moved_file_is_noticed_when_it_is_asked_again() {
+        let folder = folder("moved");
+        let (path, moved) = (folder.join("a"), folder.join("b"));
+        let (second, start) = (Duration::from_secs(1), Instant::now());
+        let files = OpenFiles::new(2, 100 * second, 1, 5 * second);
+        let inode = |at: Instant| files.open_at(&path, at).and_then(|file| file.metadata()).expect("it is open").ino();
+        let first = inode(start);
+        fs::rename(&path, &moved).expect("we may");
+        assert_eq!(inode(start + 4 * second), first);
+        assert_ne!(inode(start + 5 * second), first);
+        fs::remove_dir_all(folder).expect("we made it");
+    }
+
+    #[test]
+    fn the_file_used_longest_ago_leaves() {
+        let folder = folder("lru");
+        let files = OpenFiles::new(2, Duration::from_secs(10), 1, Duration::from_secs(60));
+        let now = Instant::now();
+        for name in ["a", "b", "c"] {
+            drop(files.open_at(&folder.join(name), now).expect("it can be opened"));
+        }
+        let entries = files.entries.lock().expect("nobody panicked");
+        assert!(entries.peek(&folder.join("a")).is_none() && entries.len() == 2);
+        drop(entries);
+        fs::remove_dir_all(folder).expect("we made it");
+    }
+}
