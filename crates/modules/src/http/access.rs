@@ -1,0 +1,86 @@
+//! `allow` and `deny`: who may see a location, by address.
+//!
+//! ```nginx
+//! location /intern/ {
+//!     allow 10.0.0.0/8;
+//!     allow unix:;
+//!     deny  all;
+//! }
+//! ```
+//!
+//! The first rule that matches decides; without one everybody may. The address is the one that `realip` settled on.
+//! A block with rules of its own inherits none.
+
+use conf::{Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION_EXCEPT, Line, Repeat, Setter, Table};
+use http::site::Satisfy;
+use http::{Module, Outcome, Phase, Request, Step};
+
+use crate::shared::access::{Judgement, Rules};
+
+pub(crate) static MODULE: Module = Module {
+    name: "access",
+    doc: "Limits access by client address.",
+    location: &DIRECTIVES,
+    phases: &[(Phase::Access, judge)],
+    enabled: |location| !location.confs.get::<Conf>().rules.is_empty(),
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "allow",
+        syntax: "address | CIDR | unix: | all",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION_EXCEPT,
+        since: "0.1",
+        doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Allow)),
+    },
+    Directive {
+        name: "deny",
+        syntax: "address | CIDR | unix: | all",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION_EXCEPT,
+        since: "0.1",
+        doc: "Keeps this address or network out, with 403. Of all `allow` and `deny` lines the first that matches decides.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Deny)),
+    },
+])
+.inherit(Conf::inherited);
+
+/// The rules of a block.
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    rules: Rules,
+    /// They are the outer block's: the first rule of this block replaces them. `allow` and `deny` are two rows of
+    /// one list, so that neither row alone can tell which line is the block's first.
+    inherited: bool,
+}
+
+impl Conf {
+    fn inherited(&self) -> Conf {
+        Conf { inherited: true, ..self.clone() }
+    }
+
+    fn rule(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {
+        if std::mem::take(&mut self.inherited) {
+            self.rules.clear();
+        }
+        self.rules.read(line, judgement)
+    }
+}
+
+fn judge(request: &mut Request) -> Step<'_> {
+    let judgement = request.conf::<Conf>().rules.judge(&request.remote.address);
+    match judgement {
+        None => Outcome::Declined.into(),
+        Some(Judgement::Allow) => Outcome::Ok.into(),
+        Some(Judgement::Deny) => {
+            // With `satisfy any` another handler may still grant; the engine logs when none did.
+            if request.core().satisfy == Satisfy::All {
+                request.error(format_args!("access forbidden by rule"));
+            }
+            Outcome::Status(403).into()
+        }
+    }
+}

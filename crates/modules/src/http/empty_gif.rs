@@ -1,0 +1,78 @@
+//! `empty_gif`: a transparent picture of one pixel, from memory.
+//!
+//! ```nginx
+//! location = /pixel.gif { empty_gif; }
+//! ```
+
+use bytes::Bytes;
+use conf::{Arity, Directive, LOCATION_OR_IF, Repeat, Setter, Table};
+use http::body::Body;
+use http::module::Answer;
+use http::{Module, Outcome, Request, Step};
+use proto::h1::Method;
+
+pub(crate) static MODULE: Module = Module {
+    name: "empty_gif",
+    doc: "Answers with a transparent picture of one pixel.",
+    location: &DIRECTIVES,
+    answer: Some(Answer { when: |location| location.confs.get::<Conf>().on, handler: picture, adds_slash: false }),
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.on = false;
+        }
+    },
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "empty_gif",
+    syntax: "",
+    default: None,
+    contexts: LOCATION_OR_IF,
+    since: "0.1",
+    doc: "Answers every `GET` and `HEAD` with a transparent GIF of one pixel. No file is read.",
+    set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
+        conf.on = true;
+        Ok(())
+    }),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    on: bool,
+}
+
+/// The picture's last change in seconds since 1970; nginx's value, so that caches behind either server agree.
+const LAST_MODIFIED: i64 = 23_349_600;
+
+/// The picture (GIF89a).
+///
+/// ```text
+/// "GIF89a" 0100 0100 80 01 00   header: 1x1, a palette of two colours
+/// 000000 ffffff                 the palette
+/// 21 f9 04 01 0000 01 00        graphic control extension: colour 1 is transparent
+/// 2c 0000 0000 0100 0100 00     image descriptor: 1x1 at 0,0
+/// 02 02 4c 01 00                LZW data: one pixel of colour 1
+/// 3b                            trailer
+/// ```
+static PICTURE: [u8; 43] = [
+    b'G', b'I', b'F', b'8', b'9', b'a', 1, 0, 1, 0, 0x80, 1, 0, //
+    0, 0, 0, 0xff, 0xff, 0xff, //
+    0x21, 0xf9, 4, 1, 0, 0, 1, 0, //
+    0x2c, 0, 0, 0, 0, 1, 0, 1, 0, 0, //
+    2, 2, 0x4c, 1, 0, 0x3b,
+];
+
+fn picture(request: &mut Request) -> Step<'_> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Outcome::Status(405).into();
+    }
+    request.flow.discard_body = true;
+    let out = &mut request.out;
+    out.status = 200;
+    out.content_type = "image/gif".into();
+    out.last_modified = Some(LAST_MODIFIED);
+    out.transforms.conditions = true;
+    out.body = Body::bytes(Bytes::from_static(&PICTURE));
+    Outcome::Respond.into()
+}

@@ -1,0 +1,113 @@
+//! `stub_status`: a page with the counters of connections and requests, in nginx's format, which monitoring reads.
+//!
+//! ```nginx
+//! location = /status { stub_status; allow 127.0.0.1; deny all; }
+//! ```
+//!
+//! The counters are sums over all loops.
+
+use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table, Variable};
+use http::body::Body;
+use http::counters::{AllCounters, Totals};
+use http::module::Answer;
+use http::text::write_number;
+use http::{Module, Outcome, Request, Step};
+use proto::h1::Method;
+
+pub(crate) static MODULE: Module = Module {
+    name: "stub_status",
+    doc: "Shows the counters of connections and requests.",
+    location: &DIRECTIVES,
+    answer: Some(Answer { when: |location| location.confs.get::<Conf>().on, handler: page, adds_slash: false }),
+    variables: &[
+        Variable::new("connections_active", active, "Client connections that are open.").volatile(),
+        Variable::new("connections_reading", reading, "Connections of which a request head is being read.").volatile(),
+        Variable::new("connections_writing", writing, "Connections that are being answered.").volatile(),
+        Variable::new("connections_waiting", waiting, "Connections that wait for a request.").volatile(),
+    ],
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.on = false;
+        }
+    },
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "stub_status",
+    syntax: "",
+    default: None,
+    contexts: SERVER_LOCATION,
+    since: "0.1",
+    doc: "Answers with the counters of connections and requests: nginx's four lines of text.",
+    // nginx before 1.7.5 wanted a word here, so configurations have `stub_status on`.
+    set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, _| {
+        conf.on = true;
+        Ok(())
+    }),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    on: bool,
+}
+
+fn totals() -> Totals {
+    match http::current::engine() {
+        Some(engine) => engine.zones.get_or_create("http", AllCounters::default).totals(),
+        None => Totals::default(),
+    }
+}
+
+fn number(value: u64, out: &mut Vec<u8>) -> bool {
+    write_number(value, out);
+    true
+}
+
+fn active(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    number(totals().active, out)
+}
+
+fn reading(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    number(totals().reading, out)
+}
+
+fn writing(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    number(totals().writing, out)
+}
+
+fn waiting(_: &mut Request, out: &mut Vec<u8>) -> bool {
+    number(totals().waiting, out)
+}
+
+fn page(request: &mut Request) -> Step<'_> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Outcome::Status(405).into();
+    }
+    request.flow.discard_body = true;
+    request.out.status = 200;
+    request.out.content_type = "text/plain".into();
+    request.out.body = Body::bytes(text(&totals()));
+    Outcome::Respond.into()
+}
+
+/// The page. The blanks at the ends of lines are nginx's, and there are programs that cut at them.
+fn text(totals: &Totals) -> String {
+    let Totals { accepted, handled, requests, active, reading, writing, waiting } = totals;
+    format!(
+        "Active connections: {active} \nserver accepts handled requests\n {accepted} {handled} {requests} \n\
+         Reading: {reading} Writing: {writing} Waiting: {waiting} \n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_nginx_s() {
+        let totals = Totals { accepted: 3, handled: 2, requests: 9, active: 1, reading: 0, writing: 1, waiting: 0 };
+        let expected = "Active connections: 1 \nserver accepts handled requests\n 3 2 9 \nReading: 0 Writing: 1 Waiting: 0 \n";
+        assert_eq!(text(&totals), expected);
+    }
+}
