@@ -1,0 +1,220 @@
+//! `access_log` and `log_format`: a line for every request.
+//!
+//! ```nginx
+//! http {
+//!     log_format timed '$remote_addr "$request" $status $body_bytes_sent $request_time';
+//!     access_log logs/access.log timed buffer=64k flush=1s;
+//!     server {
+//!         access_log syslog:server=unix:/dev/log combined if=$loggable;
+//!         location /health { access_log off; }
+//!     }
+//! }
+//! ```
+//!
+//! Formats and the places of lines are in [`crate::shared::log`]; here is what http has of its own: the directives,
+//! which lines a request is worth, and the variables that nearly every line has.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bstr::ByteSlice;
+use conf::{
+    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT, LOCATION_IF, Level as Block,
+    Line, Repeat, Setter, Table,
+};
+use http::clock;
+use http::request::Version;
+use http::text::{write_number, write_padded, write_seconds};
+use http::{Module, Outcome, Phase, Request, Step};
+use rt::error_log::Logger;
+
+use crate::shared::log::{self, Destination, Direct, Format, Formats, OpenFiles, Subject};
+
+pub(crate) static MODULE: Module = Module {
+    name: "log",
+    doc: "Writes a line for each request.",
+    main: &FORMATS,
+    location: &DIRECTIVES,
+    phases: &[(Phase::Log, write)],
+    enabled: |location| {
+        let conf = location.confs.get::<Conf>();
+        !conf.off && !conf.logs.is_empty()
+    },
+    ..Module::EMPTY
+};
+
+static FORMATS: Table<Main> = Table::new(&[Directive {
+    name: "log_format",
+    syntax: "name [escape=default | json | none] string ...",
+    default: None,
+    contexts: HTTP,
+    since: "0.1",
+    doc: "Names a format for `access_log`. The strings are joined; they hold variables, whose values are escaped so \
+          that a request is one line: as `\\xHH`, as in JSON, or not at all. `combined` is known without a line: \
+          `$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
+          \"$http_user_agent\"`.",
+    set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| Formats::define(line, DIRECT, COMBINED)),
+}]);
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "access_log",
+        syntax: "off | path | syslog:server=address[,parameter=value] [format [buffer=size] [gzip[=level]] [flush=time] \
+                 [if=condition]]",
+        default: Some("logs/access.log combined"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF).or(LIMIT_EXCEPT),
+        since: "0.1",
+        doc: "Where lines about requests go, and in which format. Several lines are several logs. With `buffer` lines \
+              leave in batches of that size, after `flush` at the latest; with `gzip` the batches are compressed. With \
+              `if` only requests are logged for which the value is neither empty nor `0`. A path may hold variables; \
+              such a log is made only for requests whose `root` exists, and by the worker's user.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(Conf::clear), access_log),
+    },
+    Directive {
+        name: "open_log_file_cache",
+        syntax: "off | max=N [inactive=time] [min_uses=N] [valid=time]",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Keeps log files open whose paths have variables: at most `max`, those used `min_uses` times and not idle \
+              for longer than `inactive`. After `valid` it is checked that the file is still at its path.",
+        set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
+            conf.open_files = OpenFiles::read(line)?;
+            Ok(())
+        }),
+    },
+])
+.finish(open_default);
+
+/// Formats are kept with the configuration that is being built, not in a struct.
+#[derive(Clone, Default)]
+struct Main;
+
+/// The logs of a location.
+#[derive(Clone, Default)]
+struct Conf {
+    logs: Vec<AccessLog>,
+    off: bool,
+    /// No `access_log` line counts here, so that the default one does.
+    is_default: bool,
+    open_files: Option<Arc<OpenFiles>>,
+}
+
+#[derive(Clone)]
+struct AccessLog {
+    destination: Destination,
+    format: Arc<Format<Request>>,
+    condition: Option<Expression>,
+}
+
+impl Conf {
+    fn clear(&mut self) {
+        let open_files = self.open_files.take();
+        *self = Conf { open_files, ..Conf::default() };
+    }
+}
+
+/// The name of the format that exists without a line, and its text.
+const COMBINED: &str = "combined";
+const COMBINED_TEXT: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
+                             \"$http_referer\" \"$http_user_agent\"";
+/// The log that there is without a line; relative to the prefix.
+const DEFAULT_PATH: &str = "logs/access.log";
+
+fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    if line.is_default() {
+        // The file is made for a server that turns out to use it, see `open_default`.
+        conf.is_default = true;
+        return Ok(());
+    }
+    if line.text(0) == "off" {
+        if line.args().len() > 1 {
+            return Err(line.invalid_parameter(1));
+        }
+        conf.off = true;
+        return Ok(());
+    }
+    let (buffering, condition) = log::read_parameters(line)?;
+    let destination = Destination::read(line, buffering)?;
+    let format = match line.get(1) {
+        Some(name) if name.text != COMBINED => Formats::find(line, name.text.as_bstr())
+            .ok_or_else(|| line.error_at(1, format!("unknown log format \"{}\"", name.text)))?,
+        _ => Formats::predefined(line, COMBINED, COMBINED_TEXT, DIRECT)?,
+    };
+    conf.logs.push(AccessLog { destination, format, condition });
+    Ok(())
+}
+
+/// Gives a server that has no `access_log` line, and stands in no block that has one, the default log. Not so `http`:
+/// when all servers have their own, nobody wants a file that stays empty.
+fn open_default(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
+    if !conf.is_default || block.context == HTTP {
+        return Ok(());
+    }
+    conf.is_default = false;
+    let path = block.build.in_prefix(DEFAULT_PATH);
+    let format = Formats::predefined_in(block, COMBINED, COMBINED_TEXT, DIRECT)?;
+    conf.logs.push(AccessLog { destination: Destination::file(path, block), format, condition: None });
+    Ok(())
+}
+
+thread_local! {
+    /// The line that is being written, kept so that a line costs no allocation.
+    static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+fn write(request: &mut Request) -> Step<'_> {
+    let conf = request.conf::<Conf>();
+    let mut line = LINE.take();
+    for log in &conf.logs {
+        line.clear();
+        if let Some(condition) = &log.condition {
+            condition.eval(request, &mut line);
+            if !log::is_true(&line) {
+                continue;
+            }
+            line.clear();
+        }
+        log.format.write(request, &mut line);
+        log.destination.write(&mut line, request, conf.open_files.as_ref());
+    }
+    LINE.set(line);
+    Outcome::Declined.into()
+}
+
+impl Subject for Request {
+    fn logger(&self) -> &Logger {
+        Request::logger(self)
+    }
+
+    fn connection(&self) -> u64 {
+        self.client.number
+    }
+
+    fn required_folder(&mut self) -> Option<PathBuf> {
+        Some(conf::parse::path(&self.document_root()).to_owned())
+    }
+}
+
+/// The variables that most formats have. What they append needs no escaping.
+const DIRECT: &[Direct<Request>] = &[
+    ("remote_addr", |request, out| out.extend_from_slice(&request.remote.text)),
+    ("time_local", |_, out| clock::write_local_time(out)),
+    ("time_iso8601", |_, out| clock::write_iso8601(out)),
+    ("msec", |_, out| clock::write_millis(out)),
+    ("request_time", |request, out| write_seconds(request.elapsed_ms(), out)),
+    ("status", status),
+    ("bytes_sent", |request, out| write_number(request.ledger.bytes_sent, out)),
+    ("body_bytes_sent", |request, out| write_number(request.ledger.body_bytes_sent, out)),
+];
+
+/// Three digits at least, so that columns stay where they are: `000` for a client that left before its answer.
+fn status(request: &mut Request, out: &mut Vec<u8>) {
+    let status = match request.out.status {
+        // A response without a head is shown as the version of its protocol.
+        0 if request.head.version() == Version::Http09 => 9,
+        status => status,
+    };
+    write_padded(status.into(), 3, out);
+}

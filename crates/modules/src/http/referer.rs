@@ -1,0 +1,256 @@
+//! `valid_referers` and `$invalid_referer`: which pages may link here.
+//!
+//! ```nginx
+//! location /pictures/ {
+//!     valid_referers none blocked server_names *.example.com example.* www.example.org/gallery/ ~\.images\.;
+//!     if ($invalid_referer) { return 403; }
+//! }
+//! ```
+//!
+//! It answers nobody: it only gives the variable its value. A client can send any `Referer` it likes, so this keeps
+//! out honest browsers on other people's pages, and nothing else.
+
+use std::collections::HashMap;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Arity, Diagnostic, Directive, Line, Regex, Repeat, SERVER_LOCATION, Setter, Table, Variable};
+use http::route::ServerName;
+use http::{Module, Request};
+use proto::Known;
+
+pub(crate) static MODULE: Module = Module {
+    name: "referer",
+    doc: "Tells requests that come from links on unwanted pages.",
+    location: &DIRECTIVES,
+    variables: &[Variable::new(
+        "invalid_referer",
+        invalid_referer,
+        "Empty if the `Referer` field is one of `valid_referers`, else `1`.",
+    )],
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "valid_referers",
+        syntax: "none | blocked | server_names | name | ~regex ...",
+        default: None,
+        contexts: SERVER_LOCATION,
+        since: "0.1",
+        doc: "The `Referer` values that leave `$invalid_referer` empty. `none`: the field is missing. `blocked`: it was \
+              made unreadable by a proxy, so that it begins with neither `http://` nor `https://`. `server_names`: the \
+              names of the server. Otherwise a host name, which may have a `*` at its front or end and may be followed \
+              by the beginning of a path, or `~` and a regular expression for what follows the scheme.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|conf| *conf = Conf::default()), valid_referers),
+    },
+    Directive {
+        name: "referer_hash_max_size",
+        syntax: "size",
+        default: None,
+        contexts: SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::ONE, "Weir's tables size themselves"),
+    },
+    Directive {
+        name: "referer_hash_bucket_size",
+        syntax: "size",
+        default: None,
+        contexts: SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::ONE, "Weir's tables size themselves"),
+    },
+])
+.finish(|conf, _, _| match (conf.none || conf.blocked) && conf.is_empty() {
+    false => Ok(()),
+    true => Err(Diagnostic::error(
+        "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer",
+        None,
+    )),
+});
+
+/// What a location takes for valid.
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    none: bool,
+    blocked: bool,
+    server_names: bool,
+    names: Names,
+    regexes: Vec<Regex>,
+}
+
+impl Conf {
+    /// Whether nothing could be valid.
+    fn is_empty(&self) -> bool {
+        !self.server_names && self.names.is_empty() && self.regexes.is_empty()
+    }
+}
+
+fn valid_referers(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    for index in 0..line.args().len() {
+        let text = line.text(index);
+        match text.as_bytes() {
+            b"" => return Err(line.error_at(index, "invalid referer \"\"")),
+            b"none" => conf.none = true,
+            b"blocked" => conf.blocked = true,
+            b"server_names" => conf.server_names = true,
+            b"~" => return Err(line.error_at(index, "empty regex in \"~\"")),
+            [b'~', pattern @ ..] => conf.regexes.push(line.regex(index, pattern, true)?),
+            _ => conf.names.add(text).map_err(|message| line.error_at(index, message))?,
+        }
+    }
+    Ok(())
+}
+
+/// Host names in lower case, each with the beginning of the path that must follow; empty when any may.
+#[derive(Clone, Debug, Default)]
+struct Names {
+    exact: HashMap<BString, BString>,
+    /// `*.example.com`, by `.example.com`.
+    front: HashMap<BString, BString>,
+    /// `www.example.*`, by `www.example.`.
+    end: HashMap<BString, BString>,
+}
+
+impl Names {
+    fn is_empty(&self) -> bool {
+        self.exact.is_empty() && self.front.is_empty() && self.end.is_empty()
+    }
+
+    fn add(&mut self, text: &BStr) -> Result<(), String> {
+        let (name, path) = text.split_at(text.find_byte(b'/').unwrap_or(text.len()));
+        let name: BString = name.to_ascii_lowercase().into();
+        let stars = name.iter().filter(|byte| **byte == b'*').count();
+        let body = name.strip_prefix(b"*.").or(name.strip_suffix(b".*")).or(name.strip_prefix(b".")).unwrap_or(&name);
+        if body.is_empty() || stars > 1 || body.contains(&b'*') || name.contains_str("..") {
+            return Err(format!("invalid hostname or wildcard \"{name}\""));
+        }
+        let former = if name.starts_with(b"*") {
+            self.front.insert(name[1..].into(), path.into())
+        } else if name.ends_with(b"*") {
+            self.end.insert(name[..name.len() - 1].into(), path.into())
+        } else if name.starts_with(b".") {
+            let itself = self.exact.insert(body.into(), path.into());
+            self.front.insert(name.clone(), path.into()).or(itself)
+        } else {
+            self.exact.insert(name.clone(), path.into())
+        };
+        match former {
+            Some(_) => Err(format!("conflicting parameter \"{name}\"")),
+            None => Ok(()),
+        }
+    }
+
+    /// What must follow the host; `None` when the host is not in the list.
+    fn find(&self, host: &BStr) -> Option<&BString> {
+        // The first dot leaves the longest rest, the last one the longest beginning.
+        let front = || host.find_iter(b".").filter(|at| *at > 0).find_map(|at| self.front.get(host[at..].as_bstr()));
+        let end = || {
+            let dots = host.rfind_iter(b".").filter(|at| at + 1 < host.len());
+            dots.into_iter().find_map(|at| self.end.get(host[..=at].as_bstr()))
+        };
+        self.exact.get(host).or_else(front).or_else(end)
+    }
+}
+
+/// The longest host name that is looked at, in bytes; nginx's bound.
+const MAX_HOST: usize = 256;
+/// A shorter value is not a URL: nginx's `http://i.ru`.
+const MIN_URL: usize = 11;
+
+fn invalid_referer(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if !is_valid(request) {
+        out.push(b'1');
+    }
+    true
+}
+
+fn is_valid(request: &mut Request) -> bool {
+    let conf = request.conf::<Conf>();
+    if conf.is_empty() {
+        return true;
+    }
+    let Some(referer) = request.head.known(Known::Referer) else { return conf.none };
+    let Some(rest) = without_scheme(referer) else { return conf.blocked };
+    let host_length = rest.find_byteset(b"/:").unwrap_or(rest.len());
+    if host_length > MAX_HOST {
+        return false;
+    }
+    let host: BString = rest[..host_length].to_ascii_lowercase().into();
+    if let Some(path) = conf.names.find(host.as_bstr()) {
+        let there = rest.find_byte(b'/').map_or(&b""[..], |at| &rest[at..]);
+        return there.starts_with(path);
+    }
+    if conf.server_names {
+        let names = &request.site.server(request.server).core.names;
+        if names.iter().any(|name| is_name(name, host.as_bstr())) {
+            return true;
+        }
+    }
+    conf.regexes.iter().any(|regex| regex.is_match(rest))
+}
+
+/// What follows `http://` or `https://`.
+fn without_scheme(referer: &BStr) -> Option<&BStr> {
+    if referer.len() < MIN_URL {
+        return None;
+    }
+    [&b"http://"[..], b"https://"].iter().find_map(|scheme| {
+        let (start, rest) = referer.split_at_checked(scheme.len())?;
+        start.eq_ignore_ascii_case(scheme).then_some(rest.as_bstr())
+    })
+}
+
+fn is_name(name: &ServerName, host: &BStr) -> bool {
+    match name {
+        ServerName::Exact(text) => text == host,
+        ServerName::Front(rest) => host.len() > rest.len() && host.ends_with(rest),
+        ServerName::Below(rest) => host.ends_with(rest) || *host == rest[1..],
+        ServerName::End(start) => host.len() > start.len() && host.starts_with(start),
+        ServerName::Regex(pattern) => pattern.regex.is_match(host),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(texts: &[&str]) -> Names {
+        let mut names = Names::default();
+        for text in texts {
+            names.add(BStr::new(text)).expect("a valid name");
+        }
+        names
+    }
+
+    #[test]
+    fn names_and_wildcards() {
+        let names = names(&["www.example.org/uri", "*.example.com", "www.example.*", "example.*", ".below.net"]);
+        let find = |host: &str| names.find(host.into()).map(ToString::to_string);
+        assert_eq!(find("www.example.org").as_deref(), Some("/uri"));
+        for host in ["a.example.com", "a.b.example.com", "www.example.net", "example.net", "below.net", "x.below.net"] {
+            assert_eq!(find(host).as_deref(), Some(""), "{host}");
+        }
+        for host in ["example", "other.org", "", "notbelow.net"] {
+            assert_eq!(find(host), None, "{host}");
+        }
+    }
+
+    #[test]
+    fn bad_names_are_refused() {
+        for text in ["*", ".", "*.", "*example.com", "a.*.com", "example*", "a..b", "*.a.*"] {
+            assert!(Names::default().add(BStr::new(text)).is_err(), "{text}");
+        }
+        let mut twice = names(&["example.com"]);
+        assert!(twice.add("example.com/x".into()).is_err());
+    }
+
+    #[test]
+    fn a_scheme_is_needed() {
+        assert_eq!(without_scheme("HTTP://i.ru".into()), Some("i.ru".into()));
+        assert_eq!(without_scheme("https://example.org/".into()), Some("example.org/".into()));
+        assert_eq!(without_scheme("http://su".into()), None);
+        assert_eq!(without_scheme("example.org/long/enough".into()), None);
+    }
+}
