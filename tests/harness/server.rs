@@ -24,26 +24,48 @@ pub struct Server {
     site: Site,
     child: Child,
     stopped: bool,
+    /// False for `weir serve`, which writes no pid file.
+    has_pid_file: bool,
 }
 
 impl Server {
+    /// Starts on the site's configuration, and waits for the pid file.
     pub(crate) fn start(site: Site) -> Self {
+        let arguments = site.arguments();
+        let mut server = Self::spawn(site, &arguments);
+        server.await_readiness();
+        server
+    }
+
+    /// Starts with arguments that name no configuration, and waits until `%%PORT%%` accepts.
+    pub(crate) fn start_without_configuration(site: Site, arguments: &[String]) -> Self {
+        let mut server = Self::spawn(site, arguments);
+        server.has_pid_file = false;
+        if until(|| (!server.refuses()).then_some(())).is_none() {
+            let said = server.read("stderr");
+            server.kill();
+            panic!("the server does not listen\n{said}");
+        }
+        server
+    }
+
+    fn spawn(site: Site, arguments: &[String]) -> Self {
         let output = |name| File::create(site.path(name)).expect("the site's folder is writable");
         let child = Command::new(binary::path())
-            .args(site.arguments())
+            .args(arguments)
+            .current_dir(site.folder_path())
             .stdin(Stdio::null())
             .stdout(output("stdout"))
             .stderr(output("stderr"))
             .process_group(0)
             .spawn()
             .expect("the server binary can be executed");
-        let mut server = Self {
+        Self {
             site,
             child,
             stopped: false,
-        };
-        server.await_readiness();
-        server
+            has_pid_file: true,
+        }
     }
 
     /// The pid file appears only when every listening socket accepts, so it is the one event to
@@ -190,8 +212,14 @@ impl Server {
         text.lines().map(str::to_owned).collect()
     }
 
-    /// The process id in the pid file.
+    /// The process id in the pid file, or of the process that was started when there is none.
     pub fn pid(&self) -> Pid {
+        if !self.has_pid_file {
+            let number = i32::try_from(self.child.id()).ok();
+            return number
+                .and_then(Pid::from_raw)
+                .expect("a process id fits an i32");
+        }
         let text = self.read("nginx.pid");
         let number = text.trim().parse().ok().and_then(Pid::from_raw);
         number.unwrap_or_else(|| panic!("the pid file has {text:?}"))

@@ -120,6 +120,14 @@ impl Site {
         Server::start(self)
     }
 
+    /// Starts `weir serve` on the site's `html` folder with these further arguments, in which
+    /// `%%PORT%%` is filled in; the configuration is not used.
+    pub fn serve(mut self, more: &[&str]) -> Server {
+        let mut arguments = vec!["serve".to_owned(), "html".to_owned()];
+        arguments.extend(more.iter().map(|text| self.filled(text)));
+        Server::start_without_configuration(self, &arguments)
+    }
+
     /// Runs `-t` on the configuration exactly as it was given, with nothing put in front of it,
     /// so that line numbers in messages are those of the test's text. The folder is written as
     /// `%%DIR%%` in what comes back.

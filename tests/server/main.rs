@@ -19,6 +19,7 @@ mod malformed;
 mod maps;
 mod ranges;
 mod rewriting;
+mod serve;
 mod server_names;
 mod signals;
 mod static_files;
