@@ -138,9 +138,9 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let (buffering, condition) = log::read_parameters(line)?;
     let destination = Destination::read(line, buffering)?;
     let format = match line.get(1) {
-        Some(name) if name.text != COMBINED => Formats::find(line, name.text.as_bstr())
+        Some(name) if name.text != COMBINED => Formats::find(line.level, name.text.as_bstr())
             .ok_or_else(|| line.error_at(1, format!("unknown log format \"{}\"", name.text)))?,
-        _ => Formats::predefined(line, COMBINED, COMBINED_TEXT, DIRECT)?,
+        _ => Formats::predefined(line.level, COMBINED, COMBINED_TEXT, DIRECT)?,
     };
     conf.logs.push(AccessLog { destination, format, condition });
     Ok(())
@@ -154,8 +154,8 @@ fn open_default(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<
     }
     conf.is_default = false;
     let path = block.build.in_prefix(DEFAULT_PATH);
-    let format = Formats::predefined_in(block, COMBINED, COMBINED_TEXT, DIRECT)?;
-    conf.logs.push(AccessLog { destination: Destination::file(path, block), format, condition: None });
+    let format = Formats::predefined(block, COMBINED, COMBINED_TEXT, DIRECT)?;
+    conf.logs.push(AccessLog { destination: Destination::file(&path, block), format, condition: None });
     Ok(())
 }
 

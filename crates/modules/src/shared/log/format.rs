@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::expression::Part;
-use conf::{Diagnostic, Line, Scope, VarId};
+use conf::{Diagnostic, Expression, Level, Line, Scope, Span, VarId};
 
 /// A variable that is written without a detour over the variables, because most lines have it: its name and how its
 /// text is appended. The text must need no escaping.
@@ -69,7 +69,8 @@ impl<R: Scope + 'static> Formats<R> {
         };
         let mut format = Format::new(escape);
         for index in first..line.args().len() {
-            format.compile(line.text(index), index, line, direct)?;
+            let expression = line.expression(index)?;
+            format.add(&expression, direct);
         }
         let name = name.to_owned();
         line.shared::<Formats<R>>().named.push((name, Arc::new(format)));
@@ -77,20 +78,21 @@ impl<R: Scope + 'static> Formats<R> {
     }
 
     /// The format of a name, letter case not counted (nginx does not).
-    pub(crate) fn find(line: &mut Line, name: &BStr) -> Option<Arc<Format<R>>> {
-        let named = &line.shared::<Formats<R>>().named;
+    pub(crate) fn find(level: &mut Level, name: &BStr) -> Option<Arc<Format<R>>> {
+        let named = &level.shared::<Formats<R>>().named;
         named.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, format)| Arc::clone(format))
     }
 
     /// The format that exists under `name` without a line; compiled when it is used first.
-    pub(crate) fn predefined(line: &mut Line, name: &str, text: &str, direct: &[Direct<R>]) -> Result<Arc<Format<R>>, Diagnostic> {
-        if let Some(format) = Formats::find(line, name.into()) {
+    pub(crate) fn predefined(level: &mut Level, name: &str, text: &str, direct: &[Direct<R>]) -> Result<Arc<Format<R>>, Diagnostic> {
+        if let Some(format) = Formats::find(level, name.into()) {
             return Ok(format);
         }
+        let expression = Expression::parse(text.as_bytes(), Span::default(), &mut *level.names)?;
         let mut format = Format::new(Escape::Default);
-        format.compile(text.into(), 0, line, direct)?;
+        format.add(&expression, direct);
         let format = Arc::new(format);
-        line.shared::<Formats<R>>().named.push((name.into(), Arc::clone(&format)));
+        level.shared::<Formats<R>>().named.push((name.into(), Arc::clone(&format)));
         Ok(format)
     }
 }
@@ -100,10 +102,9 @@ impl<R: Scope> Format<R> {
         Format { texts: Vec::new(), operations: Vec::new(), escape }
     }
 
-    /// Adds the operations of a text, which is word `index` of the line or stands for it.
-    fn compile(&mut self, text: &BStr, index: usize, line: &mut Line, direct: &[Direct<R>]) -> Result<(), Diagnostic> {
-        let word = line.arg(index);
-        let expression = line.expression_of(word, text)?;
+    /// Adds the operations of a text.
+    fn add(&mut self, expression: &Expression, direct: &[Direct<R>]) {
+        let text = expression.source();
         let mut at = 0;
         for part in expression.parts() {
             // Where the part stands in the text tells the name of a direct variable: the expression keeps numbers only.
@@ -126,7 +127,6 @@ impl<R: Scope> Format<R> {
             self.operations.push(operation);
             at = end;
         }
-        Ok(())
     }
 
     /// Appends the line for a request, without a newline.

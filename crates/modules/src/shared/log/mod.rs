@@ -18,11 +18,11 @@ mod named;
 mod open_files;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, Expression, Line, Scope};
+use conf::{Diagnostic, Expression, Level, Line, Scope};
 use rt::error_log::{LogFile, LogFiles, Logger, Syslog, program};
 
 pub(crate) use buffered::Buffering;
@@ -63,11 +63,11 @@ struct BufferedFiles(BTreeMap<PathBuf, Arc<Buffered>>);
 
 impl Destination {
     /// A file of this path, or what is already known to go there.
-    pub(crate) fn file(path: PathBuf, line: &mut Line) -> Destination {
-        if let Some(buffered) = line.shared::<BufferedFiles>().0.get(&path) {
+    pub(crate) fn file(path: &Path, level: &mut Level) -> Destination {
+        if let Some(buffered) = level.shared::<BufferedFiles>().0.get(path) {
             return Destination::Buffered(Arc::clone(buffered));
         }
-        Destination::File(line.shared::<LogFiles>().want(&path))
+        Destination::File(level.shared::<LogFiles>().want(path))
     }
 
     /// Reads word 0 of an `access_log`: a path, perhaps with variables, or `syslog:…`. `buffering` is what its other
@@ -88,7 +88,7 @@ impl Destination {
             return Destination::named(line);
         }
         let path = line.prefix_path(word);
-        let Some(buffering) = buffering else { return Ok(Destination::file(path, line)) };
+        let Some(buffering) = buffering else { return Ok(Destination::file(&path, line.level)) };
         if let Some(known) = line.shared::<BufferedFiles>().0.get(&path) {
             if known.buffering() != buffering {
                 let message = format!("access_log \"{}\" already defined with conflicting parameters", word.text);
