@@ -1,10 +1,25 @@
 //! The modules of http, in the order in which they run.
 
+mod access;
+mod auth_basic;
+mod autoindex;
+mod empty_gif;
 mod geo;
+mod gzip;
+mod gzip_static;
+mod headers;
+mod index;
+mod log;
 mod map;
+mod not_modified;
+mod range;
+mod referer;
 mod rewrite;
 mod session;
 mod split_clients;
+mod static_file;
+mod stub_status;
+mod try_files;
 
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
 /// change behaviour.
@@ -13,14 +28,33 @@ pub static MODULES: &[&::http::Module] = &[
     &map::MODULE,
     &geo::MODULE,
     &split_clients::MODULE,
+    &referer::MODULE,
     // Rewriting.
     &rewrite::MODULE,
-    // Limits (preaccess), access, precontent.
+    // Limits (preaccess).
 
-    // Content: the first that does not decline.
+    // Access.
+    &access::MODULE,
+    &auth_basic::MODULE,
+    // Precontent.
+    &try_files::MODULE,
+    // Content: a location's own handler, or else the first that does not decline.
+    &empty_gif::MODULE,
+    &stub_status::MODULE,
+    &index::MODULE,
+    &autoindex::MODULE,
+    &gzip_static::MODULE,
+    &static_file::MODULE,
 
     // Filters, from the handler to the wire: not_modified, headers, userid, gunzip, addition, sub, charset, ssi, gzip,
     // range.
+    &not_modified::MODULE,
+    &headers::MODULE,
+    &gzip::MODULE,
+    &crate::shared::gzip_accept::MODULE,
+    &range::MODULE,
+    &headers::TRAILERS,
 
     // Log.
+    &log::MODULE,
 ];

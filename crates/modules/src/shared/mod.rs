@@ -1,9 +1,15 @@
 //! Mechanisms that http and stream share: they know neither, only what they need of a request or session
 //! ([`Session`]).
 
+pub(crate) mod access;
+pub(crate) mod file_response;
 pub(crate) mod forwarded;
 pub(crate) mod geo;
+pub(crate) mod gzip_accept;
+pub(crate) mod log;
 pub(crate) mod map;
+pub(crate) mod media_types;
+pub(crate) mod password;
 pub(crate) mod session;
 pub(crate) mod split_clients;
 
