@@ -46,8 +46,12 @@ impl Span {
         }
     }
 
+    /// Empty where `bytes` ends before the span: a head that is still being parsed has spans but
+    /// no text, and asking it must not be a panic.
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
-        &bytes[self.start as usize..self.end as usize]
+        bytes
+            .get(self.start as usize..self.end as usize)
+            .unwrap_or_default()
     }
 
     pub(crate) fn is_empty(self) -> bool {

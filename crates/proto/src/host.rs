@@ -3,7 +3,7 @@
 //! Accepted is what RFC 3986 section 3.2.2 calls reg-name or IP-literal, with an optional port.
 //! Whether a literal is a real address is not checked: a virtual server may have any name.
 
-use crate::h1::request::is_ip_literal_byte;
+use crate::h1::is_ip_literal_byte;
 
 /// A valid host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

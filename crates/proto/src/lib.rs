@@ -7,9 +7,10 @@
 //! - [`h1`]: HTTP/1 message heads and bodies, both directions.
 //! - [`fields`], [`known`]: the header fields of a message, and the names the server acts upon.
 //! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
-//! - `range`, `conditional`, `etag`, `date`, `cache_control`, `accept_encoding`,
-//!   `cookie`, `form`, `mime`: grammars of single fields.
-//! - `proxy_protocol`: the PROXY protocol, versions 1 and 2.
+//! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
+//!   [`cookie`], [`form`], [`mime`], [`list`]: grammars of single fields.
+//! - [`status`]: reason phrases.
+//! - [`proxy_protocol`]: the PROXY protocol, versions 1 and 2.
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;

@@ -6,12 +6,16 @@
 
 pub mod body;
 mod field_line;
+mod head;
 pub mod method;
 pub mod reject;
 pub mod request;
+mod request_line;
 pub mod response;
 
 pub use body::{ChunkDecoder, Framing, Piece};
 pub use method::Method;
 pub use reject::{Reject, RejectKind};
 pub use request::{Head, Limits, Parser, Status, TargetForm, Version};
+
+pub(crate) use request_line::is_ip_literal_byte;

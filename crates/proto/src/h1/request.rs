@@ -11,13 +11,14 @@
 use super::field_line::{self, FieldLine};
 use super::method::is_method_byte;
 use super::reject::{Reject, RejectKind};
+use super::request_line::RequestLine;
 use crate::fields::{Fields, Span};
 use crate::known::Known;
 use memchr::memchr;
 use std::ops::Range;
 
 pub use super::field_line::Underscores;
-pub use super::method::Method;
+pub use super::head::{Head, TargetForm, Version, has_token};
 
 /// Reads one request head. Make a new one, or [`reset`](Parser::reset) it, for each request.
 ///
@@ -43,7 +44,9 @@ enum Stage {
     /// Empty lines before the request line (RFC 9112 section 2.2), or its first byte.
     #[default]
     Start,
-    /// The rest of the request line.
+    /// The method, or a request line that has just begun.
+    Method,
+    /// The request line after its first space.
     RequestLine,
     /// Header lines.
     Fields,
@@ -102,208 +105,6 @@ impl Default for Limits {
             pause_at_host: false,
         }
     }
-}
-
-/// A protocol version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Version {
-    /// 0 for HTTP/0.9, else 1; 2 and 3 come from other codecs.
-    pub major: u8,
-    /// Up to three digits are read, as in nginx.
-    pub minor: u16,
-}
-
-impl Version {
-    /// A request line without a version.
-    pub const HTTP_09: Version = Version { major: 0, minor: 9 };
-    /// HTTP/1.0
-    pub const HTTP_10: Version = Version { major: 1, minor: 0 };
-    /// HTTP/1.1
-    pub const HTTP_11: Version = Version { major: 1, minor: 1 };
-    /// HTTP/2
-    pub const HTTP_2: Version = Version { major: 2, minor: 0 };
-    /// HTTP/3
-    pub const HTTP_3: Version = Version { major: 3, minor: 0 };
-}
-
-/// The form of the request target (RFC 9112 section 3.2). nginx refuses the asterisk-form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TargetForm {
-    /// `/path?args`
-    Origin,
-    /// `http://host:port/path?args`
-    Absolute,
-    /// `host:port`, of CONNECT.
-    Authority,
-}
-
-/// A request head. Reuse it from request to request: [`Head::clear`] keeps the memory.
-#[derive(Clone, Debug)]
-pub struct Head {
-    /// The method; [`Head::method_text`] has its text.
-    pub method: Method,
-    /// The protocol version.
-    pub version: Version,
-    /// How the target was written.
-    pub form: TargetForm,
-    /// The header fields, without ignored ones.
-    pub fields: Fields,
-    line: Span,
-    method_text: Span,
-    target: Span,
-    scheme: Span,
-    authority: Span,
-    protocol: Span,
-    ignored: Vec<Span>,
-    size: u32,
-    /// The length of the parsed text at the beginning of the fields' arena.
-    text_len: u32,
-}
-
-impl Default for Head {
-    fn default() -> Head {
-        Head::new()
-    }
-}
-
-impl Head {
-    /// Ignored header lines that are remembered for the log; further ones are dropped silently.
-    pub const MAX_IGNORED: usize = 32;
-
-    /// An empty head.
-    pub const fn new() -> Head {
-        const NONE: Span = Span { start: 0, end: 0 };
-        Head {
-            method: Method::Other,
-            version: Version::HTTP_09,
-            form: TargetForm::Origin,
-            fields: Fields::new(),
-            line: NONE,
-            method_text: NONE,
-            target: NONE,
-            scheme: NONE,
-            authority: NONE,
-            protocol: NONE,
-            ignored: Vec::new(),
-            size: 0,
-            text_len: 0,
-        }
-    }
-
-    /// Makes it empty again and keeps the memory.
-    pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        let mut ignored = std::mem::take(&mut self.ignored);
-        fields.clear();
-        ignored.clear();
-        *self = Head {
-            fields,
-            ignored,
-            ..Head::new()
-        };
-    }
-
-    /// The request line without its line end: `$request`. After a reject, as much of it as came.
-    pub fn request_line(&self) -> &[u8] {
-        self.text(self.line)
-    }
-
-    /// The method as sent: `$request_method`.
-    pub fn method_text(&self) -> &[u8] {
-        self.text(self.method_text)
-    }
-
-    /// The target from its path on, as sent: `$request_uri`. It begins with `/`, or with `?` for
-    /// an absolute-form without a path; for CONNECT it is `/`.
-    pub fn target(&self) -> &[u8] {
-        self.text(self.target)
-    }
-
-    /// The scheme of an absolute-form target.
-    pub fn scheme(&self) -> Option<&[u8]> {
-        (!self.scheme.is_empty()).then(|| self.text(self.scheme))
-    }
-
-    /// `host:port` of an absolute-form or authority-form target; it wins over the Host field
-    /// (RFC 9112 section 3.2.2). May be empty (`http:///`), which
-    /// [`host::parse`](crate::host::parse) then refuses.
-    pub fn authority(&self) -> Option<&[u8]> {
-        (self.form != TargetForm::Origin).then(|| self.text(self.authority))
-    }
-
-    /// The version as sent, empty for HTTP/0.9: `$server_protocol`.
-    pub fn protocol(&self) -> &[u8] {
-        self.text(self.protocol)
-    }
-
-    /// The first of the header lines that were ignored, to be logged at level `info` as
-    /// `client sent invalid header line: "…"`.
-    pub fn ignored(&self) -> impl Iterator<Item = &[u8]> + '_ {
-        self.ignored.iter().map(|&line| self.text(line))
-    }
-
-    /// The size of the head on the wire, line ends included, but not empty lines before it: its
-    /// part of `$request_length`.
-    pub fn size(&self) -> usize {
-        self.size as usize
-    }
-
-    /// Whether the client wants the connection to stay open: the last Connection field that says
-    /// so decides, else the version (RFC 9112 section 9.3).
-    pub fn wants_keep_alive(&self) -> bool {
-        let mut keep = self.version >= Version::HTTP_11;
-        for value in self.fields.all_known(Known::Connection) {
-            if has_token(value, b"close") {
-                keep = false;
-            } else if has_token(value, b"keep-alive") {
-                keep = true;
-            }
-        }
-        keep
-    }
-
-    /// The checks that need the whole head, in nginx's order: Host is there, the framing is sound,
-    /// CONNECT and TRACE are allowed. Returns where the body ends.
-    pub fn check(&self, allow_connect: bool) -> Result<super::body::Framing, Reject> {
-        use super::body::Framing;
-        if self.version < Version::HTTP_10 {
-            return Ok(Framing::None);
-        }
-        if self.version > Version::HTTP_10 && !self.fields.has(Known::Host) {
-            return Err(Reject::new(RejectKind::MissingHost));
-        }
-        let framing = Framing::of_request(self.version, &self.fields).map_err(Reject::new)?;
-        match self.method {
-            Method::Connect if !allow_connect || self.version != Version::HTTP_11 => {
-                Err(Reject::new(RejectKind::ConnectNotAllowed))
-            }
-            Method::Connect if framing.has_body() => Err(Reject::new(RejectKind::ConnectWithBody)),
-            Method::Trace => Err(Reject::new(RejectKind::TraceNotAllowed)),
-            _ => Ok(framing),
-        }
-    }
-
-    pub(crate) fn text(&self, span: Span) -> &[u8] {
-        self.fields
-            .arena()
-            .get(span.start as usize..span.end as usize)
-            .unwrap_or_default()
-    }
-
-    pub(crate) fn text_len(&self) -> u32 {
-        self.text_len
-    }
-
-    fn adopt(&mut self, text: &[u8]) {
-        self.fields.adopt(text);
-        self.text_len = text.len() as u32;
-    }
-}
-
-/// Whether a comma-separated list has this token, in any case.
-pub fn has_token(list: &[u8], token: &[u8]) -> bool {
-    list.split(|&b| b == b',')
-        .any(|item| item.trim_ascii().eq_ignore_ascii_case(token))
 }
 
 /// Fields that a request must not repeat; nginx's list.
@@ -370,9 +171,9 @@ impl Parser {
             self.line_start += first;
             self.searched = self.line_start;
             self.room = limits.client_header_buffer_size;
-            self.stage = Stage::RequestLine;
+            self.stage = Stage::Method;
         }
-        if self.stage == Stage::RequestLine {
+        if self.stage != Stage::Fields {
             let Some(end) = self.find_line_end(buf) else {
                 return self.partial_request_line(buf, limits);
             };
@@ -551,18 +352,19 @@ impl Parser {
     fn partial_request_line(&mut self, buf: &[u8], limits: &Limits) -> Result<Status, Reject> {
         let line = &buf[self.line_start..];
         let new = &buf[self.searched..];
-        let had_space = memchr(b' ', &buf[self.line_start..self.searched]).is_some();
         self.searched = buf.len();
-        let method = if had_space {
-            &[][..]
-        } else {
-            &new[..memchr(b' ', new).unwrap_or(new.len())]
-        };
-        if !method.iter().all(|&b| is_method_byte(b)) || line.starts_with(b" ") {
-            return Err(Reject::new(RejectKind::InvalidMethod));
+        if self.stage == Stage::Method {
+            let space = memchr(b' ', new);
+            let method = &new[..space.unwrap_or(new.len())];
+            if line.starts_with(b" ") || !method.iter().all(|&b| is_method_byte(b)) {
+                return Err(Reject::new(RejectKind::InvalidMethod));
+            }
+            if space.is_some() {
+                self.stage = Stage::RequestLine;
+            }
         }
-        let controls = new.iter().take(new.len().saturating_sub(1));
-        if controls.into_iter().any(|&b| b < b' ' || b == 0x7f) {
+        // A CR may be half of the line end.
+        if new.iter().any(|&b| (b < b' ' && b != b'\r') || b == 0x7f) {
             return Err(Reject::new(RejectKind::InvalidRequest));
         }
         if self.is_full(line.len(), limits) {
@@ -600,237 +402,25 @@ impl Parser {
         Reject::on_line(RejectKind::FieldLineTooLong, Span::new(start, end), 0)
     }
 
+    /// Makes `head` readable as far as it came: for the log, when the client went away or took too
+    /// long.
+    pub fn abandon(&self, buf: &[u8], head: &mut Head) {
+        self.adopt_refused(buf, head);
+    }
+
     /// Gives the log what there is of a refused head.
     fn adopt_refused(&self, buf: &[u8], head: &mut Head) {
         let end = self.searched.max(self.line_start).min(buf.len());
         head.adopt(&buf[..end]);
         head.size = end as u32 - head.line.start.min(end as u32);
         if self.stage != Stage::Fields {
-            let line = &buf[self.line_start..end];
+            let line = &buf[self.line_start.min(end)..end];
             let length = line
                 .iter()
                 .position(|b| matches!(b, b'\r' | b'\n'))
                 .unwrap_or(line.len());
-            head.line = Span::new(self.line_start, self.line_start + length);
-        }
-    }
-}
-
-/// The request line, without line end, that begins at `base` in the head.
-struct RequestLine<'a> {
-    text: &'a [u8],
-    base: usize,
-    head: &'a mut Head,
-}
-
-impl RequestLine<'_> {
-    fn parse(mut self) -> Result<(), RejectKind> {
-        let text = self.text;
-        let method_end = text
-            .iter()
-            .position(|&b| !is_method_byte(b))
-            .unwrap_or(text.len());
-        if method_end == 0 || text.get(method_end) != Some(&b' ') {
-            return Err(RejectKind::InvalidMethod);
-        }
-        self.head.method = Method::from_bytes(&text[..method_end]);
-        self.head.method_text = self.span(0, method_end);
-        let target = skip_spaces(text, method_end);
-        let after = match (self.head.method, text.get(target)) {
-            (Method::Connect, _) => self.authority_form(target)?,
-            (_, Some(b'/')) => self.path(target)?,
-            (_, Some(byte)) if byte.is_ascii_alphabetic() => self.absolute_form(target)?,
-            _ => return Err(RejectKind::InvalidRequest),
-        };
-        self.version(after)?;
-        if self.head.version == Version::HTTP_09 && self.head.method != Method::Get {
-            return Err(RejectKind::InvalidHttp09Method);
-        }
-        Ok(())
-    }
-
-    fn span(&self, start: usize, end: usize) -> Span {
-        Span::new(self.base + start, self.base + end)
-    }
-
-    /// Path and args, from `/` or `?` to the next space; returns where they end.
-    fn path(&mut self, start: usize) -> Result<usize, RejectKind> {
-        let end = start + find_delimiter(&self.text[start..]);
-        if !matches!(self.text.get(end), None | Some(b' ')) {
-            return Err(RejectKind::InvalidRequest);
-        }
-        self.head.target = self.span(start, end);
-        Ok(end)
-    }
-
-    /// `scheme://host[:port][/path][?args]`
-    fn absolute_form(&mut self, start: usize) -> Result<usize, RejectKind> {
-        let text = self.text;
-        let is_scheme = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
-        let scheme_end = start + text[start..].iter().take_while(|b| is_scheme(b)).count();
-        if !text[scheme_end..].starts_with(b"://") {
-            return Err(RejectKind::InvalidRequest);
-        }
-        self.head.form = TargetForm::Absolute;
-        self.head.scheme = self.span(start, scheme_end);
-        let host = scheme_end + 3;
-        let (host_end, _) = self.authority(host)?;
-        self.head.authority = self.span(host, host_end);
-        match text.get(host_end) {
-            Some(b'/' | b'?') => self.path(host_end),
-            Some(b' ') => {
-                // No path means "/" (RFC 9110 section 4.2.3); there is one in "://".
-                self.head.target = self.span(scheme_end + 1, scheme_end + 2);
-                Ok(host_end)
-            }
-            _ => Err(RejectKind::InvalidRequest),
-        }
-    }
-
-    /// `host:port`, both needed.
-    fn authority_form(&mut self, start: usize) -> Result<usize, RejectKind> {
-        let (end, port_digits) = self.authority(start)?;
-        if port_digits.is_none_or(|digits| digits == 0) || self.text.get(end) != Some(&b' ') {
-            return Err(RejectKind::InvalidRequest);
-        }
-        self.head.form = TargetForm::Authority;
-        self.head.authority = self.span(start, end);
-        // CONNECT has no path; routing sees "/", which is in "HTTP/".
-        if let Some(slash) = memchr(b'/', &self.text[end..]) {
-            self.head.target = self.span(end + slash, end + slash + 1);
-        }
-        Ok(end)
-    }
-
-    /// A host and perhaps a port; returns where they end and how many digits the port has.
-    fn authority(&self, start: usize) -> Result<(usize, Option<usize>), RejectKind> {
-        let text = self.text;
-        let mut end = start;
-        if text.get(start) == Some(&b'[') {
-            end += 1 + text[start + 1..]
-                .iter()
-                .take_while(|b| is_ip_literal_byte(**b))
-                .count();
-            if text.get(end) != Some(&b']') {
-                return Err(RejectKind::InvalidRequest);
-            }
-            end += 1;
-        } else {
-            let is_host = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-');
-            end += text[start..].iter().take_while(|b| is_host(b)).count();
-        }
-        if text.get(end) != Some(&b':') {
-            return Ok((end, None));
-        }
-        let digits = text[end + 1..]
-            .iter()
-            .take_while(|b| b.is_ascii_digit())
-            .count();
-        Ok((end + 1 + digits, Some(digits)))
-    }
-
-    /// What follows the target: spaces and a version, or nothing.
-    fn version(&mut self, after: usize) -> Result<(), RejectKind> {
-        let start = skip_spaces(self.text, after);
-        let rest = &self.text[start..];
-        let (version, length) = match rest {
-            b"" => (Version::HTTP_09, 0),
-            b"HTTP/1.1" => (Version::HTTP_11, 8),
-            b"HTTP/1.0" => (Version::HTTP_10, 8),
-            _ => parse_version(rest)?,
-        };
-        self.head.version = version;
-        self.head.protocol = self.span(start, start + length);
-        Ok(())
-    }
-}
-
-/// `HTTP/` and a version other than the usual two, then only spaces; returns its length.
-#[cold]
-fn parse_version(text: &[u8]) -> Result<(Version, usize), RejectKind> {
-    let digits = text
-        .strip_prefix(b"HTTP/")
-        .ok_or(RejectKind::InvalidRequest)?;
-    match digits.first() {
-        Some(b'1') => {}
-        Some(b'2'..=b'9') => return Err(RejectKind::InvalidVersion),
-        _ => return Err(RejectKind::InvalidRequest),
-    }
-    match digits.get(1) {
-        Some(b'.') => {}
-        // Any further digit makes the major version 10 or more.
-        Some(b'0'..=b'9') => return Err(RejectKind::InvalidVersion),
-        _ => return Err(RejectKind::InvalidRequest),
-    }
-    let minor = &digits[2..];
-    let count = minor.iter().take_while(|b| b.is_ascii_digit()).count();
-    // nginx reads a digit while the value so far is at most 99.
-    let mut value = 0u16;
-    for digit in &minor[..count] {
-        if value > 99 {
-            return Err(RejectKind::InvalidRequest);
-        }
-        value = value * 10 + u16::from(digit - b'0');
-    }
-    if count == 0 || minor[count..].iter().any(|&b| b != b' ') {
-        return Err(RejectKind::InvalidRequest);
-    }
-    Ok((
-        Version {
-            major: 1,
-            minor: value,
-        },
-        7 + count,
-    ))
-}
-
-/// The characters of an IP literal between the brackets (RFC 3986 section 3.2.2).
-pub(crate) fn is_ip_literal_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b":-._~!$&'()*+,;=".contains(&byte)
-}
-
-fn skip_spaces(text: &[u8], from: usize) -> usize {
-    from + text[from..].iter().take_while(|&&b| b == b' ').count()
-}
-
-/// The number of bytes before the first space or control character, eight at a time.
-fn find_delimiter(text: &[u8]) -> usize {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const HIGHS: u64 = ONES << 7;
-    let (words, tail) = text.as_chunks::<8>();
-    for (i, word) in words.iter().enumerate() {
-        let word = u64::from_le_bytes(*word);
-        let is_low = word.wrapping_sub(ONES * 0x21) & !word;
-        let deleted = word ^ (ONES * 0x7f);
-        let is_delete = deleted.wrapping_sub(ONES) & !deleted;
-        // A borrow can mark a byte wrongly, but only after one that is marked rightly.
-        let found = (is_low | is_delete) & HIGHS;
-        if found != 0 {
-            return i * 8 + found.trailing_zeros() as usize / 8;
-        }
-    }
-    let rest = tail.iter().position(|&b| b <= b' ' || b == 0x7f);
-    rest.map_or(text.len(), |offset| text.len() - tail.len() + offset)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delimiters_are_found_at_every_place() {
-        let is_delimiter = |b: u8| b <= b' ' || b == 0x7f;
-        for length in 0..20usize {
-            for place in 0..length {
-                for byte in 0..=255u8 {
-                    let mut text = vec![b'\xff'; length];
-                    text[place] = byte;
-                    let expected = if is_delimiter(byte) { place } else { length };
-                    assert_eq!(find_delimiter(&text), expected);
-                    text[length - 1] = b' ';
-                    assert_eq!(find_delimiter(&text), expected.min(length - 1));
-                }
-            }
+            let start = end - line.len();
+            head.line = Span::new(start, start + length);
         }
     }
 }

@@ -123,10 +123,7 @@ impl ResponseHead {
     }
 
     fn text(&self, span: Span) -> &[u8] {
-        self.fields
-            .arena()
-            .get(span.start as usize..span.end as usize)
-            .unwrap_or_default()
+        span.of(self.fields.arena())
     }
 }
 

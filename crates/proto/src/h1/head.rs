@@ -1,0 +1,208 @@
+//! A request head: what the parser found, and the checks that need all of it.
+//!
+//! The head owns one copy of the text, in its fields' memory; everything else is an offset into it.
+
+use super::body::Framing;
+use super::method::Method;
+use super::reject::{Reject, RejectKind};
+use crate::fields::{Fields, Span};
+use crate::known::Known;
+
+/// A protocol version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 0 for HTTP/0.9, else 1; 2 and 3 come from other codecs.
+    pub major: u8,
+    /// Up to three digits are read, as in nginx.
+    pub minor: u16,
+}
+
+impl Version {
+    /// A request line without a version.
+    pub const HTTP_09: Version = Version { major: 0, minor: 9 };
+    /// HTTP/1.0
+    pub const HTTP_10: Version = Version { major: 1, minor: 0 };
+    /// HTTP/1.1
+    pub const HTTP_11: Version = Version { major: 1, minor: 1 };
+    /// HTTP/2
+    pub const HTTP_2: Version = Version { major: 2, minor: 0 };
+    /// HTTP/3
+    pub const HTTP_3: Version = Version { major: 3, minor: 0 };
+}
+
+/// The form of the request target (RFC 9112 section 3.2). nginx refuses the asterisk-form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetForm {
+    /// `/path?args`
+    Origin,
+    /// `http://host:port/path?args`
+    Absolute,
+    /// `host:port`, of CONNECT.
+    Authority,
+}
+
+/// A request head. Reuse it from request to request: [`Head::clear`] keeps the memory.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// The method; [`Head::method_text`] has its text.
+    pub method: Method,
+    /// The protocol version.
+    pub version: Version,
+    /// How the target was written.
+    pub form: TargetForm,
+    /// The header fields, without ignored ones.
+    pub fields: Fields,
+    pub(super) line: Span,
+    pub(super) method_text: Span,
+    pub(super) target: Span,
+    pub(super) scheme: Span,
+    pub(super) authority: Span,
+    pub(super) protocol: Span,
+    pub(super) ignored: Vec<Span>,
+    pub(super) size: u32,
+    /// The length of the parsed text at the beginning of the fields' arena.
+    text_len: u32,
+}
+
+impl Default for Head {
+    fn default() -> Head {
+        Head::new()
+    }
+}
+
+impl Head {
+    /// Ignored header lines that are remembered for the log; further ones are dropped silently.
+    pub const MAX_IGNORED: usize = 32;
+
+    /// An empty head.
+    pub const fn new() -> Head {
+        const NONE: Span = Span { start: 0, end: 0 };
+        Head {
+            method: Method::Other,
+            version: Version::HTTP_09,
+            form: TargetForm::Origin,
+            fields: Fields::new(),
+            line: NONE,
+            method_text: NONE,
+            target: NONE,
+            scheme: NONE,
+            authority: NONE,
+            protocol: NONE,
+            ignored: Vec::new(),
+            size: 0,
+            text_len: 0,
+        }
+    }
+
+    /// Makes it empty again and keeps the memory.
+    pub fn clear(&mut self) {
+        let mut fields = std::mem::take(&mut self.fields);
+        let mut ignored = std::mem::take(&mut self.ignored);
+        fields.clear();
+        ignored.clear();
+        *self = Head {
+            fields,
+            ignored,
+            ..Head::new()
+        };
+    }
+
+    /// The request line without its line end: `$request`. After a reject, as much of it as came.
+    pub fn request_line(&self) -> &[u8] {
+        self.text(self.line)
+    }
+
+    /// The method as sent: `$request_method`.
+    pub fn method_text(&self) -> &[u8] {
+        self.text(self.method_text)
+    }
+
+    /// The target from its path on, as sent: `$request_uri`. It begins with `/`, or with `?` for
+    /// an absolute-form without a path; for CONNECT it is `/`.
+    pub fn target(&self) -> &[u8] {
+        self.text(self.target)
+    }
+
+    /// The scheme of an absolute-form target.
+    pub fn scheme(&self) -> Option<&[u8]> {
+        (!self.scheme.is_empty()).then(|| self.text(self.scheme))
+    }
+
+    /// `host:port` of an absolute-form or authority-form target; it wins over the Host field
+    /// (RFC 9112 section 3.2.2). May be empty (`http:///`), which
+    /// [`host::parse`](crate::host::parse) then refuses.
+    pub fn authority(&self) -> Option<&[u8]> {
+        (self.form != TargetForm::Origin).then(|| self.text(self.authority))
+    }
+
+    /// The version as sent, empty for HTTP/0.9: `$server_protocol`.
+    pub fn protocol(&self) -> &[u8] {
+        self.text(self.protocol)
+    }
+
+    /// The first of the header lines that were ignored, to be logged at level `info` as
+    /// `client sent invalid header line: "…"`.
+    pub fn ignored(&self) -> impl Iterator<Item = &[u8]> + '_ {
+        self.ignored.iter().map(|&line| self.text(line))
+    }
+
+    /// The size of the head on the wire, line ends included, but not empty lines before it: its
+    /// part of `$request_length`.
+    pub fn size(&self) -> usize {
+        self.size as usize
+    }
+
+    /// Whether the client wants the connection to stay open: the last Connection field that says
+    /// so decides, else the version (RFC 9112 section 9.3).
+    pub fn wants_keep_alive(&self) -> bool {
+        let mut keep = self.version >= Version::HTTP_11;
+        for value in self.fields.all_known(Known::Connection) {
+            if has_token(value, b"close") {
+                keep = false;
+            } else if has_token(value, b"keep-alive") {
+                keep = true;
+            }
+        }
+        keep
+    }
+
+    /// The checks that need the whole head, in nginx's order: Host is there, the framing is sound,
+    /// CONNECT and TRACE are allowed. Returns where the body ends.
+    pub fn check(&self, allow_connect: bool) -> Result<Framing, Reject> {
+        if self.version < Version::HTTP_10 {
+            return Ok(Framing::None);
+        }
+        if self.version > Version::HTTP_10 && !self.fields.has(Known::Host) {
+            return Err(Reject::new(RejectKind::MissingHost));
+        }
+        let framing = Framing::of_request(self.version, &self.fields).map_err(Reject::new)?;
+        match self.method {
+            Method::Connect if !allow_connect || self.version != Version::HTTP_11 => {
+                Err(Reject::new(RejectKind::ConnectNotAllowed))
+            }
+            Method::Connect if framing.has_body() => Err(Reject::new(RejectKind::ConnectWithBody)),
+            Method::Trace => Err(Reject::new(RejectKind::TraceNotAllowed)),
+            _ => Ok(framing),
+        }
+    }
+
+    pub(crate) fn text(&self, span: Span) -> &[u8] {
+        span.of(self.fields.arena())
+    }
+
+    pub(crate) fn text_len(&self) -> u32 {
+        self.text_len
+    }
+
+    /// Gives the spans their text.
+    pub(super) fn adopt(&mut self, text: &[u8]) {
+        self.fields.adopt(text);
+        self.text_len = text.len() as u32;
+    }
+}
+
+/// Whether a comma-separated list has this token, in any case.
+pub fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|&b| b == b',')
+        .any(|item| item.trim_ascii().eq_ignore_ascii_case(token))
+}
