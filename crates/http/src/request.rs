@@ -5,7 +5,7 @@
 //! a module wants to remember about a request it keeps as a [`Request::state`] of a type of its own.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -211,7 +211,12 @@ pub struct Parent {
 #[derive(Default)]
 pub struct Variables {
     slots: RefCell<Vec<Slot>>,
+    /// How many variables are being evaluated, each for the sake of the one before.
+    depth: Cell<u8>,
 }
+
+/// How deep variables may stand inside variables, before it must be a circle; nginx's bound.
+const MAX_VARIABLE_DEPTH: u8 = 100;
 
 #[derive(Clone, Default)]
 enum Slot {
@@ -444,8 +449,15 @@ impl Scope for Request {
                 }
             };
         }
+        let depth = self.variables.depth.get();
+        if depth == MAX_VARIABLE_DEPTH {
+            self.error(format_args!("cycle while evaluating variable \"{}\"", definition.name));
+            return false;
+        }
+        self.variables.depth.set(depth + 1);
         let start = out.len();
         let found = definition.value(self, out);
+        self.variables.depth.set(depth);
         if definition.cache {
             self.variables.put(id, found.then(|| &out[start..]));
         }
