@@ -2,6 +2,7 @@
 
 mod access;
 mod auth_basic;
+mod auth_request;
 mod autoindex;
 mod empty_gif;
 mod geo;
@@ -36,6 +37,7 @@ pub static MODULES: &[&::http::Module] = &[
     // Access.
     &access::MODULE,
     &auth_basic::MODULE,
+    &auth_request::MODULE,
     // Precontent.
     &try_files::MODULE,
     // Content: a location's own handler, or else the first that does not decline.

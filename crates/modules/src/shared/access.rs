@@ -3,6 +3,7 @@
 //!
 //! It knows no request and answers no one; it only judges an address.
 
+use bstr::ByteSlice;
 use conf::{Cidr, Diagnostic, Line};
 use rt::net::Address;
 
@@ -45,7 +46,7 @@ impl Rules {
 
     /// Reads one line: `all`, `unix:`, an address or a network.
     pub(crate) fn read(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {
-        let who = match line.text(0).as_ref() {
+        let who = match line.text(0).as_bytes() {
             b"all" => Who::All,
             b"unix:" => Who::Unix,
             _ => Who::Network(line.cidr(0)?),

@@ -88,7 +88,7 @@ impl<R: Scope + 'static> Formats<R> {
         if let Some(format) = Formats::find(level, name.into()) {
             return Ok(format);
         }
-        let expression = Expression::parse(text.as_bytes(), Span::default(), &mut *level.names)?;
+        let expression = Expression::parse(text.as_bytes(), Span::NONE, &mut *level.names)?;
         let mut format = Format::new(Escape::Default);
         format.add(&expression, direct);
         let format = Arc::new(format);

@@ -1,0 +1,110 @@
+//! `auth_request`: another location, or a service behind it, says who may see this one.
+//!
+//! ```nginx
+//! location /private/ {
+//!     auth_request     /auth;
+//!     auth_request_set $who $upstream_http_x_user;
+//! }
+//! location = /auth {
+//!     internal;
+//!     proxy_pass http://auth.example/check;
+//!     proxy_pass_request_body off;
+//!     proxy_set_header Content-Length "";
+//! }
+//! ```
+//!
+//! The question is a subrequest without content. 2xx grants; 401 and 403 refuse, 401 with the challenges that came
+//! with it; anything else is an error of the service and answers 500.
+
+use conf::{Arity, Definition, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, VarId};
+use http::subrequest::{self, Options};
+use http::{Module, Outcome, Phase, Request, Step};
+
+pub(crate) static MODULE: Module = Module {
+    name: "auth_request",
+    doc: "Limits access by the answer of a subrequest.",
+    location: &DIRECTIVES,
+    phases: &[(Phase::Access, ask)],
+    enabled: |location| location.confs.get::<Conf>().path != OFF,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[
+    Directive {
+        name: "auth_request",
+        syntax: "path | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Asks this path by a subrequest whether the request may go on: its status 2xx grants, 401 and 403 refuse.",
+        set: Setter::Text(|c| &mut c.path),
+    },
+    Directive {
+        name: "auth_request_set",
+        syntax: "$variable value",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Sets a variable when the subrequest of `auth_request` has ended. The value is evaluated in that subrequest, \
+              so that it can hold fields of its response.",
+        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.variables.clear()), auth_request_set),
+    },
+]);
+
+/// What a location asks, and what it keeps of the answer.
+#[derive(Clone, Default)]
+struct Conf {
+    path: bstr::BString,
+    variables: Vec<(VarId, Expression)>,
+}
+
+/// The path that means no path.
+const OFF: &str = "off";
+
+fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    let name = line.variable_name(0)?;
+    let Some(registry) = line.level.registry::<Request>() else {
+        return Err(line.error("there are no variables here"));
+    };
+    let defined = match registry.is_defined(name) {
+        true => registry.slot(name),
+        // Until the answer is there, the variable has no value.
+        false => registry.define(name, Definition::dynamic(|_, _| false)),
+    };
+    let variable = defined.map_err(|message| line.error_at(0, message))?;
+    let value = line.expression(1)?;
+    conf.variables.push((variable, value));
+    Ok(())
+}
+
+fn ask(request: &mut Request) -> Step<'_> {
+    let conf = request.conf::<Conf>();
+    Step::later(async move {
+        let options = Options { header_only: true, ..Options::get(conf.path.clone(), "") };
+        let Some(mut question) = subrequest::create(request, options) else { return Outcome::Status(500) };
+        subrequest::run(&mut question, true).await;
+        for (variable, value) in &conf.variables {
+            let value = question.value(value);
+            request.set_variable(*variable, &value);
+        }
+        subrequest::end(&mut question).await;
+        answer(request, &question)
+    })
+}
+
+fn answer(request: &mut Request, question: &Request) -> Outcome {
+    match question.out.status {
+        200..=299 => Outcome::Ok,
+        403 => Outcome::Status(403),
+        401 => {
+            for challenge in question.out.fields.all(b"WWW-Authenticate") {
+                request.out.fields.push(b"WWW-Authenticate", challenge);
+            }
+            Outcome::Status(401)
+        }
+        status => {
+            request.error(format_args!("auth request unexpected status: {status}"));
+            Outcome::Status(500)
+        }
+    }
+}
