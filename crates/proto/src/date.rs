@@ -5,7 +5,8 @@
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
-use jiff::tz::{Offset, TimeZone};
+use jiff::tz::Offset;
+pub use jiff::tz::TimeZone;
 use std::fmt;
 use std::io::Write;
 

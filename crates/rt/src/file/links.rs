@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD};
 use rustix::io::Errno;
 
+use super::mounts::device_of;
 use super::open::{Cached, OpenOptions, open_cached, open_waiting};
 use super::{File, Metadata};
-use crate::pool::{Device, Pool};
+use crate::pool::Pool;
 
 /// Which links make opening fail with `ELOOP` (or `ENOTDIR`, where one stands for a directory).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,11 +59,10 @@ pub async fn open_judged(
     if let Some(result) = try_open_judged(path, options, judged) {
         return result;
     }
+    let device = device_of(path, pool);
     let path: PathBuf = path.to_owned();
     let opened = pool
-        .run_on(Device::UNKNOWN, move || {
-            walk(&path, options, judged, open_waiting)
-        })
+        .run_on(device, move || walk(&path, options, judged, open_waiting))
         .await;
     match opened {
         Ok(fd) => Ok(File::from_fd(fd)),

@@ -13,13 +13,16 @@
 mod content;
 pub mod errno;
 mod links;
+mod listing;
 mod metadata;
+mod mounts;
 mod namespace;
 mod open;
 mod residency;
 mod temporary;
 
 pub use content::File;
+pub use listing::{Listed, list_directory};
 pub use links::{Judged, Links, open_judged, try_open_judged};
 pub use metadata::{Kind, Metadata};
 pub use namespace::{

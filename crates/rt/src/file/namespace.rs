@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Timespec, Timestamps};
 
 use super::Kind;
-use crate::pool::{Device, Pool};
+use super::mounts::device_of;
+use crate::pool::Pool;
 
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +27,9 @@ pub async fn read_directory(
     limit: usize,
     pool: &Pool,
 ) -> io::Result<Vec<DirectoryEntry>> {
+    let device = device_of(path, pool);
     let path = path.to_owned();
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(device, move || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, &path, flags, Mode::empty())?;
         let mut entries = Vec::new();
@@ -53,8 +55,9 @@ pub async fn read_directory(
 
 /// Renames; what was at `to` is replaced.
 pub async fn rename(from: &Path, to: &Path, pool: &Pool) -> io::Result<()> {
+    let device = device_of(to, pool);
     let (from, to) = (from.to_owned(), to.to_owned());
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(device, move || {
         Ok(rustix::fs::renameat(CWD, &from, CWD, &to)?)
     })
     .await
@@ -71,17 +74,17 @@ pub async fn remove_directory(path: &Path, pool: &Pool) -> io::Result<()> {
 }
 
 async fn remove(path: &Path, flags: AtFlags, pool: &Pool) -> io::Result<()> {
+    let device = device_of(path, pool);
     let path = path.to_owned();
-    pool.run_on(Device::UNKNOWN, move || {
-        Ok(rustix::fs::unlinkat(CWD, &path, flags)?)
-    })
-    .await
+    pool.run_on(device, move || Ok(rustix::fs::unlinkat(CWD, &path, flags)?))
+        .await
 }
 
 /// Makes a directory, with `mode` (the umask applies).
 pub async fn create_directory(path: &Path, mode: u32, pool: &Pool) -> io::Result<()> {
+    let device = device_of(path, pool);
     let path = path.to_owned();
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(device, move || {
         Ok(rustix::fs::mkdirat(CWD, &path, Mode::from_raw_mode(mode))?)
     })
     .await
@@ -89,8 +92,9 @@ pub async fn create_directory(path: &Path, mode: u32, pool: &Pool) -> io::Result
 
 /// Where a symbolic link points.
 pub async fn read_link(path: &Path, pool: &Pool) -> io::Result<PathBuf> {
+    let device = device_of(path, pool);
     let path = path.to_owned();
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(device, move || {
         let target = rustix::fs::readlinkat(CWD, &path, Vec::new())?;
         Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     })
@@ -99,13 +103,14 @@ pub async fn read_link(path: &Path, pool: &Pool) -> io::Result<PathBuf> {
 
 /// Sets the time of the last modification, and of the last access to the same.
 pub async fn set_times(path: &Path, modified: SystemTime, pool: &Pool) -> io::Result<()> {
+    let device = device_of(path, pool);
     let path = path.to_owned();
     let since = modified.duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = Timespec {
         tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: since.subsec_nanos().into(),
     };
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(device, move || {
         let times = Timestamps {
             last_access: time,
             last_modification: time,

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
+use super::mounts::device_of;
 use super::{File, Metadata};
-use crate::pool::{Device, Pool};
+use crate::pool::Pool;
 use crate::report::{self, Event};
 
 /// How to open a file. `OpenOptions::READ` is what serving needs.
@@ -110,9 +111,10 @@ pub async fn open(path: &Path, options: OpenOptions, pool: &Pool) -> io::Result<
     if let Some(result) = open_cached(CWD, path, options) {
         return result.map(File::from_fd).map_err(Into::into);
     }
+    let device = device_of(path, pool);
     let path = path.to_owned();
     let opened = pool
-        .run_on(Device::UNKNOWN, move || {
+        .run_on(device, move || {
             rustix::fs::openat(CWD, &path, options.flags, options.mode_argument())
         })
         .await?;
@@ -130,9 +132,14 @@ pub async fn open_at(
     if let Some(result) = open_cached(directory.as_fd(), path, options) {
         return result.map(File::from_fd).map_err(Into::into);
     }
+    let device = if path.is_absolute() {
+        device_of(path, pool)
+    } else {
+        directory.device()
+    };
     let (path, below) = (path.to_owned(), directory.clone());
     let opened = pool
-        .run_on(Device::UNKNOWN, move || {
+        .run_on(device, move || {
             rustix::fs::openat(&below, &path, options.flags, options.mode_argument())
         })
         .await?;
@@ -168,11 +175,10 @@ async fn stat_with(
         Some(Err(error)) => return Err(error.into()),
         None => {}
     }
+    let device = device_of(path, pool);
     let path = path.to_owned();
     let stat = pool
-        .run_on(Device::UNKNOWN, move || {
-            rustix::fs::statat(CWD, &path, flags)
-        })
+        .run_on(device, move || rustix::fs::statat(CWD, &path, flags))
         .await?;
     Ok(Metadata::of(&stat))
 }

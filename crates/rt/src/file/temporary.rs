@@ -8,7 +8,8 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::File;
-use crate::pool::{Device, Pool};
+use super::mounts::device_of;
+use crate::pool::Pool;
 
 /// Whether a temporary file has a name after it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,8 +31,9 @@ pub async fn create_temporary(
     pool: &Pool,
 ) -> io::Result<(File, PathBuf)> {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let device = device_of(directory, pool);
     let directory = directory.to_owned();
-    pool.run_on(Device::UNKNOWN, move || {
+    pool.run_on(device, move || {
         for _ in 0..ATTEMPTS {
             let number = NUMBER.fetch_add(1, Relaxed);
             // The process is part of the name, since the numbers begin anew with each one.

@@ -1,0 +1,55 @@
+//! Names of files inside HTML, XML and JSON.
+
+/// Appends text for HTML and XML, content and quoted attributes alike.
+pub(super) fn html(text: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        match byte {
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            other => out.push(other),
+        }
+    }
+}
+
+/// Appends text for a quoted string of JSON (RFC 8259, section 7). Bytes that are no UTF-8 stand as they are.
+pub(super) fn json(text: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    for &byte in text {
+        match byte {
+            b'\\' | b'"' => out.extend_from_slice(&[b'\\', byte]),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            0..=0x1f => {
+                let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+                out.extend_from_slice(b"\\u00");
+                out.extend_from_slice(&digits);
+            }
+            other => out.push(other),
+        }
+    }
+}
+
+/// Appends text as one component of a path in a link.
+pub(super) fn link(text: &[u8], out: &mut Vec<u8>) {
+    proto::uri::escape(proto::uri::Escape::UriComponent, text, out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_ends_the_string_early() {
+        let mut out = Vec::new();
+        json(b"a\"\\\x01\x1f\n/", &mut out);
+        assert_eq!(out, b"a\\\"\\\\\\u0001\\u001F\\n/");
+        out.clear();
+        html(b"<a href=\"x\">&", &mut out);
+        assert_eq!(out, b"&lt;a href=&quot;x&quot;&gt;&amp;");
+    }
+}

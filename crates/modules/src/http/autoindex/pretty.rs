@@ -1,0 +1,207 @@
+//! A page for people: light or dark as the reader's system is, with icons, sizes to read, the way up as links, and
+//! columns that sort. One file without anything from elsewhere; without scripts it is the same page, unsorted.
+
+use proto::date::TimeZone;
+use rt::file::Kind;
+
+use super::{Conf, Entry, escape};
+
+/// The style: system fonts, two sets of colours, a table that becomes narrow on a telephone.
+const STYLE: &str = "\
+:root{color-scheme:light dark;--ink:#1d2430;--soft:#667085;--line:#e4e7ec;--paper:#fff;--back:#f6f7f9;--link:#0b5cad;--over:#eef4fb}
+@media(prefers-color-scheme:dark){:root{--ink:#e6e8ec;--soft:#98a2b3;--line:#2b313c;--paper:#171b22;--back:#0f1217;--link:#7db8f5;--over:#1f2732}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--back);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
+main{max-width:60rem;margin:0 auto;padding:2rem 1rem}
+nav{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere;margin-bottom:1rem}
+nav span{color:var(--soft);font-weight:400;padding:0 .15rem}
+a{color:var(--link);text-decoration:none}
+a:hover{text-decoration:underline}
+table{width:100%;border-collapse:collapse;background:var(--paper);border:1px solid var(--line);border-radius:.6rem;overflow:hidden;border-spacing:0}
+th,td{padding:.5rem .9rem;text-align:left;border-top:1px solid var(--line);white-space:nowrap}
+thead th{border-top:0;font-size:.8rem;font-weight:600;color:var(--soft)}
+th button{all:unset;cursor:pointer}
+th button:hover,th button:focus-visible{color:var(--ink);text-decoration:underline}
+th[aria-sort=ascending] button::after{content:' \\2191'}
+th[aria-sort=descending] button::after{content:' \\2193'}
+td:first-child{white-space:normal;overflow-wrap:anywhere;width:100%}
+td:nth-child(n+2){color:var(--soft);font-variant-numeric:tabular-nums}
+th:nth-child(2),td:nth-child(2){text-align:right}
+tbody tr:hover{background:var(--over)}
+svg{width:1.1rem;height:1.1rem;vertical-align:-.2rem;margin-right:.6rem;fill:none;stroke:var(--soft);stroke-width:1.6;stroke-linejoin:round}
+.d svg{stroke:var(--link);fill:var(--over)}
+footer{color:var(--soft);font-size:.85rem;margin-top:.9rem}
+@media(max-width:36rem){th:nth-child(3),td:nth-child(3){display:none}}
+";
+
+/// Sorts by the column that is clicked; directories stay on top.
+const SCRIPT: &str = "\
+document.querySelectorAll('th button').forEach(function(b,i){b.onclick=function(){\
+var h=b.parentNode,up=h.getAttribute('aria-sort')!='ascending',t=document.querySelector('tbody');\
+document.querySelectorAll('th').forEach(function(o){o.removeAttribute('aria-sort')});\
+h.setAttribute('aria-sort',up?'ascending':'descending');\
+var key=function(r){var v=r.cells[i].dataset.v;return i?+v:v};\
+var c=new Intl.Collator(undefined,{numeric:true});\
+Array.from(t.rows).filter(function(r){return!r.dataset.up}).sort(function(a,b){\
+var d=(b.className=='d')-(a.className=='d');if(d)return d;\
+var x=key(a),y=key(b),n=i?x-y:c.compare(x,y);return up?n:-n}).forEach(function(r){t.appendChild(r)})}});";
+
+const FOLDER: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M3 6.5h6l2 2.5h10v10.5H3z\"/></svg>";
+const FILE: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M6 3h8l4.5 4.5V21H6zM14 3v4.5h4.5\"/></svg>";
+const IMAGE: &str =
+    "<svg viewBox=\"0 0 24 24\"><path d=\"M4 5h16v14H4zM4 16l4.5-4.5L13 16l2.5-2.5L20 18M15.5 9h.01\"/></svg>";
+const SOUND: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M9 17.5V5l10-1.5V16M9 17.5a2.5 2.5 0 1 1-5 0 2.5 2.5 0 0 1 5 0M19 \
+                     16a2.5 2.5 0 1 1-5 0 2.5 2.5 0 0 1 5 0\"/></svg>";
+const VIDEO: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M4 5h16v14H4zM10 9l5 3-5 3z\"/></svg>";
+const ARCHIVE: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M4 4h16v4H4zM5 8h14v12H5zM10 12h4\"/></svg>";
+const TEXT: &str =
+    "<svg viewBox=\"0 0 24 24\"><path d=\"M6 3h8l4.5 4.5V21H6zM9 11h6M9 14h6M9 17h4\"/></svg>";
+
+/// Icons by the ending of a name.
+const ICONS: [(&str, &[&str]); 5] = [
+    (IMAGE, &["png", "jpg", "jpeg", "gif", "webp", "avif", "svg", "ico", "bmp", "tiff", "heic"]),
+    (SOUND, &["mp3", "ogg", "flac", "wav", "m4a", "opus", "aac"]),
+    (VIDEO, &["mp4", "mkv", "webm", "mov", "avi", "m4v", "mpg", "mpeg"]),
+    (ARCHIVE, &["zip", "gz", "tgz", "xz", "zst", "bz2", "tar", "7z", "rar", "deb", "rpm", "iso", "jar"]),
+    (TEXT, &["txt", "md", "html", "htm", "css", "js", "json", "xml", "csv", "log", "rs", "c", "h", "py", "toml", "yaml", "yml", "pdf", "conf", "sh"]),
+];
+
+/// Appends the page.
+pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    out.extend_from_slice(b"<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
+    escape::html(path, out);
+    out.extend_from_slice(b"</title>\n<style>\n");
+    out.extend_from_slice(STYLE.as_bytes());
+    out.extend_from_slice(b"</style>\n</head>\n<body>\n<main>\n");
+    write_way(path, out);
+    out.extend_from_slice(b"<table>\n<thead><tr>");
+    for (column, sorted) in [("Name", " aria-sort=\"ascending\""), ("Size", ""), ("Changed", "")] {
+        out.extend_from_slice(format!("<th scope=\"col\"{sorted}><button>{column}</button></th>").as_bytes());
+    }
+    out.extend_from_slice(b"</tr></thead>\n<tbody>\n");
+    if path != b"/" {
+        out.extend_from_slice(b"<tr data-up=\"1\" class=\"d\"><td>");
+        out.extend_from_slice(FOLDER.as_bytes());
+        out.extend_from_slice(b"<a href=\"../\">..</a></td><td></td><td></td></tr>\n");
+    }
+    for entry in entries {
+        write_entry(entry, conf, out);
+    }
+    out.extend_from_slice(b"</tbody>\n</table>\n");
+    write_sum(entries, out);
+    out.extend_from_slice(b"</main>\n<script>");
+    out.extend_from_slice(SCRIPT.as_bytes());
+    out.extend_from_slice(b"</script>\n</body>\n</html>\n");
+}
+
+/// The path, each part of it a link; they are relative, so that the page also works behind a proxy that serves it
+/// elsewhere.
+fn write_way(path: &[u8], out: &mut Vec<u8>) {
+    let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+    out.extend_from_slice(b"<nav aria-label=\"Path\">");
+    for depth in 0..=parts.len() {
+        let above = parts.len() - depth;
+        let name = if depth == 0 { b"/" } else { parts[depth - 1] };
+        if depth > 1 {
+            out.extend_from_slice(b"<span>/</span>");
+        }
+        if above == 0 {
+            escape::html(name, out);
+            break;
+        }
+        out.extend_from_slice(b"<a href=\"");
+        out.extend_from_slice("../".repeat(above).as_bytes());
+        out.extend_from_slice(b"\">");
+        escape::html(name, out);
+        out.extend_from_slice(b"</a>");
+        if depth == 0 {
+            out.push(b' ');
+        }
+    }
+    out.extend_from_slice(b"</nav>\n");
+}
+
+fn write_entry(entry: &Entry, conf: &Conf, out: &mut Vec<u8>) {
+    let is_directory = entry.kind == Kind::Directory;
+    out.extend_from_slice(if is_directory { b"<tr class=\"d\"><td data-v=\"" } else { b"<tr><td data-v=\"" });
+    escape::html(&entry.name, out);
+    out.extend_from_slice(b"\">");
+    out.extend_from_slice(icon(entry).as_bytes());
+    out.extend_from_slice(b"<a href=\"");
+    escape::link(&entry.name, out);
+    out.extend_from_slice(if is_directory { b"/\">" } else { b"\">" });
+    escape::html(&entry.name, out);
+    out.extend_from_slice(if is_directory { b"/</a></td>" } else { b"</a></td>" });
+    let (number, shown) = if is_directory { (0, String::new()) } else { (entry.size, readable(entry.size)) };
+    out.extend_from_slice(format!("<td data-v=\"{number}\" title=\"{number} bytes\">{shown}</td>").as_bytes());
+    out.extend_from_slice(format!("<td data-v=\"{}\">", entry.modified).as_bytes());
+    let zone = TimeZone::UTC;
+    let begin = out.len();
+    // "1994-11-06T08:49:37+00:00", of which people want day and minute.
+    proto::date::write_iso8601(super::shown_time(entry, conf), &zone, out);
+    out.truncate(out.len().min(begin + "1994-11-06T08:49".len()));
+    if let Some(byte) = out.get_mut(begin + "1994-11-06".len()) {
+        *byte = b' ';
+    }
+    out.extend_from_slice(b"</td></tr>\n");
+}
+
+fn icon(entry: &Entry) -> &'static str {
+    if entry.kind == Kind::Directory {
+        return FOLDER;
+    }
+    let dot = entry.name.iter().rposition(|byte| *byte == b'.').unwrap_or(entry.name.len());
+    let ending = entry.name.get(dot + 1..).unwrap_or_default();
+    let known = |(_, endings): &&(&str, &[&str])| endings.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(ending));
+    ICONS.iter().find(known).map_or(FILE, |(icon, _)| icon)
+}
+
+/// How much there is, below the table.
+fn write_sum(entries: &[Entry], out: &mut Vec<u8>) {
+    let folders = entries.iter().filter(|entry| entry.kind == Kind::Directory).count();
+    let files = entries.len() - folders;
+    let size = entries.iter().filter(|entry| entry.kind == Kind::Regular).map(|entry| entry.size).sum();
+    let many = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let text = match (folders, files) {
+        (0, 0) => "This folder is empty.".to_owned(),
+        (_, 0) => many(folders, "folder"),
+        (0, _) => format!("{}, {}", many(files, "file"), readable(size)),
+        _ => format!("{}, {}, {}", many(folders, "folder"), many(files, "file"), readable(size)),
+    };
+    out.extend_from_slice(format!("<footer>{text}</footer>\n").as_bytes());
+}
+
+/// A size to read: `0 B`, `1.5 KB`, `12 MB`. The units are those of 1024, as everywhere in nginx.
+fn readable(size: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KB", "MB", "GB", "TB", "PB"];
+    let mut value = size as f64;
+    let mut unit = 0;
+    while value >= 999.5 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit > 0 && value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_two_or_three_digits() {
+        let sizes = [0, 999, 1000, 1536, 10_240, 1_048_576, 5 << 30];
+        let shown = ["0 B", "999 B", "1.0 KB", "1.5 KB", "10 KB", "1.0 MB", "5.0 GB"];
+        for (size, shown) in sizes.into_iter().zip(shown) {
+            assert_eq!(readable(size), shown);
+        }
+    }
+
+    #[test]
+    fn the_way_up_is_relative_and_escaped() {
+        let mut out = Vec::new();
+        write_way(b"/a/<b>/", &mut out);
+        let text = String::from_utf8(out).expect("ASCII");
+        assert!(text.contains("<a href=\"../../\">/</a> <a href=\"../\">a</a><span>/</span>&lt;b&gt;</nav>"), "{text}");
+    }
+}

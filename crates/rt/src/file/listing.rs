@@ -1,0 +1,51 @@
+//! A directory with what is known of each file in it, in one visit to a pool.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::Metadata;
+use crate::pool::{Device, Pool};
+
+/// A name in a directory and what is behind it.
+#[derive(Debug)]
+pub struct Listed {
+    /// The name, without the directory.
+    pub name: OsString,
+    /// What is known of the file, links followed; of the link itself where it leads nowhere.
+    pub metadata: io::Result<Metadata>,
+}
+
+/// The files in a directory but `.` and `..`, in the file system's order, at most `limit` of them.
+pub async fn list_directory(path: &Path, limit: usize, pool: &Pool) -> io::Result<Vec<Listed>> {
+    let path = path.to_owned();
+    pool.run_on(Device::UNKNOWN, move || {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::openat(CWD, &path, flags, Mode::empty())?;
+        let mut listed = Vec::new();
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if name == c"." || name == c".." {
+                continue;
+            }
+            if listed.len() == limit {
+                break;
+            }
+            let stat = match rustix::fs::statat(&directory, name, AtFlags::empty()) {
+                Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW),
+                stat => stat,
+            };
+            listed.push(Listed {
+                name: OsStr::from_bytes(name.to_bytes()).to_owned(),
+                metadata: stat.map(|stat| Metadata::of(&stat)).map_err(Into::into),
+            });
+        }
+        Ok(listed)
+    })
+    .await
+}
