@@ -134,6 +134,8 @@ pub struct Flow {
     pub uri_changed: bool,
     /// Rewrites changed the path after the location was chosen, so that `alias` can not be applied.
     pub rewritten: bool,
+    /// `try_files` found a file below the `alias` of a regular expression: the path is added to it.
+    pub path_after_alias: bool,
     /// An error page is being made, and those who make it get none of their own.
     pub error_page: bool,
     /// The content of the request is to be thrown away.
@@ -313,6 +315,7 @@ impl Request {
         self.flow.entry = Entry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
+        self.flow.path_after_alias = false;
         self.flow.rewritten = false;
         self.flow.uri_changed = false;
         self.states.clear();
@@ -332,6 +335,7 @@ impl Request {
         self.flow.entry = Entry::Location;
         self.flow.jumps += 1;
         self.flow.internal = true;
+        self.flow.path_after_alias = false;
         self.states.clear();
         self.enter_location(location);
         Outcome::Jump

@@ -84,6 +84,7 @@ impl Request {
         match kind {
             RootKind::Root => path.extend_from_slice(&self.uri.path),
             RootKind::Alias(length) => path.extend_from_slice(self.uri.path.get(length..).unwrap_or_default()),
+            RootKind::Whole if self.flow.path_after_alias => path.extend_from_slice(&self.uri.path),
             RootKind::Whole => {}
         }
         Some(path)

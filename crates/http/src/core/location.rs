@@ -89,8 +89,8 @@ pub struct LocationConf {
     pub etag: bool,
     /// How `If-Modified-Since` is compared.
     pub if_modified_since: IfModifiedSince,
-    /// Ranges per request.
-    pub max_ranges: i64,
+    /// Ranges per request; `None` is no limit.
+    pub max_ranges: Option<usize>,
     /// Media types by file name ending.
     pub types: Arc<Types>,
     /// The media type of all others.
@@ -530,7 +530,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "How many ranges a request may ask for; with more the whole content is sent. 0 switches ranges off.",
-        set: Setter::Number(|c| &mut c.max_ranges, 0, i64::MAX),
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, max_ranges),
     },
     Directive {
         name: "types",
@@ -614,6 +614,11 @@ fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnosti
 
 fn internal(conf: &mut LocationConf, _: &mut Line) -> Result<(), Diagnostic> {
     conf.internal = true;
+    Ok(())
+}
+
+fn max_ranges(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.max_ranges = usize::try_from(line.number(0, 0, i64::MAX)?).ok();
     Ok(())
 }
 
