@@ -148,7 +148,7 @@ async fn respond(request: &mut Request) -> Outcome {
     };
     let listed = rt::file::list_directory(files::as_path(&path), MAX_ENTRIES, &pool).await;
     let mut entries = match listed {
-        Ok(listed) => visible(request, &path, listed),
+        Ok(listed) => visible(request, path.as_bstr(), listed),
         Err(error) => return Outcome::Status(refuse(request, &path, &error)),
     };
     entries.sort_by(|a, b| (a.kind != Kind::Directory, &a.name).cmp(&(b.kind != Kind::Directory, &b.name)));

@@ -95,7 +95,7 @@ impl Conf {
 
 fn disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
-        match line.text(index).as_ref() {
+        match line.arg(index).text.as_slice() {
             b"msie6" => conf.not_for_msie6 = true,
             // nginx accepts the word, and does nothing unless it was built for it.
             b"degradation" => {}
