@@ -6,6 +6,7 @@
 //!
 //! The numbers outlive a reload: they belong to the loops, not to a configuration.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -50,6 +51,55 @@ impl Counter {
     /// The number now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
+    }
+}
+
+/// What a connection does at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It waits for the first byte of a request.
+    Waiting,
+    /// It reads the head of a request.
+    Reading,
+    /// It makes or sends a response.
+    Writing,
+}
+
+/// Counts one connection where it is, for as long as this value lives.
+#[derive(Debug)]
+pub struct Staged {
+    counters: Arc<Counters>,
+    stage: Cell<Stage>,
+}
+
+impl Staged {
+    /// A connection that waits for its first request.
+    pub fn new(counters: &Arc<Counters>) -> Staged {
+        counters.waiting.add(1);
+        Staged { counters: Arc::clone(counters), stage: Cell::new(Stage::Waiting) }
+    }
+
+    /// Goes on to another stage.
+    pub fn enter(&self, stage: Stage) {
+        let former = self.stage.replace(stage);
+        if former != stage {
+            self.counter(former).sub(1);
+            self.counter(stage).add(1);
+        }
+    }
+
+    fn counter(&self, stage: Stage) -> &Counter {
+        match stage {
+            Stage::Waiting => &self.counters.waiting,
+            Stage::Reading => &self.counters.reading,
+            Stage::Writing => &self.counters.writing,
+        }
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        self.counter(self.stage.get()).sub(1);
     }
 }
 
@@ -131,5 +181,19 @@ mod tests {
         assert!(Arc::ptr_eq(&two, &all.for_loop(1)));
         assert_eq!(all.totals(), Totals { requests: 5, ..Totals::default() });
         assert_eq!(all.loops().len(), 2);
+    }
+
+    #[test]
+    fn a_connection_is_counted_where_it_is() {
+        let counters = Arc::default();
+        let numbers = |counters: &Counters| [&counters.waiting, &counters.reading, &counters.writing].map(Counter::get);
+        let staged = Staged::new(&counters);
+        assert_eq!(numbers(&counters), [1, 0, 0]);
+        staged.enter(Stage::Reading);
+        staged.enter(Stage::Reading);
+        assert_eq!(numbers(&counters), [0, 1, 0]);
+        staged.enter(Stage::Writing);
+        drop(staged);
+        assert_eq!(numbers(&counters), [0, 0, 0]);
     }
 }

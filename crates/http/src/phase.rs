@@ -11,6 +11,9 @@
 //! A status without content goes through `error_page` (see [`crate::special`]) and may jump as well.
 
 use std::rc::Rc;
+use std::time::Duration;
+
+use rt::error_log::Level;
 
 use crate::module::{Handler, Outcome, Phase};
 use crate::request::{Entry, Request};
@@ -105,6 +108,10 @@ async fn location_phases(request: &mut Request) -> Outcome {
     if !request.is_subrequest() {
         match access(&location.phases[Phase::Access], location.core.satisfy, request).await {
             Outcome::Ok => {}
+            refused @ Outcome::Status(401 | 407) => {
+                delay_refusal(request, location.core.auth_delay).await;
+                return refused;
+            }
             other => return other,
         }
     }
@@ -127,6 +134,19 @@ async fn each(handlers: &[Handler], request: &mut Request) -> Outcome {
         }
     }
     Outcome::Declined
+}
+
+/// `auth_delay`: whoever tries passwords has to wait for each answer.
+///
+/// The time is counted from a turn of the loop, not from the end of the check, so that the answer's moment does not
+/// tell how far the check came.
+async fn delay_refusal(request: &Request, delay: Duration) {
+    if delay.is_zero() {
+        return;
+    }
+    request.log(Level::Info, format_args!("delaying unauthorized request"));
+    rt::yield_now().await;
+    rt::sleep(delay).await;
 }
 
 /// Combines the answers of the access handlers as `satisfy` says: with `all` the first refusal counts, with `any` the

@@ -146,6 +146,8 @@ pub struct Flow {
     pub header_only: bool,
     /// The connection must close after this response.
     pub close: bool,
+    /// The client sent the request before it had the response to the one before.
+    pub pipelined: bool,
     /// The response was sent, and `post_action` is served for its effects.
     pub post_action: bool,
     /// There is to be no response at all.

@@ -20,6 +20,7 @@ use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
 use rt::error_log::{Errno, Level};
 
 use crate::client::Client;
+use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::request::{Request, RequestHead, Uri};
 use crate::site::{ServerId, Site};
@@ -40,6 +41,8 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
         head: Rc::default(),
         variables: Rc::default(),
         timer: rt::Timer::new(),
+        pipelined: false,
+        staged: Staged::new(&engine.counters),
         engine,
         client,
     };
@@ -67,6 +70,10 @@ struct Connection {
     /// The last request's values of variables, likewise.
     variables: Rc<crate::request::Variables>,
     timer: rt::Timer,
+    /// The present request was there before the response to the one before it was sent.
+    pipelined: bool,
+    /// Where the connection is counted.
+    staged: Staged,
 }
 
 /// What becomes of the connection.
@@ -153,10 +160,13 @@ impl Connection {
         self.timer.set(self.first_wait(site, server, first));
         let mut started = false;
         self.client.idle.begin(rt::now());
+        self.staged.enter(Stage::Waiting);
+        self.pipelined = !first && !self.client.input.borrow().is_empty();
         loop {
             if !self.client.input.borrow().is_empty() {
                 if !started {
                     started = true;
+                    self.staged.enter(Stage::Reading);
                     self.client.idle.end();
                     self.timer.set(site.server(server).core.client_header_timeout);
                 }
@@ -250,6 +260,7 @@ impl Connection {
     fn begin(&mut self, site: Rc<Site>, head: Rc<RequestHead>) -> Request {
         self.client.requests.set(self.client.requests.get() + 1);
         self.engine.counters.requests.add(1);
+        self.staged.enter(Stage::Writing);
         let server = self.client.endpoint.borrow().default_server;
         let mut request = Request::new(site, Rc::clone(&self.client), head, server);
         self.variables.clear();
@@ -258,6 +269,7 @@ impl Connection {
         }
         request.method = request.head.wire.method;
         request.flow.header_only = request.method == Method::Head;
+        request.flow.pipelined = self.pipelined;
         request
     }
 

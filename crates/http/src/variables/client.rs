@@ -24,7 +24,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new("connection", |r, out| number(r.client.number, out), "The number of the connection."),
     Variable::new("connection_requests", |r, out| number(r.client.requests.get(), out), "Requests on this connection so far."),
     Variable::new("connection_time", connection_time, "How long the connection is open, in seconds with milliseconds.").volatile(),
-    Variable::new("pipe", |_, out| text(".", out), "`p` for a pipelined request, else `.`; here always `.`."),
+    Variable::new("pipe", |r, out| text(if r.flow.pipelined { "p" } else { "." }, out), "`p` for a pipelined request, else `.`."),
     Variable::new("tcpinfo_rtt", |r: &mut Request, out| tcp(r, |info| info.rtt_us, out), "Round-trip time of the connection, in microseconds.").volatile(),
     Variable::new("tcpinfo_rttvar", |r: &mut Request, out| tcp(r, |info| info.rtt_variation_us, out), "How much it varies, in microseconds.").volatile(),
     Variable::new("tcpinfo_snd_cwnd", |r: &mut Request, out| tcp(r, |info| info.send_window, out), "Packets that may be under way to the client.").volatile(),
