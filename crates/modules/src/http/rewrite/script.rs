@@ -6,7 +6,7 @@ use ::http::body::Body;
 use ::http::files::{self, Found, Purpose};
 use ::http::site::{LocationId, Site};
 use ::http::{Outcome, Request, Step, types};
-use bstr::{BString, ByteSlice};
+use bstr::BString;
 use conf::{Diagnostic, Expression, Line, Scope, VarId};
 use proto::uri::{Escape, escape};
 
@@ -152,8 +152,13 @@ impl Machine {
             self.next += 1;
             let outcome = match command {
                 Command::Set { variable, value } => {
-                    let value = quoted(request, value, self.quoting);
-                    request.set_variable(*variable, &value);
+                    match value.constant() {
+                        Some(text) => request.set_variable(*variable, text),
+                        None => {
+                            let value = quoted(request, value, self.quoting);
+                            request.set_variable(*variable, &value);
+                        }
+                    }
                     None
                 }
                 Command::Rewrite(rewrite) => self.rewrite(rewrite, request),
