@@ -39,6 +39,8 @@ pub(super) struct Compressed {
     reading: Option<Reading>,
     output: Vec<u8>,
     state: State,
+    /// The turn of the loop in which the last step was made, by the time when it began.
+    turn: Option<Instant>,
 }
 
 type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
@@ -72,6 +74,7 @@ impl Compressed {
             reading: None,
             output: Vec::with_capacity(room.max(128)),
             state: State::Open,
+            turn: None,
         }
     }
 
@@ -154,6 +157,14 @@ impl Compressed {
         Ok(())
     }
 
+    /// Whether others should have their turn before the next step. Each turn has one step at least, however late the
+    /// loop is.
+    fn turn_is_over(&mut self) -> bool {
+        let turn = rt::now();
+        let began_before = self.turn.replace(turn) == Some(turn);
+        began_before && Instant::now().saturating_duration_since(turn) > TURN
+    }
+
     fn take_output(&mut self) -> Chunk {
         Chunk::Bytes(std::mem::take(&mut self.output).into())
     }
@@ -190,16 +201,16 @@ impl Source for Compressed {
                 }
                 State::Open | State::Flushing | State::Ending => {}
             }
+            if self.turn_is_over() {
+                // A yield that is polled once has this task woken in the next turn.
+                let _ = pin!(rt::yield_now()).poll(context);
+                return Poll::Pending;
+            }
             if let Err(error) = ready!(self.fill(request, context)).and_then(|()| self.step()) {
                 return Poll::Ready(Some(Err(error)));
             }
             if self.output.len() >= ENOUGH {
                 return Poll::Ready(Some(Ok(self.take_output())));
-            }
-            if self.state != State::Ended && Instant::now().saturating_duration_since(rt::now()) > TURN {
-                // A yield that is polled once has this task woken in the next turn.
-                let _ = pin!(rt::yield_now()).poll(context);
-                return Poll::Pending;
             }
         }
     }
