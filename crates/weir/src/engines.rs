@@ -45,7 +45,7 @@ pub(crate) fn pages() -> Vec<Page> {
             name: "http",
             about: "The engine itself: servers, locations, requests, responses, files.",
             tables: http::Engine::own_tables().to_vec(),
-            variables: variables(&http::variables::VARIABLES),
+            variables: variables(http::variables::VARIABLES),
         },
     ];
     pages.extend(HTTP.modules().iter().map(|module| {
@@ -54,7 +54,7 @@ pub(crate) fn pages() -> Vec<Page> {
             about: module.doc,
             tables: [module.main, module.server, module.location]
                 .into_iter()
-                .filter(|table| table.len() > 0)
+                .filter(|table| !table.is_empty())
                 .collect(),
             variables: variables(&[module.variables]),
         }

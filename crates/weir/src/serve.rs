@@ -6,7 +6,7 @@
 
 use std::io::{ErrorKind, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rt::error_log::Logger;
@@ -27,7 +27,7 @@ const COLOUR_LOG: &str = include_str!("serve_log_colour.conf");
 /// Serves a folder until Ctrl-C. The answer is the exit code.
 pub(crate) fn run(arguments: &Serve) -> i32 {
     match prepare(arguments) {
-        Ok((startup, address)) => start(startup, arguments, address),
+        Ok(prepared) => start(prepared, arguments),
         Err(error) => {
             eprintln!("weir: {error}");
             1
@@ -35,7 +35,20 @@ pub(crate) fn run(arguments: &Serve) -> i32 {
     }
 }
 
-fn start(startup: Startup, arguments: &Serve, address: SocketAddr) -> i32 {
+/// What a start needs.
+struct Prepared {
+    startup: Startup,
+    address: SocketAddr,
+    /// Removed at the end.
+    temporary: PathBuf,
+}
+
+fn start(prepared: Prepared, arguments: &Serve) -> i32 {
+    let Prepared {
+        startup,
+        address,
+        temporary,
+    } = prepared;
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => {
@@ -45,13 +58,15 @@ fn start(startup: Startup, arguments: &Serve, address: SocketAddr) -> i32 {
     };
     eprint!("{}", banner(&arguments.directory, address));
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
+    // It is empty unless a request was cut off just now, and then the system cleans it up one day.
+    let _ = std::fs::remove_dir(temporary);
     if code == 0 {
         eprintln!("stopped");
     }
     code
 }
 
-fn prepare(arguments: &Serve) -> Result<(Startup, SocketAddr), String> {
+fn prepare(arguments: &Serve) -> Result<Prepared, String> {
     let shown = arguments.directory.display();
     let directory = arguments
         .directory
@@ -64,7 +79,13 @@ fn prepare(arguments: &Serve) -> Result<(Startup, SocketAddr), String> {
         return Err(format!("\"{shown}\" is not a folder"));
     }
     let address = choose_address(arguments)?;
-    let text = configuration(&directory, address)?;
+    let temporary = temporary_folder();
+    let text = configuration(
+        &directory,
+        address,
+        &temporary,
+        std::io::stdout().is_terminal(),
+    )?;
     let paths = Paths {
         prefix: directory.clone(),
         // Shown in messages only; the text below is what is read.
@@ -81,7 +102,11 @@ fn prepare(arguments: &Serve) -> Result<(Startup, SocketAddr), String> {
         arguments: format!("serve {shown}"),
         daemonized: false.into(),
     };
-    Ok((startup, address))
+    Ok(Prepared {
+        startup,
+        address,
+        temporary,
+    })
 }
 
 /// The address to listen on. A port that was asked for must be free; else the next free one will do.
@@ -139,28 +164,28 @@ fn free(address: SocketAddr) -> Result<(), String> {
     })
 }
 
-fn configuration(directory: &Path, address: SocketAddr) -> Result<String, String> {
+fn configuration(
+    directory: &Path,
+    address: SocketAddr,
+    temporary: &Path,
+    colour: bool,
+) -> Result<String, String> {
     let path = directory
         .to_str()
         .ok_or("the folder's name is not valid UTF-8")?;
-    let log = if std::io::stdout().is_terminal() {
-        COLOUR_LOG
-    } else {
-        PLAIN_LOG
-    };
+    let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
     Ok(TEMPLATE
         .replace("@ROOT@", &quoted(path))
         .replace("@LISTEN@", &address.to_string())
-        .replace("@TEMP@", &quoted(&temporary_folder()))
+        .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
         .replace("@LOG@", log))
 }
 
-/// Where request bodies would go. Nothing is made there before one comes.
-fn temporary_folder() -> String {
-    std::env::temp_dir()
-        .join(format!("weir-serve-{}", std::process::id()))
-        .to_string_lossy()
-        .into_owned()
+/// Where large request bodies wait. The name can not be foretold, so that nobody else can have made it.
+fn temporary_folder() -> PathBuf {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    let nanos = now.map_or(0, |since| since.as_nanos());
+    std::env::temp_dir().join(format!("weir-serve-{}-{nanos}", std::process::id()))
 }
 
 /// A word of the configuration language; `$` has no meaning to nginx in paths without variables only
@@ -215,6 +240,17 @@ mod tests {
         let error = choose_address(&serve(Some(port))).expect_err("taken");
         assert!(error.contains("in use"), "{error}");
         assert!(choose_address(&serve(None)).is_ok());
+    }
+
+    #[test]
+    fn the_template_is_a_valid_configuration() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 8080));
+        for colour in [false, true] {
+            let text = configuration(Path::new("/site"), address, Path::new("/tmp/x"), colour);
+            let text = text.expect("the path is UTF-8");
+            let loaded = crate::load::tests::load_text(&text).expect("every directive is known");
+            assert_eq!(crate::prepare::listeners(&loaded).len(), 1);
+        }
     }
 
     #[test]
