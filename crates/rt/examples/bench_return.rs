@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use std::task::Poll;
 use std::time::Duration;
 
-use rt::net::{Address, ListenOptions, Listener, Stream};
+use rt::listen::{ListenAddress, ListenOptions};
+use rt::net::{Listener, Stream};
 use weir_rt as rt;
 
 /// As long as the idle timeout of a real server.
@@ -22,8 +23,9 @@ fn main() -> std::io::Result<()> {
         .and_then(|port| port.parse().ok())
         .unwrap_or(8080);
     rt::run(rt::LoopOptions::default(), move || async move {
-        let address = Address::Inet(SocketAddr::from(([127, 0, 0, 1], port)));
-        let listener = Listener::bind(&address, &ListenOptions::default())?;
+        let address = ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port)));
+        let listener =
+            Listener::bind(&address, &ListenOptions::default()).map_err(std::io::Error::other)?;
         loop {
             let stream = listener.accept().await?;
             rt::spawn_named("connection", async move {

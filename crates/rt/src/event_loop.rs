@@ -19,12 +19,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::rc::Rc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::handle::{Handle, Shared};
+use crate::pool::{self, Device};
 use crate::reactor::Reactor;
 use crate::report::{self, Event};
 use crate::stats;
@@ -38,6 +39,13 @@ const CLOCK_EVERY: usize = 8;
 /// Turns after a slow one in which every poll is timed by itself.
 const PROBATION_TURNS: u32 = 10_000;
 
+/// What a poll of a task may move before the others have their turn, in units: a call is one, and each
+/// [`BYTES_PER_UNIT`] bytes are. Some 2 MB, or 128 small reads: about 300 µs.
+const BUDGET_UNITS: u32 = 128;
+/// See [`BUDGET_UNITS`].
+const BYTES_PER_UNIT: usize = 16 * 1024;
+/// Panics whose backtraces are being written out at most.
+const PENDING_PANICS: usize = 16;
 /// The name of a loop's first task.
 const MAIN: &str = "main";
 
@@ -156,6 +164,21 @@ pub(crate) fn defer(waker: &Waker) {
     }
 }
 
+/// Makes the task wait for its next turn if it has moved its share of bytes in this poll.
+pub(crate) fn budget_is_spent(cx: &Context<'_>) -> bool {
+    let spent = BUDGET.get() == 0;
+    if spent {
+        defer(cx.waker());
+    }
+    spent
+}
+
+/// Counts one call that moved so many bytes.
+pub(crate) fn spend(bytes: usize) {
+    let cost = u32::try_from(1 + bytes / BYTES_PER_UNIT).unwrap_or(u32::MAX);
+    BUDGET.set(BUDGET.get().saturating_sub(cost));
+}
+
 /// The state of the loop that runs on a thread.
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
@@ -178,6 +201,8 @@ thread_local! {
     static CURRENT_ID: Cell<u64> = const { Cell::new(0) };
     /// A task is being polled here: where a panic is caught by the loop.
     static POLLING: Cell<bool> = const { Cell::new(false) };
+    /// What the task that is being polled may still move.
+    static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
     /// What the panic hook saw on this thread.
     static PANIC: RefCell<Option<Panic>> = const { RefCell::new(None) };
     /// The future being dropped here has panicked.
@@ -360,6 +385,7 @@ impl Core {
 
     fn poll(&self, mut taken: Taken) {
         let mut cx = Context::from_waker(&taken.waker);
+        BUDGET.set(BUDGET_UNITS);
         POLLING.set(true);
         let polled = panic::catch_unwind(AssertUnwindSafe(|| taken.future.as_mut().poll(&mut cx)));
         POLLING.set(false);
@@ -391,7 +417,12 @@ impl Core {
             waker,
         } = taken;
         stats::add(&self.shared.counters.panics, 1);
-        report_panic(name, payload.as_ref());
+        if name == MAIN {
+            // The process may end with it.
+            report_panic(name, payload.as_ref());
+        } else {
+            report_panic_elsewhere(name, payload.as_ref());
+        }
         PANICKED.set(true);
         self.guarded(name, || drop(future));
         PANICKED.set(false);
@@ -408,7 +439,7 @@ impl Core {
         POLLING.set(false);
         if let Err(payload) = outcome {
             stats::add(&self.shared.counters.panics, 1);
-            report_panic(name, payload.as_ref());
+            report_panic_elsewhere(name, payload.as_ref());
         }
     }
 
@@ -510,6 +541,15 @@ struct Panic {
     backtrace: Backtrace,
 }
 
+impl Panic {
+    fn unknown() -> Self {
+        Self {
+            location: "an unknown place".to_owned(),
+            backtrace: Backtrace::disabled(),
+        }
+    }
+}
+
 /// Keeps the backtrace of panics that a loop (or a pool) will catch; all others go to the hook that
 /// was there before. A backtrace can only be had here: when the panic is caught its frames are gone.
 pub(crate) fn install_panic_hook() {
@@ -538,18 +578,47 @@ pub(crate) fn catching<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
     outcome
 }
 
-/// Reports a panic that was caught on this thread.
+/// Reports a panic that was caught on this thread, here and now.
 pub(crate) fn report_panic(task: &str, payload: &(dyn Any + Send)) {
-    let noted = PANIC.take();
-    let (location, backtrace) = match &noted {
-        Some(panic) => (panic.location.as_str(), &panic.backtrace),
-        None => ("an unknown place", &Backtrace::disabled()),
-    };
+    let Panic {
+        location,
+        backtrace,
+    } = PANIC.take().unwrap_or_else(Panic::unknown);
     let message = task::panic_message(payload);
     report::report(&Event::Panic {
         task,
         message,
-        location,
-        backtrace,
+        location: &location,
+        backtrace: &backtrace,
     });
+}
+
+/// Reports a panic that was caught on a loop's thread, on a pool: to find the names of a backtrace's
+/// functions takes tens of milliseconds, and reads our own binary from the disk.
+fn report_panic_elsewhere(task: &'static str, payload: &(dyn Any + Send)) {
+    static PENDING: AtomicUsize = AtomicUsize::new(0);
+    if PENDING.fetch_add(1, Relaxed) >= PENDING_PANICS {
+        PENDING.fetch_sub(1, Relaxed);
+        // A storm. The first ones have told where; these tell that it goes on.
+        PANIC.with_borrow_mut(|noted| {
+            noted.get_or_insert_with(Panic::unknown).backtrace = Backtrace::disabled();
+        });
+        return report_panic(task, payload);
+    }
+    let noted = PANIC.take().unwrap_or_else(Panic::unknown);
+    let message = task::panic_message(payload).to_owned();
+    let report = move || {
+        let Panic {
+            location,
+            backtrace,
+        } = &noted;
+        report::report(&Event::Panic {
+            task,
+            message: &message,
+            location,
+            backtrace,
+        });
+        PENDING.fetch_sub(1, Relaxed);
+    };
+    pool::default_pool().submit(Device::UNKNOWN, Box::new(report));
 }

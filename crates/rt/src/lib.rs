@@ -18,6 +18,7 @@ mod event_loop;
 mod handle;
 mod reactor;
 pub mod report;
+mod socket_option;
 pub mod stats;
 mod task;
 mod time;

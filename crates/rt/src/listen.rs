@@ -6,12 +6,14 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use crate::socket_option;
 
 /// The length of the accept queue when `backlog` is not given; nginx's figure for Linux.
 pub const DEFAULT_BACKLOG: i32 = 511;
@@ -305,25 +307,8 @@ fn configure_tcp(
     }
 }
 
-/// Sets a TCP option that rustix does not know.
 fn set_tcp_option(socket: impl AsFd, option: i32, value: i32) -> io::Result<()> {
-    let size = libc::socklen_t::try_from(size_of::<i32>()).expect("an int is four bytes");
-    // SAFETY: the descriptor is borrowed for the call, the value is an int of the size that is passed.
-    // JUSTIFICATION: TCP_FASTOPEN and TCP_DEFER_ACCEPT are documented parameters of `listen`.
-    let code = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            option,
-            (&raw const value).cast(),
-            size,
-        )
-    };
-    if code == -1 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(())
-    }
+    socket_option::set_int(socket, libc::IPPROTO_TCP, option, value)
 }
 
 #[cfg(test)]

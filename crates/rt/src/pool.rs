@@ -226,12 +226,16 @@ impl fmt::Debug for Pool {
 }
 
 /// The payload of a panic that happened on a pool's thread and was reported there.
-pub(crate) struct PoolPanic(#[allow(dead_code, reason = "kept for debuggers")] String);
+pub(crate) struct PoolPanic(String);
 
 impl PoolPanic {
     fn of(pool: &str, payload: Box<dyn Any + Send>) -> Self {
         report_panic(pool, payload.as_ref());
         Self(panic_message(payload.as_ref()).to_owned())
+    }
+
+    pub(crate) fn message(&self) -> &str {
+        &self.0
     }
 }
 
@@ -262,19 +266,24 @@ impl Shared {
         }
     }
 
-    fn work(&self) {
+    fn work(self: &Arc<Self>) {
         let mut state = self.state();
         loop {
             if let Some((device, job)) = state.pop(self.threads) {
-                drop(state);
+                if state.queued > 0 {
+                    // Each one calls the next: a thread that was called but is not yet awake still
+                    // counts as idle, so that whoever queued two jobs may have called it twice.
+                    self.wake_thread(state);
+                } else {
+                    drop(state);
+                }
                 job();
                 state = self.state();
                 state.finished(device);
                 state.admit(self.max_queue);
                 continue;
             }
-            if state.closed {
-                // Every queued job has a waiting caller with a handle, or is worth doing: none is left.
+            if state.closed && state.queued == 0 {
                 return;
             }
             state.idle += 1;

@@ -17,6 +17,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::event_loop::{self, Core};
 use crate::handle::Shared;
+use crate::pool::PoolPanic;
 
 /// Runs `future` on this thread's loop, detached.
 ///
@@ -431,6 +432,8 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
         text
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text
+    } else if let Some(panic) = payload.downcast_ref::<PoolPanic>() {
+        panic.message()
     } else {
         "a panic without text"
     }

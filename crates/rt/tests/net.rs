@@ -1,18 +1,20 @@
 //! Sockets on a loop.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by its line")]
 
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rt::net::{Address, ListenOptions, Listener, Stream};
+use rt::listen::{ListenAddress, ListenOptions};
+use rt::net::{Listener, Stream};
 use weir_rt as rt;
 
 fn run<F: Future + 'static>(main: impl FnOnce() -> F) -> F::Output {
     rt::run(rt::LoopOptions::default(), main).expect("a loop can be made")
 }
 
-fn loopback() -> Address {
-    Address::Inet(SocketAddr::from(([127, 0, 0, 1], 0)))
+fn loopback() -> ListenAddress {
+    ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)))
 }
 
 #[test]
@@ -77,4 +79,134 @@ fn a_timeout_ends_a_read() {
         let read = rt::timeout(Duration::from_millis(5), b.read(&mut buf)).await;
         assert_eq!(read.unwrap_err(), rt::Elapsed);
     });
+}
+
+#[test]
+fn a_task_whose_socket_is_always_ready_does_not_hold_the_loop() {
+    run(|| async {
+        let (a, b) = Stream::pair().unwrap();
+        rt::spawn_named("writes for ever", async move {
+            while a.write_all(&[0; 1000]).await.is_ok() {}
+        });
+        rt::spawn_named("reads for ever", async move {
+            let mut buf = [0; 1000];
+            while b.read(&mut buf).await.is_ok_and(|n| n > 0) {}
+        });
+        let turns = rt::handle().stats().turns;
+        for _ in 0..50 {
+            rt::yield_now().await;
+        }
+        assert!(rt::handle().stats().turns >= turns + 49);
+    });
+}
+
+#[test]
+fn many_connections_in_a_burst_are_all_accepted() {
+    run(|| async {
+        let listener = Listener::bind(&loopback(), &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let accepting = rt::spawn_handle("accepts", async move {
+            let mut streams = Vec::new();
+            for _ in 0..200 {
+                let stream = listener.accept().await.unwrap();
+                assert!(stream.peer_addr().port() > 0);
+                stream.set_reset_on_close().unwrap();
+                streams.push(stream);
+            }
+            (listener, streams)
+        });
+        let mut clients = Vec::new();
+        for _ in 0..200 {
+            clients.push(Stream::connect(&address).await.unwrap());
+        }
+        let (listener, streams) = accepting.await.unwrap();
+        drop(streams);
+        let mut buf = [0; 1];
+        for client in &clients {
+            let error = client.read(&mut buf).await.unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        }
+        // Left without anybody accepting, the listener must not keep the loop busy.
+        let waits = Stream::connect(&address).await.unwrap();
+        let turns = rt::handle().stats().turns;
+        rt::sleep(Duration::from_millis(20)).await;
+        assert!(
+            rt::handle().stats().turns < turns + 10,
+            "an unheeded listener leaves the epoll set"
+        );
+        listener.accept().await.unwrap();
+        drop(waits);
+    });
+}
+
+#[test]
+fn a_refused_connection_says_so() {
+    run(|| async {
+        let listener = Listener::bind(&loopback(), &ListenOptions::default()).unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let error = Stream::connect(&address).await.unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn a_stream_moves_to_another_loop_with_what_it_has() {
+    run(|| async {
+        let (a, b) = Stream::pair().unwrap();
+        let mut buf = [0; 8];
+        // Registered here first.
+        assert!(
+            rt::timeout(Duration::from_millis(1), b.read(&mut buf))
+                .await
+                .is_err()
+        );
+        a.write_all(b"moved").await.unwrap();
+        let fd = b.into_fd();
+        let (sender, receiver) = rt::sync::remote_oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            run(move || async move {
+                let stream = Stream::from_fd(fd).unwrap();
+                let mut buf = [0; 8];
+                let n = stream.read(&mut buf).await.unwrap();
+                sender.send(buf[..n].to_vec()).unwrap();
+            });
+        });
+        assert_eq!(receiver.await.unwrap(), b"moved");
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn datagrams_arrive() {
+    use rt::net::{Address, UdpSocket};
+    run(|| async {
+        let any = Address::Inet(SocketAddr::from(([127, 0, 0, 1], 0)));
+        let server = UdpSocket::bind(&any).unwrap();
+        let client = UdpSocket::connect(&server.local_addr().unwrap()).unwrap();
+        let echo = rt::spawn_handle("echo", async move {
+            let mut buf = [0; 100];
+            for _ in 0..3 {
+                let (n, from) = server.recv_from(&mut buf).await.unwrap();
+                server.send_to(&buf[..n], &from).await.unwrap();
+            }
+        });
+        let mut buf = [0; 100];
+        for text in ["one", "two", "three"] {
+            client.send(text.as_bytes()).await.unwrap();
+            let n = client.recv(&mut buf).await.unwrap();
+            assert_eq!(&buf[..n], text.as_bytes());
+        }
+        echo.await.unwrap();
+    });
+}
+
+#[test]
+fn addresses_print_as_nginx_prints_them() {
+    use rt::net::{Address, UnixPath};
+    let v6: SocketAddr = "[::1]:80".parse().unwrap();
+    assert_eq!(Address::from(v6).to_string(), "[::1]:80");
+    let unix = Address::Unix(UnixPath::new("/run/x".as_ref()));
+    assert_eq!(unix.to_string(), "unix:/run/x");
+    assert_eq!(Address::Unix(UnixPath::default()).to_string(), "unix:");
 }

@@ -37,7 +37,9 @@ pub async fn list_directory(path: &Path, limit: usize, pool: &Pool) -> io::Resul
                 break;
             }
             let stat = match rustix::fs::statat(&directory, name, AtFlags::empty()) {
-                Err(Errno::NOENT | Errno::LOOP) => rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW),
+                Err(Errno::NOENT | Errno::LOOP) => {
+                    rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)
+                }
                 stat => stat,
             };
             listed.push(Listed {

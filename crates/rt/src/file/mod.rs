@@ -22,8 +22,8 @@ mod residency;
 mod temporary;
 
 pub use content::File;
-pub use listing::{Listed, list_directory};
 pub use links::{Judged, Links, open_judged, try_open_judged};
+pub use listing::{Listed, list_directory};
 pub use metadata::{Kind, Metadata};
 pub use namespace::{
     DirectoryEntry, create_directory, read_directory, read_link, remove_directory, remove_file,

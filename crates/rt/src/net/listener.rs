@@ -18,7 +18,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::{Address, ListenOptions, Stream};
+use super::{Address, Stream};
+use crate::listen::{self, ListenAddress, ListenError, ListenOptions};
 use crate::reactor::{Registration, Side};
 use crate::report::{self, Event, Limit};
 use crate::time::Timer;
@@ -52,9 +53,15 @@ impl Listener {
         })
     }
 
-    /// Binds and listens.
-    pub fn bind(address: &Address, options: &ListenOptions) -> io::Result<Self> {
-        Self::from_fd(options.listen(address)?)
+    /// Opens a socket with [`listen::open`] and [`listen::configure`].
+    pub fn bind(address: &ListenAddress, options: &ListenOptions) -> Result<Self, ListenError> {
+        let fd = listen::open(address, options)?;
+        // What the system refuses here is said by those who open sockets for a configuration.
+        let _refused = listen::configure(&fd, address, options);
+        Self::from_fd(fd).map_err(|error| ListenError {
+            step: "ioctl(FIONBIO) failed".into(),
+            error,
+        })
     }
 
     /// Where it listens.

@@ -3,14 +3,12 @@
 
 mod address;
 mod listener;
-mod options;
 mod stream;
 mod tcp_info;
 mod udp;
 
 pub use address::{Address, UnixPath};
 pub use listener::Listener;
-pub use options::{KeepAlive, ListenOptions};
 pub use stream::{Stream, VECTORS};
 pub use tcp_info::TcpInfo;
 pub use udp::UdpSocket;

@@ -4,6 +4,9 @@
 //! the socket is registered with epoll when a call says `EAGAIN` for the first time, and stays
 //! registered, edge-triggered, for its life. A read that gave less than was asked for has emptied the
 //! socket: the next one waits for an edge and costs no call.
+//!
+//! A task that always finds its sockets ready would hold the loop. So the waiting forms count what they
+//! move, and make the task wait for its next turn when it has had its share; the `try_` forms do not.
 
 use std::cell::{Cell, OnceCell};
 use std::fmt;
@@ -16,9 +19,11 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
 
 use super::Address;
+use crate::event_loop;
 use crate::file::File;
 use crate::pool::Pool;
 use crate::reactor::{Registration, Side};
+use crate::socket_option;
 
 /// See the module's page.
 pub struct Stream {
@@ -368,9 +373,9 @@ impl Stream {
         super::tcp_info::read(self.fd.as_fd())
     }
 
-    /// TCP keep-alive probes.
-    pub fn set_keepalive(&self, keepalive: super::KeepAlive) -> io::Result<()> {
-        keepalive.apply(self.fd.as_fd())
+    /// TCP keep-alive probes, with the system's times.
+    pub fn set_keepalive(&self, on: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_keepalive(&self.fd, on)?)
     }
 
     // -- how all of these wait --
@@ -418,17 +423,23 @@ impl Stream {
         result
     }
 
-    fn poll_io<R>(
+    fn poll_io(
         &self,
         side: Side,
         cx: &mut Context<'_>,
-        mut attempt: impl FnMut() -> io::Result<R>,
-    ) -> Poll<io::Result<R>> {
+        attempt: impl FnOnce() -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        if event_loop::budget_is_spent(cx) {
+            return Poll::Pending;
+        }
         // A socket that was just emptied goes straight to epoll, which looks again by itself.
         if side == Side::Write || self.registration.get().is_some() || !self.drained.get() {
             match attempt() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return Poll::Ready(result),
+                result => {
+                    event_loop::spend(*result.as_ref().unwrap_or(&0));
+                    return Poll::Ready(result);
+                }
             }
         }
         match self.registration() {
@@ -480,8 +491,9 @@ fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usiz
 }
 
 fn set_bind_address_no_port(fd: &OwnedFd) {
+    let option = libc::IP_BIND_ADDRESS_NO_PORT;
     // Its absence only costs ephemeral ports.
-    let _best_effort = super::options::set_ip_option(fd.as_fd(), libc::IP_BIND_ADDRESS_NO_PORT, 1);
+    let _best_effort = socket_option::set_int(fd, libc::IPPROTO_IP, option, 1);
 }
 
 impl AsFd for Stream {

@@ -193,3 +193,97 @@ fn level_of(hand: u64, due: u64) -> usize {
     let level = (63 - differ.leading_zeros()) / BITS;
     (level as usize).min(LEVELS - 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
+    use std::task::Wake;
+
+    use super::*;
+
+    struct Note(u32, Arc<Mutex<Vec<u32>>>);
+
+    impl Wake for Note {
+        fn wake(self: Arc<Self>) {
+            self.1.lock().expect("no panic in here").push(self.0);
+        }
+    }
+
+    /// Numbers that look random and are the same each time.
+    fn next(seed: &AtomicU64) -> u64 {
+        let mut x = seed.load(Relaxed);
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        seed.store(x, Relaxed);
+        x
+    }
+
+    /// Thousands of entries laid, moved and removed at random against a sorted map: each comes up at the
+    /// first advance to its tick or beyond, never before, and never twice.
+    #[test]
+    fn entries_come_up_when_they_are_due() {
+        let seed = AtomicU64::new(0x1234_5678_9abc_def1);
+        let woken = Arc::new(Mutex::new(Vec::new()));
+        let mut tick = 1_000_003;
+        let mut wheel = Wheel::new(tick);
+        let mut model: BTreeMap<u32, u64> = BTreeMap::new();
+        for _ in 0..30_000 {
+            match next(&seed) % 4 {
+                0 | 1 => {
+                    let key = wheel.create();
+                    let waker = Waker::from(Arc::new(Note(key.0, Arc::clone(&woken))));
+                    wheel.set_waker(key, &waker);
+                    let ahead = next(&seed) % (1 << (next(&seed) % 30));
+                    model.insert(key.0, wheel.lay(key, tick + ahead));
+                }
+                2 => {
+                    let Some((&index, _)) = model.iter().nth(next(&seed) as usize % 50) else {
+                        continue;
+                    };
+                    if next(&seed).is_multiple_of(2) {
+                        wheel.remove(Key(index));
+                        model.remove(&index);
+                    } else {
+                        let ahead = next(&seed) % (1 << (next(&seed) % 20));
+                        model.insert(index, wheel.lay(Key(index), tick + ahead));
+                    }
+                }
+                _ => {
+                    tick += next(&seed) % (1 << (next(&seed) % 16));
+                    for waker in wheel.advance(tick) {
+                        waker.wake();
+                    }
+                    let mut came: Vec<u32> = std::mem::take(&mut *woken.lock().expect("no panic"));
+                    let mut due: Vec<u32> = model
+                        .iter()
+                        .filter(|(_, due)| **due <= tick)
+                        .map(|(index, _)| *index)
+                        .collect();
+                    came.sort_unstable();
+                    due.sort_unstable();
+                    assert_eq!(came, due);
+                    for index in due {
+                        model.remove(&index);
+                        wheel.remove(Key(index));
+                    }
+                }
+            }
+            let soonest = model.values().min();
+            assert_eq!(wheel.next_due().is_some(), soonest.is_some());
+            if let (Some(due), Some(soonest)) = (wheel.next_due(), soonest) {
+                assert!(tick < due && due <= *soonest, "{tick} {due} {soonest}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_far_end_of_time_is_laid_at_the_horizon() {
+        let mut wheel = Wheel::new(5);
+        let key = wheel.create();
+        assert_eq!(wheel.lay(key, u64::MAX), HORIZON);
+        assert!(wheel.advance(1_000_000).is_empty());
+    }
+}
