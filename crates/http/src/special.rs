@@ -95,12 +95,12 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
     }
 }
 
-/// Clears the response for whoever makes the error page, but keeps what belongs to the status.
+/// Clears the response for whoever makes the error page, but keeps what belongs to the status: a redirect stays one,
+/// whatever its page shows.
 fn prepare_jump(request: &mut Request) {
     request.out.body = Body::Empty;
     request.out.last_modified = None;
     request.out.etag = None;
-    request.out.location = None;
     request.out.reason = None;
     request.out.transforms = Default::default();
     request.out.fields.retain(|_, name, _| KEPT_FIELDS.iter().any(|kept| kept.eq_ignore_ascii_case(name)));
