@@ -52,7 +52,7 @@ fn closes_connection(status: u16) -> bool {
 fn error_page(request: &mut Request, status: u16) -> Option<Outcome> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
-    if core.error_pages.is_empty() || request.flow.error_page || request.flow.jumps >= crate::phase::MAX_JUMPS {
+    if core.error_pages.is_empty() || request.flow.error_page || request.flow.jumps > crate::phase::MAX_JUMPS {
         return None;
     }
     if !core.recursive_error_pages {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bstr::{BStr, BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF, SERVER_LOCATION};
 use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
-use rt::error_log::{LogFiles, Logger, Target};
+use rt::error_log::{LogFiles, Logger, MainLog, Target};
 
 use crate::site::Satisfy;
 use crate::types::Types;
@@ -180,7 +180,7 @@ pub enum IfModifiedSince {
 }
 
 /// The rows.
-pub static DIRECTIVES: Table<LocationConf> = Table::new(&[
+pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
     Directive {
         name: "location",
         syntax: "[ = | ~ | ~* | ^~ ] uri { … } | @name { … }",
@@ -568,7 +568,14 @@ pub static DIRECTIVES: Table<LocationConf> = Table::new(&[
         doc: "Accepted; has no effect.",
         set: Setter::Ignored(Arity::exactly(1), "Weir's tables size themselves"),
     },
-]);
+])
+.finish(|conf, outer, level| {
+    // Without a log of its own, http writes to the one of main.
+    if outer.is_none() && level.seen("error_log").is_none() {
+        conf.log = level.shared::<MainLog>().0.clone();
+    }
+    Ok(())
+});
 
 fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
