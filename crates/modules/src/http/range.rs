@@ -64,7 +64,7 @@ fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
 }
 
 fn accept_ranges(request: &mut Request) -> Verdict {
-    request.out.fields.push_known(Known::AcceptRanges, b"bytes");
+    request.out.fields.set_known(Known::AcceptRanges, b"bytes");
     Verdict::Pass
 }
 
