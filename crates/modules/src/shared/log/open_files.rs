@@ -76,22 +76,25 @@ impl OpenFiles {
         {
             entries.pop_oldest();
         }
-        if entries.peek(path).is_none() {
-            entries.insert(path.to_owned(), Entry { file: None, uses: 0, used: now, checked: now });
-        }
-        let entry = entries.get(path).expect("it was there, or was just put in: a cache has room for one at least");
+        let Some(entry) = entries.get(path) else {
+            // Opened first: a path that can not be opened takes nobody's place.
+            let file = Arc::new(super::named::open(path)?);
+            let kept = (self.min_uses <= 1).then(|| Arc::clone(&file));
+            entries.insert(path.to_owned(), Entry { file: kept, uses: 1, used: now, checked: now });
+            return Ok(file);
+        };
         entry.uses += 1;
         entry.used = now;
-        if let Some(file) = &entry.file {
-            if now.duration_since(entry.checked) < self.valid {
-                return Ok(Arc::clone(file));
-            }
-            if is_at(file, path) {
+        let is_fresh = now.duration_since(entry.checked) < self.valid;
+        if let Some(file) = &entry.file
+            && (is_fresh || is_at(file, path))
+        {
+            if !is_fresh {
                 entry.checked = now;
-                return Ok(Arc::clone(file));
             }
-            entry.file = None;
+            return Ok(Arc::clone(file));
         }
+        entry.file = None;
         let file = Arc::new(super::named::open(path)?);
         if entry.uses >= self.min_uses {
             entry.file = Some(Arc::clone(&file));
@@ -149,15 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn the_file_used_longest_ago_leaves() {
+    fn the_file_used_longest_ago_leaves_but_not_for_one_that_can_not_be_opened() {
         let folder = folder("lru");
         let files = OpenFiles::new(2, Duration::from_secs(10), 1, Duration::from_secs(60));
         let now = Instant::now();
         for name in ["a", "b", "c"] {
             drop(files.open_at(&folder.join(name), now).expect("it can be opened"));
         }
+        assert!(files.open_at(&folder.join("no/such/folder"), now).is_err());
         let entries = files.entries.lock().expect("nobody panicked");
-        assert!(entries.peek(&folder.join("a")).is_none() && entries.len() == 2);
+        let is_open = |name: &str| entries.peek(&folder.join(name)).is_some();
+        assert!(!is_open("a") && is_open("b") && is_open("c"));
         drop(entries);
         fs::remove_dir_all(folder).expect("we made it");
     }
