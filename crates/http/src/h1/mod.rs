@@ -118,7 +118,7 @@ impl Connection {
         if let Err(reject) = self.check(&mut request) {
             let status = reject.status();
             let line = reject.log_line(&request.head.wire);
-            request.log(Level::Info, format_args!("{}", bstr::BStr::new(&line)));
+            request.log(Level::Info, format_args!("{} while {}", bstr::BStr::new(&line), reject.action()));
             request.flow.close = true;
             crate::special::finish(&mut request, status);
             serve::finish(&mut request).await;
@@ -393,7 +393,7 @@ impl Connection {
             }
             NoHead::Rejected(reject) => {
                 let line = reject.log_line(&request.head.wire);
-                request.log(Level::Info, format_args!("{}", bstr::BStr::new(&line)));
+                request.log(Level::Info, format_args!("{} while {}", bstr::BStr::new(&line), reject.action()));
                 request.flow.no_lingering = !reject.lingers();
                 reject.status()
             }

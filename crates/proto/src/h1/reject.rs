@@ -116,6 +116,29 @@ impl Reject {
         matches!(self.kind, FieldLineTooLong | HeadTooLarge | TooManyFields)
     }
 
+    /// What the server was doing, in nginx's words, which follow the message in the error log.
+    pub fn action(&self) -> &'static str {
+        use RejectKind::*;
+        match self.kind {
+            InvalidMethod | InvalidRequest | InvalidUri | InvalidVersion | InvalidHttp09Method
+            | InvalidHostInTarget | UriTooLong => "reading client request line",
+            FieldLineTooLong
+            | HeadTooLarge
+            | TooManyFields
+            | InvalidFieldLine
+            | DuplicateField(_)
+            | InvalidHost
+            | MissingHost
+            | InvalidContentLength
+            | TransferEncodingInHttp10
+            | LengthAndTransferEncoding
+            | UnknownTransferEncoding
+            | ConnectNotAllowed
+            | ConnectWithBody
+            | TraceNotAllowed => "reading client request headers",
+        }
+    }
+
     /// The line for the error log, at level `info`. `head` is the one the parser filled.
     pub fn log_line(&self, head: &Head) -> Vec<u8> {
         use RejectKind::*;
