@@ -36,6 +36,7 @@ pub mod special;
 pub mod subrequest;
 pub mod text;
 pub mod types;
+pub mod upstream;
 pub mod variables;
 
 pub use engine::Engine;

@@ -1,0 +1,126 @@
+//! What an upstream protocol is: how a request is written, and how a response is read.
+//!
+//! A protocol moves bytes between buffers. It never sees a socket, a clock or a peer; the exchange owns those. One value
+//! serves one exchange: the request is written once and sent again for each try, so that variables have one value for
+//! all tries, and [`Protocol::begin_response`] starts the reading anew.
+
+use proto::fields::Fields;
+use proto::h1::response::ResponseHead;
+
+pub use proto::h1::Piece;
+
+use crate::request::Request;
+
+/// A codec between the exchange and the wire.
+pub trait Protocol {
+    /// What stands before the peer's name in logs: `http://`, `fastcgi://`.
+    fn scheme(&self) -> &str;
+
+    /// What stands after the peer's name in logs: the path that is asked for.
+    fn target(&self) -> &[u8] {
+        b""
+    }
+
+    /// Appends the head of the request. Called once per exchange. `content` says what follows.
+    ///
+    /// The error is the status to answer with; it has been logged.
+    fn write_head(&mut self, request: &mut Request, content: Content, out: &mut Vec<u8>) -> Result<(), u16>;
+
+    /// Appends a piece of the request's content in the protocol's framing. Must not depend on the pieces before: the
+    /// next try begins again with the first.
+    fn write_content(&self, piece: &[u8], out: &mut Vec<u8>) {
+        out.extend_from_slice(piece);
+    }
+
+    /// Appends what ends the content of a request, also of one without content.
+    fn write_content_end(&self, _trailers: &Fields, _out: &mut Vec<u8>) {}
+
+    /// Whether content goes out as it is, so that a file may be sent by `sendfile`.
+    fn content_is_plain(&self) -> bool {
+        false
+    }
+
+    /// The next bytes come from another connection. Forget everything about the response so far.
+    fn begin_response(&mut self);
+
+    /// Reads the head of the response. `input` is all that was received since [`HeadProgress::Interim`] or the
+    /// beginning; it only grows from call to call.
+    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault>;
+
+    /// Whether the response has content, and how long it is if that is known. Called once the head is complete.
+    /// `head` has the fields as received.
+    fn content_length(&self) -> ContentLength;
+
+    /// Reads content. `input` begins where the piece before ended. Not called after [`Piece::End`].
+    fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault>;
+
+    /// The connection was closed by the peer before [`Piece::End`]: whether that is the end of the content. The fault
+    /// is what the log shall say.
+    fn end_of_input(&mut self) -> Result<(), Fault>;
+
+    /// Fields that followed the content.
+    fn trailers(&self) -> Option<&Fields> {
+        None
+    }
+
+    /// Whether the connection can carry another request after [`Piece::End`].
+    fn keeps_alive(&self) -> bool;
+
+    /// Rewrites a field of the response: `Location`, `Refresh`, `Set-Cookie`. `false` leaves it as it is.
+    fn map_field(&mut self, _request: &mut Request, _field: proto::Known, _value: &[u8], _out: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    /// Whether a 101 makes the connection a tunnel.
+    fn may_upgrade(&self) -> bool {
+        false
+    }
+}
+
+/// What follows the head of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// The client sent no content, and announced none.
+    None,
+    /// This many bytes.
+    Length(u64),
+    /// Content of a length that nobody knows yet.
+    Unknown,
+}
+
+/// How far [`Protocol::read_head`] came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeadProgress {
+    /// More input is needed.
+    Partial,
+    /// The head is complete; this much of the input belonged to it.
+    Complete(usize),
+    /// This much of the input was an interim response (1xx), which now stands in the head; the real one follows. The
+    /// exchange clears the head.
+    Interim(usize),
+}
+
+/// How much content a response has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentLength {
+    /// None at all, whatever the fields say: a response to HEAD, 204, 304.
+    None,
+    /// This many bytes.
+    Known(u64),
+    /// It ends where the protocol says so.
+    Unknown,
+}
+
+/// What is wrong with what the peer sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The line for the error log.
+    pub message: Vec<u8>,
+}
+
+impl Fault {
+    /// A fault with this line for the log.
+    pub fn new(message: impl Into<Vec<u8>>) -> Fault {
+        Fault { message: message.into() }
+    }
+}

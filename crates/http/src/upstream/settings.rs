@@ -1,0 +1,236 @@
+//! What directives say about an exchange. The rows are in `modules/shared/upstream_rows`, once for all protocols.
+
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bstr::BString;
+use conf::Expression;
+use conf::table::Buffers;
+use proto::Known;
+
+use crate::request::Request;
+use crate::site::{ConfSet, LocationId, Site};
+
+/// The settings of a location. Names are those of the directives without their prefix.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// The local address to connect from.
+    pub bind: Option<Bind>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+    /// How long the peer may take nothing of the request.
+    pub send_timeout: Duration,
+    /// How long the peer may be silent.
+    pub read_timeout: Duration,
+    /// When the next peer is tried.
+    pub next_upstream: NextUpstream,
+    /// How many peers are tried; 0 is all.
+    pub next_upstream_tries: i64,
+    /// For how long peers are tried; zero is without limit.
+    pub next_upstream_timeout: Duration,
+    /// The buffer for the head of the response.
+    pub buffer_size: u64,
+    /// The response is read ahead of the client.
+    pub buffering: bool,
+    /// How far it is read ahead in memory.
+    pub buffers: Buffers,
+    /// How much of that may wait for the client; only checked.
+    pub busy_buffers_size: Option<u64>,
+    /// How far it is read ahead into a file; 0 is not at all.
+    pub max_temp_file_size: Option<u64>,
+    /// How much is written to that file at a time.
+    pub temp_file_write_size: Option<u64>,
+    /// Where that file is.
+    pub temp_path: PathBuf,
+    /// The content of the request is read before the peer is connected to.
+    pub request_buffering: bool,
+    /// The exchange goes on when the client leaves.
+    pub ignore_client_abort: bool,
+    /// Statuses that have an error page get it.
+    pub intercept_errors: bool,
+    /// Ranges are made here, whatever the peer says.
+    pub force_ranges: bool,
+    /// The client's fields are sent.
+    pub pass_request_headers: bool,
+    /// The client's content is sent.
+    pub pass_request_body: bool,
+    /// Fields after the content are passed on.
+    pub pass_trailers: bool,
+    /// 103 is passed on.
+    pub pass_early_hints: bool,
+    /// TCP keep-alive probes.
+    pub socket_keepalive: bool,
+    /// The socket's receive buffer in bytes; 0 is the system's choice.
+    pub socket_rcvbuf: u64,
+    /// The socket's send buffer in bytes; 0 is the system's choice.
+    pub socket_sndbuf: u64,
+    /// Bytes per second that are read; empty is no limit.
+    pub limit_rate: Option<Expression>,
+    /// Fields of the response that have no effect here.
+    pub ignore_headers: IgnoreHeaders,
+    /// Fields that are not passed on.
+    pub hide: FieldSet,
+    /// `hide_header` lines.
+    pub hide_header: Vec<BString>,
+    /// `pass_header` lines.
+    pub pass_header: Vec<BString>,
+    /// Whether responses are saved as files.
+    pub store: Store,
+    /// The permissions of such files.
+    pub store_access: u32,
+}
+
+/// The struct of a location whose type only its module knows.
+#[derive(Clone)]
+pub struct SettingsRef {
+    site: Rc<Site>,
+    location: LocationId,
+    find: fn(&ConfSet) -> &Settings,
+}
+
+impl SettingsRef {
+    /// The settings that `find` finds in the request's present location.
+    pub fn new(request: &Request, find: fn(&ConfSet) -> &Settings) -> SettingsRef {
+        SettingsRef { site: Rc::clone(&request.site), location: request.location, find }
+    }
+}
+
+impl Deref for SettingsRef {
+    type Target = Settings;
+
+    fn deref(&self) -> &Settings {
+        (self.find)(&self.site.location(self.location).confs)
+    }
+}
+
+/// The local address of connections.
+#[derive(Clone, Debug)]
+pub struct Bind {
+    /// The address, with or without port.
+    pub address: Expression,
+    /// The address need not be one of this machine.
+    pub transparent: bool,
+}
+
+/// When the next peer is tried: bits of [`NextUpstream::WORDS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NextUpstream(pub u32);
+
+impl NextUpstream {
+    /// The words of the directive; word `i` is bit `i`.
+    pub const WORDS: &'static [&'static str] = &[
+        "error", "timeout", "invalid_header", "non_idempotent", "http_500", "http_502", "http_503", "http_504",
+        "http_403", "http_404", "http_429", "denied", "off",
+    ];
+    /// A connection could not be made, or broke.
+    pub const ERROR: u32 = 1;
+    /// The peer took too long.
+    pub const TIMEOUT: u32 = 1 << 1;
+    /// The head of the response made no sense.
+    pub const INVALID_HEADER: u32 = 1 << 2;
+    /// Also requests that must not be made twice.
+    pub const NON_IDEMPOTENT: u32 = 1 << 3;
+    /// No peer, ever.
+    pub const OFF: u32 = 1 << 12;
+
+    /// The bit of a status, for those that have one.
+    pub fn of_status(status: u16) -> Option<u32> {
+        Some(match status {
+            500 => 1 << 4,
+            502 => 1 << 5,
+            503 => 1 << 6,
+            504 => 1 << 7,
+            403 => 1 << 8,
+            404 => 1 << 9,
+            429 => 1 << 10,
+            _ => return None,
+        })
+    }
+
+    /// Whether all of these are among the reasons.
+    pub fn has(self, reasons: u32) -> bool {
+        self.0 & Self::OFF == 0 && self.0 & reasons == reasons
+    }
+}
+
+/// Fields of a response that have no effect: bits of [`IgnoreHeaders::WORDS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IgnoreHeaders(pub u32);
+
+impl IgnoreHeaders {
+    /// The words of the directive; word `i` is bit `i`.
+    pub const WORDS: &'static [&'static str] = &[
+        "X-Accel-Redirect", "X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset",
+        "Expires", "Cache-Control", "Set-Cookie", "Vary",
+    ];
+
+    /// Whether a field is ignored.
+    pub fn has(self, field: Known) -> bool {
+        let bit = match field {
+            Known::XAccelRedirect => 0,
+            Known::XAccelExpires => 1,
+            Known::XAccelLimitRate => 2,
+            Known::XAccelBuffering => 3,
+            Known::XAccelCharset => 4,
+            Known::Expires => 5,
+            Known::CacheControl => 6,
+            Known::SetCookie => 7,
+            Known::Vary => 8,
+            _ => return false,
+        };
+        self.0 & 1 << bit != 0
+    }
+}
+
+/// A set of field names. Names that the server knows by number cost one test.
+#[derive(Clone, Debug, Default)]
+pub struct FieldSet {
+    known: u128,
+    /// Sorted, in lower case.
+    others: Vec<BString>,
+}
+
+impl FieldSet {
+    /// Adds a name.
+    pub fn insert(&mut self, name: &[u8]) {
+        match Known::from_name(name) {
+            Known::Other => {
+                let name: BString = name.to_ascii_lowercase().into();
+                if let Err(at) = self.others.binary_search(&name) {
+                    self.others.insert(at, name);
+                }
+            }
+            known => self.known |= known.bit(),
+        }
+    }
+
+    /// Takes a name out.
+    pub fn remove(&mut self, name: &[u8]) {
+        match Known::from_name(name) {
+            Known::Other => self.others.retain(|other| !other.eq_ignore_ascii_case(name)),
+            known => self.known &= !known.bit(),
+        }
+    }
+
+    /// Whether a field is in the set. `known` is what [`Known::from_name`] says of `name`.
+    pub fn contains(&self, known: Known, name: &[u8]) -> bool {
+        if known != Known::Other {
+            return self.known & known.bit() != 0;
+        }
+        self.others.iter().any(|other| other.eq_ignore_ascii_case(name))
+    }
+}
+
+/// `store`.
+#[derive(Clone, Debug, Default)]
+pub enum Store {
+    /// Responses are not saved.
+    #[default]
+    Off,
+    /// They are saved where `root` or `alias` would look for them.
+    On,
+    /// They are saved under this name.
+    Path(Expression),
+}
