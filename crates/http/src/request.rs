@@ -146,6 +146,8 @@ pub struct Flow {
     pub header_only: bool,
     /// The connection must close after this response.
     pub close: bool,
+    /// The content of the response is sent in chunks.
+    pub chunked: bool,
     /// The client sent the request before it had the response to the one before.
     pub pipelined: bool,
     /// The response was sent, and `post_action` is served for its effects.

@@ -28,6 +28,7 @@ pub enum Framing {
 pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
     let (framing, keepalive) = frame(request, keepalive);
     request.flow.close = !keepalive;
+    request.flow.chunked = framing == Framing::Chunked;
     if request.head.version() == Version::Http09 {
         // A simple response has no head (RFC 1945, section 6).
         return framing;
@@ -84,7 +85,11 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
     }
     let empty = request.flow.header_only;
     let framing = match out.length() {
-        Some(length) => Framing::Length(length),
+        Some(length) => {
+            // The body is gone when logs ask for its length.
+            out.content_length = Some(length);
+            Framing::Length(length)
+        }
         None if empty => Framing::Empty,
         None if version >= Version::Http11 && core.chunked_transfer_encoding => Framing::Chunked,
         None => {

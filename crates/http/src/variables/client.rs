@@ -60,13 +60,13 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 );
 
 impl Request {
-    /// User and password of the `Authorization` field (RFC 7617), nobody having checked them.
+    /// User and password of the `Authorization` field (RFC 7617), nobody having checked them. An empty name is none.
     pub fn basic_credentials(&self) -> Option<(BString, BString)> {
         let field = self.head.known(Known::Authorization)?;
         let (scheme, rest) = field.split_at_checked(6)?;
         let encoded = scheme.eq_ignore_ascii_case(b"Basic ").then_some(rest)?;
         let mut decoded = LENIENT.decode(encoded.trim_start_with(|sign| sign == ' ')).ok()?;
-        let colon = decoded.find_byte(b':')?;
+        let colon = decoded.find_byte(b':').filter(|&length| length > 0)?;
         let password = decoded.split_off(colon + 1);
         decoded.pop();
         Some((decoded.into(), password.into()))

@@ -8,7 +8,7 @@ use conf::Variable;
 use proto::Fields;
 
 use super::{number, optional, text};
-use crate::request::{Request, Version};
+use crate::request::Request;
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::prefix("http_", request_field, "A field of the request by its name."),
@@ -79,9 +79,11 @@ fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
+/// Once the head was written it says what was sent; the body is used up then.
 fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let length = request.out.length().filter(|_| has_content(request));
-    length.is_some_and(|length| number(length, out))
+    let response = &request.out;
+    let length = if request.ledger.responded.is_some() { response.content_length } else { response.length() };
+    length.filter(|_| has_content(request)).is_some_and(|length| number(length, out))
 }
 
 /// Whether a response of this status has content at all; before there is one, nobody knows.
@@ -130,13 +132,7 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn sent_transfer_encoding(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let core = &request.site.location(request.location).core;
-    let chunked = request.out.length().is_none()
-        && has_content(request)
-        && !request.flow.header_only
-        && request.head.version() == Version::Http11
-        && core.chunked_transfer_encoding;
-    chunked && text("chunked", out)
+    request.flow.chunked && text("chunked", out)
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new("request_uri", |r, out| text(r.head.wire.target(), out), "The target as it was sent, with its arguments."),
     Variable::new("uri", |r: &mut Request, out| text(&r.uri.path, out), "The present path: decoded, normalised, rewritten.").volatile(),
     Variable::new("document_uri", |r: &mut Request, out| text(&r.uri.path, out), "The same as `$uri`.").volatile(),
-    Variable::new("args", |r: &mut Request, out| text(&r.uri.args, out), "The arguments. `set` changes them.").volatile().settable(set_args),
-    Variable::new("query_string", |r: &mut Request, out| text(&r.uri.args, out), "The same as `$args`.").volatile(),
+    Variable::new("args", args, "The arguments. `set` changes them.").volatile().settable(set_args),
+    Variable::new("query_string", args, "The same as `$args`.").volatile(),
     Variable::new("is_args", is_args, "`?` when there are arguments, else nothing.").volatile(),
     Variable::prefix("arg_", argument, "An argument by its name.").volatile(),
     Variable::new("server_protocol", server_protocol, "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`."),
@@ -54,6 +54,10 @@ fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let protocol = request.head.wire.protocol();
     !protocol.is_empty() && text(protocol, out)
+}
+
+fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    !request.uri.args.is_empty() && text(&request.uri.args, out)
 }
 
 fn set_args(request: &mut Request, value: &[u8]) {

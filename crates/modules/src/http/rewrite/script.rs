@@ -55,7 +55,8 @@ impl Return {
         if self.status >= 400 && self.text.as_ref().is_none_or(Expression::is_empty) {
             return Outcome::Status(self.status);
         }
-        request.flow.read_no_body();
+        // The text may show it.
+        request.out.status = self.status;
         let text = self.text.as_ref().map(|text| request.value(text)).unwrap_or_default();
         if matches!(self.status, 301..=303 | 307 | 308) {
             request.out.location = Some(text);
@@ -63,7 +64,6 @@ impl Return {
         }
         let content_type = types::content_type(request);
         let out = &mut request.out;
-        out.status = self.status;
         out.content_type = content_type;
         out.content_length = Some(text.len() as u64);
         out.body = Body::bytes(Vec::from(text));

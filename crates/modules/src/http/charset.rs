@@ -1,0 +1,258 @@
+//! `charset`: says in which charset a response is, and translates it when it is in another.
+//!
+//! ```nginx
+//! charset        utf-8;
+//! source_charset koi8-r;
+//! charset_map koi8-r utf-8 {
+//!     C0 D18E;   # ю
+//!     C1 D0B0;   # а
+//! }
+//! ```
+//!
+//! Nearly all configurations have the first line only, which costs a comparison of the media type. How a map
+//! translates is in [`table`].
+
+mod table;
+
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use bstr::{BStr, BString, ByteSlice};
+use bytes::Bytes;
+use conf::{
+    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Level as Block, Line,
+    Repeat, Setter, Table,
+};
+use http::body::{Body, BodyError, Chunk, Source};
+use http::{Module, Request, Verdict};
+use proto::Known;
+
+use crate::shared::content::{Content, Piece};
+use crate::shared::media_types::MediaTypes;
+use table::{Direction, Map};
+
+pub(crate) static MODULE: Module = Module {
+    name: "charset",
+    doc: "Names and translates the charset of responses.",
+    main: &MAPS,
+    location: &DIRECTIVES,
+    filter: Some(filter),
+    enabled: |location| location.confs.get::<Conf>().charset.is_some(),
+    ..Module::EMPTY
+};
+
+static MAPS: Table<Main> = Table::new(&[Directive {
+    name: "charset_map",
+    syntax: "charset1 charset2 { … }",
+    default: None,
+    contexts: HTTP,
+    since: "0.1",
+    doc: "How to translate from one charset to the other and back: rows of a byte of the first and a byte of the second, \
+          in hexadecimal. The second may be `utf-8`, whose signs are up to four bytes. ASCII needs no rows.",
+    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
+        let map = Map::read(line)?;
+        let maps = &mut line.shared::<Maps>().0;
+        table::refuse_second(maps, &map, line.node)?;
+        line.shared::<Maps>().0.push(Arc::new(map));
+        Ok(())
+    }),
+}]);
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "charset",
+        syntax: "charset | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION_IF,
+        since: "0.1",
+        doc: "The charset that `Content-Type` names; a variable may give it. If the content is in another \
+              (`source_charset`), it is translated by a `charset_map`.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+            conf.charset = charset(line)?;
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "source_charset",
+        syntax: "charset",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION_IF,
+        since: "0.1",
+        doc: "The charset that the content is in; a variable may give it.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
+            conf.source = charset(line)?;
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "override_charset",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION_IF,
+        since: "0.1",
+        doc: "Whether responses are translated that have a charset already, from a proxied server.",
+        set: Setter::Flag(|c| &mut c.overrides),
+    },
+    Directive {
+        name: "charset_types",
+        syntax: "mime-type … | *",
+        default: Some("text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The media types that get a charset, besides `text/html`, which always does. `*` is all of them.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
+            c.types.read(line, &["text/html"])
+        }),
+    },
+])
+.finish(take_maps);
+
+/// Maps are kept with the configuration that is being built, and with the locations.
+#[derive(Clone, Default)]
+struct Main;
+
+/// The maps of a configuration.
+#[derive(Clone, Default)]
+struct Maps(Vec<Arc<Map>>);
+
+#[derive(Clone, Default)]
+struct Conf {
+    /// `None`: `off`.
+    charset: Option<Expression>,
+    /// `None`: whatever `charset` says.
+    source: Option<Expression>,
+    overrides: bool,
+    types: MediaTypes,
+    /// All maps; none where no content is translated.
+    maps: Arc<[Arc<Map>]>,
+}
+
+fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
+    match line.text(0) == "off" {
+        true => Ok(None),
+        // Anything but a variable is a name, whatever signs it has.
+        false if !line.text(0).starts_with(b"$") => Ok(Some(Expression::literal(line.text(0)))),
+        false => line.expression(0).map(Some),
+    }
+}
+
+/// Hands the maps to the blocks that may need them; a pair of charsets without a map is an error now.
+fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
+    let (Some(to), Some(from)) = (&conf.charset, &conf.source) else {
+        // Content may come with a charset of its own.
+        conf.maps = if conf.overrides { block.shared::<Maps>().0.as_slice().into() } else { Arc::default() };
+        return Ok(());
+    };
+    conf.maps = block.shared::<Maps>().0.as_slice().into();
+    match (from.constant(), to.constant()) {
+        (Some(from), Some(to)) if !from.eq_ignore_ascii_case(to) && find(&conf.maps, from, to).is_none() => {
+            Err(Diagnostic::error(format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\""), None))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn find(maps: &[Arc<Map>], from: &BStr, to: &BStr) -> Option<(Arc<Map>, Direction)> {
+    maps.iter().find_map(|map| Some((Arc::clone(map), map.direction(from, to)?)))
+}
+
+fn filter(request: &mut Request) -> Verdict {
+    let conf = request.conf::<Conf>();
+    // A part of another response has no head; what it is in, the whole says.
+    if request.is_subrequest() {
+        return Verdict::Pass;
+    }
+    let Some(to) = wanted(request, &conf) else { return Verdict::Pass };
+    let from = match (&request.out.charset, &conf.source) {
+        (own, _) if !own.is_empty() => own.clone(),
+        (_, Some(source)) => request.value(source),
+        (_, None) => to.clone(),
+    };
+    if from.eq_ignore_ascii_case(&to) {
+        set_charset(request, to);
+        return Verdict::Pass;
+    }
+    if request.out.fields.get_known(Known::ContentEncoding).is_some_and(|coding| !coding.is_empty()) {
+        return Verdict::Pass;
+    }
+    match find(&conf.maps, from.as_bstr(), to.as_bstr()) {
+        Some((map, direction)) => {
+            set_charset(request, to);
+            translate(request, map, direction);
+        }
+        None => request.error(format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")),
+    }
+    Verdict::Pass
+}
+
+/// The charset that the response is to have; `None` when it is left alone.
+fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
+    let out = &request.out;
+    // A charset that stands in the media type itself came from `types` or `default_type`: somebody meant it.
+    if out.content_type.is_empty() || out.content_type.contains_str("charset=") {
+        return None;
+    }
+    let applies = if out.charset.is_empty() { conf.types.has(&out.content_type) } else { conf.overrides };
+    let name = applies.then_some(conf.charset.as_ref()?)?;
+    Some(request.value(name)).filter(|name| !name.is_empty())
+}
+
+fn set_charset(request: &mut Request, name: BString) {
+    // Browsers of the nineties took the charset of a redirect for that of the page it led to; nginx still spares them.
+    let is_redirect = matches!(request.out.status, 301 | 302);
+    request.out.charset = if is_redirect { BString::default() } else { name };
+}
+
+fn translate(request: &mut Request, map: Arc<Map>, direction: Direction) {
+    let out = &mut request.out;
+    let length = out.content_length;
+    let ranges = out.transforms.ranges;
+    let body = std::mem::take(&mut out.body);
+    let keeps_length = map.keeps_length();
+    if keeps_length {
+        out.weaken_etag();
+    } else {
+        out.content_changes();
+    }
+    out.content_length = length.filter(|_| keeps_length);
+    out.transforms.ranges = ranges && keeps_length;
+    if !matches!(body, Body::Empty) {
+        out.body = Body::stream(Translated { content: Content::new(body), map, direction, rest: Vec::new() });
+    }
+}
+
+/// Content in another charset.
+struct Translated {
+    content: Content,
+    map: Arc<Map>,
+    direction: Direction,
+    /// The beginning of a sign whose end has not come yet.
+    rest: Vec<u8>,
+}
+
+impl Source for Translated {
+    fn poll_next(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        loop {
+            let mut out = Vec::new();
+            match ready!(self.content.poll_next(request, context)) {
+                Some(Ok(Piece::Bytes(piece))) => self.map.write(self.direction, &piece, &mut self.rest, &mut out),
+                Some(Ok(Piece::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                // A sign that was cut off for good.
+                None if std::mem::take(&mut self.rest).is_empty() => return Poll::Ready(None),
+                None => out.push(b'?'),
+            }
+            if !out.is_empty() {
+                return Poll::Ready(Some(Ok(Chunk::Bytes(Bytes::from(out)))));
+            }
+        }
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.content.length().filter(|_| self.map.keeps_length())
+    }
+}
