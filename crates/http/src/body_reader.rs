@@ -48,6 +48,9 @@ pub trait BodyInput {
 
     /// Bytes taken from the connection so far, framing included.
     fn taken(&self) -> u64;
+
+    /// A client that waits to be told to go on will not be told.
+    fn refuse_continue(&mut self);
 }
 
 /// The content of a request.
@@ -129,6 +132,18 @@ impl RequestBody {
     /// Whether all of it has been read.
     pub fn is_complete(&self) -> bool {
         self.complete
+    }
+
+    /// Whether a handler has read of it.
+    pub fn was_read(&self) -> bool {
+        self.length > 0
+    }
+
+    /// A client that waits for `100 Continue` will not get it.
+    pub fn refuse_continue(&mut self) {
+        if let Some(input) = &mut self.input {
+            input.refuse_continue();
+        }
     }
 
     /// Bytes that it took on the wire so far.

@@ -21,6 +21,8 @@ pub struct Client {
     pub stream: Stream,
     /// Who is at the other end. `realip` may replace it for a request, never here.
     pub remote: Rc<Remote>,
+    /// `debug_connection` names this client: everything about it is logged.
+    pub debug: bool,
     /// What a PROXY protocol header said of the client.
     pub proxy: Option<Box<proto::proxy_protocol::Header>>,
     /// When it was accepted.

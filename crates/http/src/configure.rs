@@ -92,6 +92,9 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
     let mut builder =
         Builder { modules, servers: Vec::new(), listens: Vec::new(), locations: Vec::new(), open: Vec::new(), named: Vec::new() };
     let mut confs = Confs::new(groups(modules));
+    if let Some(core) = confs.get_mut::<LocationConf>() {
+        core.log = line.shared::<rt::error_log::MainLog>().0.clone();
+    }
     {
         let build = &mut *line.level.build;
         let mut level = conf::Level::new(build, &mut registry, &mut builder, HTTP);

@@ -25,7 +25,9 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
     let local = || stream.local_addr().ok().and_then(|address| address.ip());
     let Some(endpoint) = listen::endpoint_of(&site.endpoints, &socket.address, local) else { return };
     let peer = stream.peer_addr().clone();
+    let debug = engine.main.is_debugged(peer.ip());
     let mut client = Client {
+        debug,
         number: crate::engine::next_connection(),
         remote: Rc::new(Remote {
             text: peer.ip().map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),

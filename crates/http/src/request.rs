@@ -70,6 +70,8 @@ pub struct RequestHead {
     pub host: BString,
     /// The port of the `Host` field or of the absolute target, as it was sent.
     pub port: Option<u16>,
+    /// The head could not be read to its end. What it says of its version does not count then.
+    pub rejected: bool,
 }
 
 /// The protocol version of a request, in an order that compares.
@@ -138,8 +140,6 @@ pub struct Flow {
     pub path_after_alias: bool,
     /// An error page is being made, and those who make it get none of their own.
     pub error_page: bool,
-    /// The content of the request is to be thrown away.
-    pub discard_body: bool,
     /// The status that the response must have, whatever its handler says.
     pub forced_status: Option<u16>,
     /// A response without content, whatever it says: HEAD.
@@ -430,12 +430,19 @@ impl Request {
         &self.site.location(self.location).core.log
     }
 
-    /// Writes a line about this request to the error log.
+    /// Writes a line about this request to the error log of its location.
     pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
         let logger = self.logger();
-        if logger.enabled(level) {
+        if self.client.debug {
+            logger.debug_connection().log(level, self, message);
+        } else if logger.enabled(level) {
             logger.log(level, self, message);
         }
+    }
+
+    /// Writes a line at level `debug`.
+    pub fn debug(&self, message: fmt::Arguments<'_>) {
+        self.log(Level::Debug, message);
     }
 
     /// Writes a line at level `error`.
@@ -519,6 +526,7 @@ impl RequestHead {
         self.wire.clear();
         self.host.clear();
         self.port = None;
+        self.rejected = false;
     }
 
     /// The value of a header field; the first, when there are several.
@@ -535,6 +543,7 @@ impl RequestHead {
     pub fn version(&self) -> Version {
         use proto::h1::Version as Wire;
         match self.wire.version {
+            _ if self.rejected => Version::Http10,
             version if version >= Wire::HTTP_3 => Version::Http3,
             version if version >= Wire::HTTP_2 => Version::Http2,
             version if version >= Wire::HTTP_11 => Version::Http11,

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::body::Body;
 use crate::core::{ErrorPage, ServerTokens};
 use crate::module::{Outcome, internal_status as internal};
-use crate::request::{Flow, Request, Version};
+use crate::request::{Request, Version};
 use proto::h1::Method;
 
 /// What an internal redirect for an error page keeps of the response so far: fields such as `WWW-Authenticate`, which
@@ -108,7 +108,7 @@ fn prepare_jump(request: &mut Request) {
 
 /// Makes the built-in page of a status the response. Statuses without one get no content.
 pub fn page(request: &mut Request, status: u16) -> Outcome {
-    request.flow.read_no_body();
+    request.body.refuse_continue();
     let shown = match status {
         internal::HEADER_TOO_LARGE..=internal::HTTP_TO_HTTPS => 400,
         other => other,
@@ -238,13 +238,6 @@ pub fn redirect_to_directory(request: &mut Request) -> Outcome {
 pub fn redirect(request: &mut Request, status: u16, target: &BStr) -> Outcome {
     request.out.location = Some(target.to_owned());
     Outcome::Status(status)
-}
-
-impl Flow {
-    /// The content of the request is of no interest any more; what comes of it is thrown away.
-    pub fn read_no_body(&mut self) {
-        self.discard_body = true;
-    }
 }
 
 impl ServerTokens {

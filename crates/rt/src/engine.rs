@@ -138,6 +138,26 @@ pub struct Main {
     pub testing: bool,
 }
 
+impl Main {
+    /// Whether `debug_connection` names this client. `None` is a client by a unix socket, which has the
+    /// address of its kind: every one that is not an IP address matches a network of no bits.
+    pub fn is_debugged(&self, client: Option<IpAddr>) -> bool {
+        self.debug_connections
+            .iter()
+            .any(|&(network, bits)| match (network, client) {
+                (IpAddr::V4(network), Some(IpAddr::V4(client))) => {
+                    let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
+                    u32::from(network) & mask == u32::from(client) & mask
+                }
+                (IpAddr::V6(network), Some(IpAddr::V6(client))) => {
+                    let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+                    u128::from(network) & mask == u128::from(client) & mask
+                }
+                _ => false,
+            })
+    }
+}
+
 impl Default for Main {
     fn default() -> Self {
         Main {

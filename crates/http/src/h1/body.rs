@@ -140,4 +140,8 @@ impl BodyInput for Input {
     fn taken(&self) -> u64 {
         self.taken
     }
+
+    fn refuse_continue(&mut self) {
+        self.expects_continue = false;
+    }
 }

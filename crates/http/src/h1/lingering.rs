@@ -6,6 +6,7 @@
 
 use std::task::Poll;
 
+use crate::body_reader::BodyReadError;
 use crate::client::Client;
 use crate::core::LocationConf;
 use crate::request::Request;
@@ -39,6 +40,32 @@ pub(super) async fn close(client: &Client, core: &LocationConf) {
             return;
         }
     }
+}
+
+/// The most content that is looked at before a response that does not want it is sent, in bytes.
+const LOOK_AHEAD: u64 = 64 * 1024;
+
+/// Throws away what has already come of content that no handler read. An error when its framing is broken: then the
+/// request was malformed, and no response to it can be right.
+pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
+    if request.body.is_complete() || request.body.was_read() {
+        return Ok(());
+    }
+    let mut scratch = Vec::new();
+    std::future::poll_fn(|context| {
+        let begin = request.body.length();
+        while !request.body.is_complete() && request.body.length() - begin < LOOK_AHEAD {
+            scratch.clear();
+            match request.body.poll_read(&mut scratch, READ_SIZE, context) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(BodyReadError::Malformed)) => return Poll::Ready(Err(())),
+                // The client left: sending will tell.
+                Poll::Ready(Err(_)) | Poll::Pending => break,
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await
 }
 
 /// Reads what is left of a request's content and throws it away, so that the connection can serve the next request.

@@ -110,7 +110,7 @@ impl Connection {
         let mut request = match outcome {
             Err(NoHead::Quiet) => return Next::Close,
             Err(other) => {
-                self.head = Rc::clone(&head);
+                Rc::get_mut(&mut head).expect("nobody has seen this head yet").rejected = true;
                 return self.refuse(site, head, other).await;
             }
             Ok(()) => self.begin(site, head),
@@ -124,6 +124,11 @@ impl Connection {
             serve::finish(&mut request).await;
         } else {
             serve::serve(&mut request).await;
+            if lingering::discard_what_came(&mut request).await.is_err() {
+                request.flow.close = true;
+                crate::special::finish(&mut request, 400);
+                serve::finish(&mut request).await;
+            }
         }
         self.respond(&mut request).await
     }
@@ -268,6 +273,7 @@ impl Connection {
             request.variables = Rc::clone(&self.variables);
         }
         request.method = request.head.wire.method;
+        request.debug(format_args!("http request line: \"{}\"", bstr::BStr::new(request.head.wire.request_line())));
         request.flow.header_only = request.method == Method::Head;
         request.flow.pipelined = self.pipelined;
         request
@@ -461,7 +467,10 @@ fn choose_server(request: &mut Request) -> Result<(), Reject> {
         Some(authority) => authority,
         None => match wire.fields.get_known(Known::Host) {
             Some(value) => value,
-            None => return Ok(()),
+            None => {
+                find_server(request);
+                return Ok(());
+            }
         },
     };
     let host = proto::host::parse(value).map_err(|_| invalid())?;
@@ -474,19 +483,25 @@ fn choose_server(request: &mut Request) -> Result<(), Reject> {
         proto::host::parse(field).map_err(|_| invalid())?;
     }
     request.set_host(name, port);
+    find_server(request);
+    Ok(())
+}
+
+/// Enters the server that answers to the request's host.
+fn find_server(request: &mut Request) {
     let endpoint = Arc::clone(&request.client.endpoint.borrow());
     if endpoint.names.is_empty() {
-        return Ok(());
+        return;
     }
-    let host = request.head.host.clone();
-    if let Some((server, pattern)) = endpoint.names.find(host.as_slice().into()) {
+    let head = Rc::clone(&request.head);
+    let host = head.host.as_slice();
+    if let Some((server, pattern)) = endpoint.names.find(host.into()) {
         request.server = server;
         request.enter_server();
         if let Some(pattern) = pattern {
-            request.matches(pattern, &host);
+            request.matches(pattern, host);
         }
     }
-    Ok(())
 }
 
 fn set_uri(request: &mut Request) -> Result<(), Reject> {

@@ -125,7 +125,6 @@ fn list(request: &mut Request) -> Step<'_> {
     if !request.uri.path.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Declined.into();
     }
-    request.flow.read_no_body();
     Step::later(respond(request))
 }
 

@@ -67,7 +67,6 @@ fn picture(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
     }
-    request.flow.discard_body = true;
     let out = &mut request.out;
     out.status = 200;
     out.content_type = "image/gif".into();

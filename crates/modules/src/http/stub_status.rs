@@ -84,7 +84,6 @@ fn page(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
     }
-    request.flow.discard_body = true;
     request.out.status = 200;
     request.out.content_type = "text/plain".into();
     request.out.body = Body::bytes(text(&totals()));

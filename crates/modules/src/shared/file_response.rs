@@ -13,7 +13,6 @@ const ETAG_LENGTH: usize = 2 + 1 + 2 * 8;
 pub(crate) fn respond(request: &mut Request, found: OpenFile) -> Outcome {
     let (length, modified) = (found.length(), found.modified());
     let has_etag = request.site.location(request.location).core.etag;
-    request.flow.read_no_body();
     request.out.status = 200;
     request.out.last_modified = Some(modified);
     if has_etag {
