@@ -1,0 +1,10 @@
+//! Connections to other machines: groups of upstream servers, the choice among them, connections kept for reuse.
+//!
+//! What is here serves the HTTP engine and the stream engine alike, so it knows neither: a request is a key, an
+//! address and a few bytes, and a response is the time that it took and whether it failed.
+#![forbid(unsafe_code)]
+
+mod connect;
+pub mod upstream;
+
+pub use connect::{ConnectOptions, connect};

@@ -1,0 +1,291 @@
+//! DNS messages: what is asked, and what an answer says (RFC 1035, 2782, 3596, 2308).
+//!
+//! The bytes are the `domain` crate's business; here they become questions of three kinds, and answers that hold what
+//! a web server wants to know. No sockets, no clock.
+
+use std::net::IpAddr;
+
+use bstr::{BStr, BString, ByteSlice};
+use domain::base::iana::{Class, Opcode, Rcode, Rtype};
+use domain::base::name::NameBuilder;
+use domain::base::{Message, MessageBuilder, Name, ParsedName, Question, ToName};
+use domain::rdata::{A, Aaaa, Cname, Soa, Srv};
+
+/// Records of one answer that are taken in; what is beyond is left out.
+pub(super) const MAX_RECORDS: usize = 256;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    A,
+    Aaaa,
+    Srv,
+}
+
+impl Kind {
+    fn record_type(self) -> Rtype {
+        match self {
+            Kind::A => Rtype::A,
+            Kind::Aaaa => Rtype::AAAA,
+            Kind::Srv => Rtype::SRV,
+        }
+    }
+}
+
+/// A question on its way.
+pub(super) struct Query {
+    /// What makes an answer ours. Random, for nobody else is to guess it.
+    pub(super) id: u16,
+    pub(super) kind: Kind,
+    name: Name<Vec<u8>>,
+    /// The message.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// What a datagram or a message over TCP turned out to be.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// Something that no question of ours asked for, or that can not be read: who sent it may still send the real one.
+    /// With what the error log is to say.
+    Useless(String),
+    /// The answer is too long for a datagram: to be asked again over TCP.
+    Truncated,
+    /// The server did not understand the question: another one might.
+    NotUnderstood,
+    /// The answer.
+    Answer(Answer),
+}
+
+/// What a server says of a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Answer {
+    /// The response code; 0 is success.
+    pub(super) code: u8,
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) services: Vec<Service>,
+    /// The name is another name for this one; the last of a chain.
+    pub(super) alias: Option<BString>,
+    /// For how many seconds all of it holds: the least of its records.
+    pub(super) ttl: u32,
+    /// For how many seconds it holds that there is nothing, if the server says so.
+    pub(super) negative_ttl: Option<u32>,
+}
+
+/// A SRV record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Service {
+    pub(super) priority: u16,
+    pub(super) weight: u16,
+    pub(super) port: u16,
+    pub(super) target: BString,
+}
+
+impl Query {
+    /// `None` if `name` is no name in DNS: an empty label, or one of more than 63 bytes, or more than 255 in all.
+    pub(super) fn new(id: u16, name: &BStr, kind: Kind) -> Option<Query> {
+        let mut builder = NameBuilder::new_vec();
+        for label in name.split_str(".") {
+            builder.append_label(label).ok().filter(|()| !label.is_empty())?;
+        }
+        let name = builder.into_name().ok()?;
+        let mut message = MessageBuilder::new_vec();
+        message.header_mut().set_id(id);
+        message.header_mut().set_rd(true);
+        let mut message = message.question();
+        message.push((&name, kind.record_type())).ok()?;
+        Some(Query { id, kind, bytes: message.finish(), name })
+    }
+
+    fn asked(&self, question: &Question<ParsedName<&[u8]>>) -> bool {
+        question.qtype() == self.kind.record_type()
+            && question.qclass() == Class::IN
+            && question.qname().name_eq(&self.name)
+    }
+}
+
+/// Reads a message that came from the server that was asked. `queries` are the questions that it has not answered yet;
+/// the number says to which of them the reply belongs.
+pub(super) fn read(bytes: &[u8], queries: &[&Query]) -> (Option<usize>, Reply) {
+    let useless = |text: String| (None, Reply::Useless(text));
+    let Ok(message) = Message::from_octets(bytes) else { return useless("short DNS response".into()) };
+    let header = message.header();
+    if !header.qr() || header.opcode() != Opcode::QUERY {
+        return useless(format!("invalid DNS response {}", header.id()));
+    }
+    let Some(index) = queries.iter().position(|query| query.id == header.id()) else {
+        return useless(format!("wrong ident {} in DNS response", header.id()));
+    };
+    if header.rcode() == Rcode::FORMERR {
+        return (Some(index), Reply::NotUnderstood);
+    }
+    match message.sole_question() {
+        Ok(question) if queries[index].asked(&question) => {}
+        Ok(question) => return useless(format!("unexpected DNS response for {}", question.qname())),
+        Err(_) => return useless("invalid question in DNS response".into()),
+    }
+    if header.tc() {
+        return (Some(index), Reply::Truncated);
+    }
+    match read_records(&message, queries[index].kind) {
+        Ok(answer) => (Some(index), Reply::Answer(answer)),
+        Err(text) => useless(text.into()),
+    }
+}
+
+/// What nginx says of an answer that breaks off.
+const SHORT: &str = "short DNS response";
+
+fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static str> {
+    let mut answer = Answer { code: message.header().rcode().to_int(), ttl: u32::MAX, ..Answer::default() };
+    let records = message.answer().map_err(|_| SHORT)?;
+    // What is said is not checked for belonging to the name: the server that was asked may say anything anyhow.
+    for record in records.take(MAX_RECORDS) {
+        let record = record.map_err(|_| SHORT)?;
+        if record.class() != Class::IN {
+            return Err("unexpected RR class in DNS response");
+        }
+        answer.ttl = answer.ttl.min(ttl(record.ttl().as_secs()));
+        match (record.rtype(), kind) {
+            (Rtype::A, Kind::A) => {
+                let data = record.to_record::<A>().map_err(|_| "invalid A record in DNS response")?;
+                answer.addresses.extend(data.map(|data| IpAddr::V4(data.data().addr())));
+            }
+            (Rtype::AAAA, Kind::Aaaa) => {
+                let data = record.to_record::<Aaaa>().map_err(|_| "invalid AAAA record in DNS response")?;
+                answer.addresses.extend(data.map(|data| IpAddr::V6(data.data().addr())));
+            }
+            (Rtype::SRV, Kind::Srv) => {
+                let data = record.to_record::<Srv<_>>().map_err(|_| "invalid SRV record in DNS response")?;
+                answer.services.extend(data.and_then(|data| service(data.data())));
+            }
+            (Rtype::CNAME, _) => {
+                let data = record.to_record::<Cname<_>>().map_err(|_| "invalid name in DNS response")?;
+                answer.alias = data.and_then(|data| text(data.data().cname()));
+            }
+            (Rtype::A, _) => return Err("unexpected A record in DNS response"),
+            (Rtype::AAAA, _) => return Err("unexpected AAAA record in DNS response"),
+            // Signatures and whatever else comes along.
+            _ => {}
+        }
+    }
+    answer.services.sort_by_key(|service| service.priority);
+    answer.negative_ttl = negative_ttl(message);
+    Ok(answer)
+}
+
+/// How long "there is no such thing" holds: the lesser of the two numbers of the SOA record (RFC 2308, section 5).
+fn negative_ttl(message: &Message<&[u8]>) -> Option<u32> {
+    let records = message.authority().ok()?.limit_to::<Soa<ParsedName<&[u8]>>>();
+    let record = records.take(MAX_RECORDS).find_map(Result::ok)?;
+    Some(ttl(record.ttl().as_secs()).min(ttl(record.data().minimum().as_secs())))
+}
+
+/// A number with the highest bit set means none (RFC 2181, section 8).
+fn ttl(seconds: u32) -> u32 {
+    if seconds > i32::MAX as u32 { 0 } else { seconds }
+}
+
+fn service(data: &Srv<ParsedName<&[u8]>>) -> Option<Service> {
+    Some(Service {
+        priority: data.priority(),
+        // RFC 2782 gives a weight of 0 a small chance; the smallest that a balancer knows is 1.
+        weight: data.weight().max(1),
+        port: data.port(),
+        target: text(data.target())?,
+    })
+}
+
+/// A name in lower case with dots, `None` for one that can not be written so: the root, or a label with a dot in it.
+fn text(name: &ParsedName<&[u8]>) -> Option<BString> {
+    let mut text = Vec::new();
+    for label in name.iter().filter(|label| !label.is_root()) {
+        if label.as_slice().contains(&b'.') {
+            return None;
+        }
+        if !text.is_empty() {
+            text.push(b'.');
+        }
+        text.extend(label.as_slice().iter().map(u8::to_ascii_lowercase));
+    }
+    (!text.is_empty()).then(|| text.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A response to `query` with the given flags and answer section.
+    fn response(query: &Query, flags: u16, records: &[&[u8]]) -> Vec<u8> {
+        let mut bytes = query.bytes.clone();
+        bytes[2..4].copy_from_slice(&flags.to_be_bytes());
+        bytes[7] = records.len() as u8;
+        records.iter().for_each(|record| bytes.extend_from_slice(record));
+        bytes
+    }
+
+    fn query(kind: Kind) -> Query {
+        Query::new(7, BStr::new("a.Example.net"), kind).expect("a good name")
+    }
+
+    const ADDRESS: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1];
+    const ALIAS: &[u8] = &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 3, 0, 4, 1, b'B', 0xc0, 14];
+
+    fn answer(bytes: &[u8], query: &Query) -> Option<Answer> {
+        match read(bytes, &[query]) {
+            (Some(0), Reply::Answer(answer)) => Some(answer),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn an_answer_has_addresses_alias_and_the_least_ttl() {
+        let query = query(Kind::A);
+        let answer = answer(&response(&query, 0x8180, &[ALIAS, ADDRESS]), &query).expect("an answer");
+        assert_eq!(answer.addresses, [IpAddr::from([127, 0, 0, 1])]);
+        assert_eq!(answer.alias, Some("b.example.net".into()));
+        assert_eq!(answer.ttl, 3);
+    }
+
+    #[test]
+    fn only_what_was_asked_is_answered() {
+        let asked = query(Kind::A);
+        let other = Query::new(7, BStr::new("b.example.net"), Kind::A).expect("a good name");
+        assert!(matches!(read(&response(&asked, 0x8180, &[]), &[&other]), (None, Reply::Useless(_))));
+        let mut bytes = response(&asked, 0x8180, &[ADDRESS]);
+        bytes[1] = 8;
+        assert!(matches!(read(&bytes, &[&asked]), (None, Reply::Useless(_))));
+        assert!(matches!(read(&asked.bytes, &[&asked]), (None, Reply::Useless(_))));
+    }
+
+    #[test]
+    fn truncated_and_not_understood_are_told_apart() {
+        let query = query(Kind::A);
+        assert_eq!(read(&response(&query, 0x8380, &[]), &[&query]), (Some(0), Reply::Truncated));
+        assert_eq!(read(&response(&query, 0x8181, &[]), &[&query]), (Some(0), Reply::NotUnderstood));
+        assert_eq!(answer(&response(&query, 0x8183, &[]), &query).expect("an answer").code, 3);
+    }
+
+    #[test]
+    fn every_cut_of_an_answer_is_useless() {
+        let query = query(Kind::A);
+        let whole = response(&query, 0x8180, &[ALIAS, ADDRESS]);
+        for end in 0..whole.len() {
+            assert!(matches!(read(&whole[..end], &[&query]), (None, Reply::Useless(_))), "{end}");
+        }
+    }
+
+    #[test]
+    fn a_pointer_to_itself_ends() {
+        let query = query(Kind::Aaaa);
+        let loops: &[u8] = &[0xc0, 31, 0, 28, 0, 1, 0, 0, 0, 9, 0, 0];
+        assert!(answer(&response(&query, 0x8180, &[loops]), &query).is_none());
+    }
+
+    #[test]
+    fn names_that_dns_can_not_ask_for() {
+        let long = "a".repeat(64);
+        for name in ["", ".", "a..b", ".a", long.as_str(), &"a.".repeat(127), &"a.".repeat(128)] {
+            assert!(Query::new(1, BStr::new(name), Kind::A).is_none(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! By the client's address, so that a client stays where it is while the servers stay the same.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use super::{MAX_DRAWS, Memory, Ring, bound, may_take, round_robin};
+use crate::upstream::peer::Peer;
+
+/// nginx's numbers; another hash would send every client of a site that moves elsewhere.
+const SEED: u64 = 89;
+const FACTOR: u64 = 113;
+const MODULUS: u64 = 6271;
+
+pub(super) fn choose(ring: &Ring, memory: &mut Memory, now: i64) -> Option<Arc<Peer>> {
+    if memory.draws > MAX_DRAWS || ring.peers.len() < 2 || memory.on_backup {
+        return round_robin::choose(ring, memory, now);
+    }
+    if let Some(bound) = bound(ring, memory, now) {
+        return Some(bound);
+    }
+    let (octets, count) = client_octets(memory.client);
+    let mut hash = memory.hash.unwrap_or(SEED);
+    loop {
+        for &octet in &octets[..count] {
+            hash = (hash * FACTOR + u64::from(octet)) % MODULUS;
+        }
+        let peer = ring.at_weight(hash % ring.total_weight);
+        if may_take(peer, memory, now) {
+            memory.hash = Some(hash);
+            return Some(peer.clone());
+        }
+        memory.draws += 1;
+        if memory.draws > MAX_DRAWS {
+            return round_robin::choose(ring, memory, now);
+        }
+    }
+}
+
+/// The bytes that count: the network part of an IPv4 address, all of an IPv6 one, zeros for a unix socket.
+fn client_octets(client: Option<IpAddr>) -> ([u8; 16], usize) {
+    let mut octets = [0; 16];
+    match client {
+        Some(IpAddr::V4(ip)) => {
+            octets[..3].copy_from_slice(&ip.octets()[..3]);
+            (octets, 3)
+        }
+        Some(IpAddr::V6(ip)) => (ip.octets(), 16),
+        None => (octets, 3),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Method;
+    use super::super::tests::{balancer, port};
+    use super::*;
+
+    #[test]
+    fn a_network_keeps_its_server_and_weights_count() {
+        let mut by_ip = balancer(Method::IpHash, &[1, 2, 3]);
+        let mut counts = [0; 4];
+        for i in 0..=255 {
+            let memory = |last| Memory { client: Some(IpAddr::from([10, 1, i, last])), ..Memory::default() };
+            let first = port(&mut by_ip, &mut memory(1));
+            assert_eq!(first, port(&mut by_ip, &mut memory(200)));
+            counts[usize::from(first)] += 1;
+        }
+        assert!(counts[1] < counts[2] && counts[2] < counts[3], "{counts:?}");
+    }
+
+    #[test]
+    fn known_addresses() {
+        // Worked out by hand: 127.0.0 hashes to ((89·113+127)·113 mod 6271…) = see the steps.
+        let mut hash = SEED;
+        for octet in [127, 0, 0] {
+            hash = (hash * FACTOR + octet) % MODULUS;
+        }
+        let mut by_ip = balancer(Method::IpHash, &[1, 1, 1]);
+        let mut memory = Memory { client: Some(IpAddr::from([127, 0, 0, 1])), ..Memory::default() };
+        assert_eq!(u64::from(port(&mut by_ip, &mut memory)), hash % 3 + 1);
+    }
+}

@@ -1,0 +1,73 @@
+//! The peer with the fewest connections in use relative to its weight; in turn among equals.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::{Memory, Ring, bound, may_take, round_robin};
+use crate::upstream::peer::Peer;
+
+pub(super) fn choose(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>> {
+    if let Some(bound) = bound(ring, memory, now) {
+        return Some(bound);
+    }
+    let candidates = || ring.peers.iter().filter(|peer| may_take(peer, memory, now));
+    least(candidates, |peer| peer.load.connections.get(), now)
+}
+
+/// The candidate with the smallest cost relative to its weight, or a turn of the round among several.
+pub(super) fn least<'a, C, I>(candidates: C, cost: impl Fn(&Peer) -> i64, now: i64) -> Option<Arc<Peer>>
+where
+    C: Fn() -> I,
+    I: Iterator<Item = &'a Arc<Peer>>,
+{
+    let compare = |a: &Peer, b: &Peer| relative(a, b, &cost, now);
+    let mut best: Option<&Arc<Peer>> = None;
+    let mut several = false;
+    for peer in candidates() {
+        match best.map_or(Ordering::Less, |best| compare(peer, best)) {
+            Ordering::Less => (best, several) = (Some(peer), false),
+            Ordering::Equal => several = true,
+            Ordering::Greater => {}
+        }
+    }
+    let best = best?;
+    if !several {
+        return Some(best.clone());
+    }
+    round_robin::turn(candidates().filter(|peer| compare(peer, best) == Ordering::Equal), None, now)
+}
+
+/// Compares costs for each unit of weight.
+pub(super) fn relative(a: &Peer, b: &Peer, cost: impl Fn(&Peer) -> i64, now: i64) -> Ordering {
+    // Products of a cost, a weight and the unit pass 64 bits.
+    let product = |x: &Peer, y: &Peer| i128::from(cost(x)) * i128::from(y.weight_at(now));
+    product(a, b).cmp(&product(b, a))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Method;
+    use super::super::tests::{balancer, ports};
+
+    #[test]
+    fn the_least_loaded_by_weight() {
+        let mut least = balancer(Method::LeastConn, &[1, 1, 2]);
+        let load = |least: &super::super::Balancer, loads: [i64; 3]| {
+            for (peer, load) in least.primary.peers.iter().zip(loads) {
+                peer.load.connections.set(load);
+            }
+        };
+        load(&least, [2, 1, 3]);
+        assert_eq!(ports(&mut least, 1), [2]);
+        load(&least, [2, 2, 3]);
+        assert_eq!(ports(&mut least, 2), [3, 3]);
+        load(&least, [1, 1, 2]);
+        assert_eq!(ports(&mut least, 4), [3, 1, 2, 3]);
+    }
+
+    #[test]
+    fn equals_take_turns() {
+        let mut least = balancer(Method::LeastConn, &[1, 1]);
+        assert_eq!(ports(&mut least, 4), [1, 2, 1, 2]);
+    }
+}

@@ -1,0 +1,110 @@
+//! In turn, by weight, smoothly: weights 5, 1, 1 give A A B A C A A and not A A A A A B C.
+//!
+//! Each peer has a current weight. At each choice everybody gains its own weight, the one with most is chosen and pays
+//! what all gained together.
+
+use std::sync::Arc;
+
+use super::{Memory, Ring, bound, may_take};
+use crate::upstream::peer::{Peer, UNIT};
+
+pub(super) fn choose(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>> {
+    let bound = bound(ring, memory, now);
+    if let Some(bound) = &bound {
+        // Requests that are bound pay as others do, so that the rest of the round makes up for them; but only for one in
+        // a row, or a server with many bound clients would get no new ones for long.
+        let lowest = bound.weight * UNIT - i64::try_from(ring.total_weight).unwrap_or(i64::MAX / UNIT) * UNIT;
+        if bound.current_weight.get() <= lowest {
+            return Some(bound.clone());
+        }
+    }
+    let candidates = ring.peers.iter().filter(|peer| may_take(peer, memory, now));
+    turn(candidates, bound, now)
+}
+
+/// A turn of the round among the candidates. `decided` is chosen whatever the weights say, and pays for it.
+pub(super) fn turn<'a>(
+    candidates: impl Iterator<Item = &'a Arc<Peer>>,
+    decided: Option<Arc<Peer>>,
+    now: i64,
+) -> Option<Arc<Peer>> {
+    let mut best: Option<&Arc<Peer>> = None;
+    let mut total = 0;
+    for peer in candidates {
+        let effective = peer.effective_weight.get();
+        let gain = peer.ramp(effective, now);
+        let current = peer.current_weight.add(gain);
+        total += gain;
+        if effective < peer.weight * UNIT {
+            peer.effective_weight.add(UNIT);
+        }
+        if best.is_none_or(|best| current > best.current_weight.get()) {
+            best = Some(peer);
+        }
+    }
+    let chosen = decided.or_else(|| best.cloned())?;
+    chosen.current_weight.add(-total);
+    Some(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{NOW, balancer, port, ports, with_servers};
+    use super::super::{Memory, Method};
+    use crate::upstream::peer::UNIT;
+    use std::time::Duration;
+
+    #[test]
+    fn the_smooth_sequence() {
+        let mut round = balancer(Method::RoundRobin, &[5, 1, 1]);
+        assert_eq!(ports(&mut round, 7), [1, 1, 2, 1, 3, 1, 1]);
+        assert_eq!(ports(&mut round, 7), [1, 1, 2, 1, 3, 1, 1]);
+        let mut round = balancer(Method::RoundRobin, &[3, 2, 1]);
+        assert_eq!(ports(&mut round, 6), [1, 2, 1, 3, 2, 1]);
+        let mut round = balancer(Method::RoundRobin, &[1, 1, 1]);
+        assert_eq!(ports(&mut round, 6), [1, 2, 3, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_request_is_given_each_server_once() {
+        let mut round = balancer(Method::RoundRobin, &[1, 1]);
+        let mut memory = Memory::default();
+        let tries: Vec<u16> = (0..3).map(|_| port(&mut round, &mut memory)).collect();
+        assert_eq!(tries, [1, 2, 0]);
+    }
+
+    #[test]
+    fn failed_and_occupied_servers_are_passed_over() {
+        let mut round = with_servers(Method::RoundRobin, 3, |i, server| {
+            server.max_conns = u32::from(i == 2);
+        });
+        round.primary.peers[0].load.fails.set(1);
+        round.primary.peers[0].load.checked.set(NOW);
+        assert_eq!(ports(&mut round, 3), [2, 3, 2]);
+        round.primary.peers[2].load.connections.set(1);
+        assert_eq!(ports(&mut round, 2), [2, 2]);
+        // Its time is over: it is tried again, by one request.
+        round.primary.peers[0].load.checked.set(NOW - 10_001);
+        assert!(ports(&mut round, 2).contains(&1));
+        assert_eq!(round.primary.peers[0].load.checked.get(), NOW);
+    }
+
+    #[test]
+    fn a_slow_start_begins_near_zero_and_ends_at_the_weight() {
+        let mut round = with_servers(Method::RoundRobin, 2, |_, server| server.slow_start = Duration::from_secs(10));
+        let peer = round.primary.peers[1].clone();
+        peer.load.started.set(NOW - 1000);
+        assert_eq!(peer.weight_at(NOW), UNIT / 10);
+        assert_eq!(peer.weight_at(NOW + 9000), UNIT);
+        let share = ports(&mut round, 110).iter().filter(|&&port| port == 2).count();
+        assert!((9..=11).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn bound_requests_count_in_the_round() {
+        let mut round = with_servers(Method::RoundRobin, 2, |i, server| server.route = format!("{}", i + 1).into());
+        let mut bound = Memory { sid: Some("1".into()), ..Memory::default() };
+        assert_eq!(port(&mut round, &mut bound), 1);
+        assert_eq!(ports(&mut round, 1), [2]);
+    }
+}

@@ -1,0 +1,150 @@
+//! All groups of an engine, by name.
+//!
+//! While the configuration is read, blocks define groups and URLs refer to them; a URL that names none makes an implicit
+//! one. While running, a URL made of variables is looked up here too.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use bstr::{BString, ByteSlice};
+use conf::{Address, Host};
+
+use super::group::{Group, Server, Settings};
+use super::lookup::{lookup, peer_address};
+
+/// The groups. Clones are the same registry.
+#[derive(Clone, Default)]
+pub struct Groups(Arc<RwLock<Vec<Arc<Group>>>>);
+
+/// What made a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// An `upstream` block.
+    Block,
+    /// A URL with this port (a unix socket has none).
+    Url {
+        /// The port.
+        port: Option<u16>,
+    },
+}
+
+/// What a URL's host and port refer to.
+#[derive(Debug)]
+pub struct Reference {
+    /// The group.
+    pub group: Arc<Group>,
+    /// The name could not be resolved; the group has no peers until it can: a warning for the user.
+    pub warning: Option<String>,
+}
+
+impl Groups {
+    /// Adds the group of a block. The error is nginx's message.
+    pub fn define(&self, settings: Settings) -> Result<Arc<Group>, String> {
+        let mut groups = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let same_name = |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
+        for group in groups.iter().filter(same_name) {
+            match group.settings.origin {
+                Origin::Block => return Err(format!("duplicate upstream \"{}\"", settings.name)),
+                Origin::Url { port: Some(port) } => {
+                    return Err(format!("upstream \"{}\" may not have port {port}", settings.name));
+                }
+                Origin::Url { port: None } => {}
+            }
+        }
+        let group = Arc::new(Group::new(settings));
+        groups.push(group.clone());
+        Ok(group)
+    }
+
+    /// The group that `host[:port]` or `unix:path` refers to: a block's, or an implicit one, made now if it is new.
+    ///
+    /// `place` is where the reference stands. The error is nginx's message. A name is resolved here, so that this may
+    /// take a while: only while the configuration is read.
+    pub fn refer(&self, text: &[u8], default_port: u16, place: &str) -> Result<Reference, String> {
+        let address = Address::peer(text).map_err(|why| format!("{why} in upstream \"{}\"", text.as_bstr()))?;
+        let name = host_text(text, &address);
+        if let Some(group) = self.block(&name) {
+            return match address.port {
+                Some(port) => Err(format!("upstream \"{name}\" may not have port {port}")),
+                None => Ok(Reference { group, warning: None }),
+            };
+        }
+        let port = match address.host {
+            Host::Unix(_) => None,
+            _ => Some(address.port.unwrap_or(default_port)),
+        };
+        if let Some(group) = self.find(&name, port) {
+            return Ok(Reference { group, warning: None });
+        }
+        let (server, warning) = implicit_server(text, &address, default_port);
+        let mut settings = Settings::new(name, Origin::Url { port });
+        settings.place = place.to_owned();
+        settings.servers.push(server);
+        let group = Arc::new(Group::new(settings));
+        self.0.write().unwrap_or_else(PoisonError::into_inner).push(group.clone());
+        Ok(Reference { group, warning })
+    }
+
+    /// The group for a URL that was made while running: a block's if no port is given, else a known implicit one.
+    ///
+    /// `port` is the port with the scheme's default filled in; `explicit_port` says that the URL named it.
+    pub fn find_url(&self, host: &[u8], port: Option<u16>, explicit_port: bool) -> Option<Arc<Group>> {
+        let block = if explicit_port { None } else { self.block(host) };
+        block.or_else(|| self.find(host, port))
+    }
+
+    /// All groups.
+    pub fn all(&self) -> Vec<Arc<Group>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Gives every group the state that its name had before a reload.
+    pub fn commit(&self, zones: &rt::engine::Zones) {
+        for group in self.all() {
+            group.commit(zones);
+        }
+    }
+
+    fn block(&self, name: &[u8]) -> Option<Arc<Group>> {
+        self.search(|settings| settings.origin == Origin::Block && settings.name.eq_ignore_ascii_case(name))
+    }
+
+    fn find(&self, name: &[u8], port: Option<u16>) -> Option<Arc<Group>> {
+        self.search(|settings| {
+            settings.origin == Origin::Url { port } && settings.name.eq_ignore_ascii_case(name)
+        })
+    }
+
+    fn search(&self, is_it: impl Fn(&Settings) -> bool) -> Option<Arc<Group>> {
+        let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        groups.iter().find(|group| is_it(&group.settings)).cloned()
+    }
+}
+
+impl fmt::Debug for Groups {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.all()).finish()
+    }
+}
+
+/// The host as it is written, without the port; a unix socket's whole text.
+fn host_text(text: &[u8], address: &Address) -> BString {
+    match address.host {
+        Host::Unix(_) => text.into(),
+        _ if address.port.is_some() => {
+            let colon = text.rfind_byte(b':').unwrap_or(text.len());
+            text[..colon].into()
+        }
+        _ => text.into(),
+    }
+}
+
+/// The one server of an implicit group, and a warning if its name is unknown.
+fn implicit_server(text: &[u8], address: &Address, default_port: u16) -> (Server, Option<String>) {
+    if let Some(known) = peer_address(address, default_port) {
+        return (Server::new(text, vec![known]), None);
+    }
+    let found = lookup(address, default_port);
+    let server = Server { resolve: found.later, ..Server::new(text, found.addresses) };
+    (server, found.warning)
+}

@@ -1,0 +1,308 @@
+//! One address of a server, and its numbers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU8, Ordering};
+use std::time::Duration;
+
+use bstr::BString;
+use rt::net::Address;
+
+use super::group::{Metric, Server, ServerState};
+use super::sticky;
+
+/// A number that only moves while the group's lock is held. It is atomic so that it can be shared, not so that it can
+/// be raced: relaxed loads and stores cost nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Guarded(AtomicI64);
+
+impl Guarded {
+    pub(crate) fn new(value: i64) -> Guarded {
+        Guarded(AtomicI64::new(value))
+    }
+
+    pub(crate) fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set(&self, value: i64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, by: i64) -> i64 {
+        let sum = self.get() + by;
+        self.set(sum);
+        sum
+    }
+}
+
+/// What active health checks say of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Nothing checks it: it counts as well.
+    Unchecked,
+    /// A check has not ended yet, and requests must wait for it (`mandatory`).
+    Checking,
+    /// The last checks passed.
+    Healthy,
+    /// The last checks failed: it gets no requests.
+    Unhealthy,
+}
+
+/// An address that requests are sent to.
+#[derive(Debug)]
+pub struct Peer {
+    /// Tells it from every other peer of the process.
+    pub(crate) id: u64,
+    address: Address,
+    name: BString,
+    server: BString,
+    sid: BString,
+    /// The position of its `server` line.
+    pub(crate) line: usize,
+    pub(crate) weight: i64,
+    pub(crate) max_conns: i64,
+    pub(crate) max_fails: i64,
+    /// Milliseconds.
+    pub(crate) fail_timeout: i64,
+    /// Milliseconds.
+    pub(crate) slow_start: i64,
+    pub(crate) state: ServerState,
+    /// Where it stands in the round, in units of [`UNIT`]; all of a group add up to zero.
+    pub(crate) current_weight: Guarded,
+    /// Its weight in the same units, less what failures have taken off.
+    pub(crate) effective_weight: Guarded,
+    /// Its numbers, which outlive a reload.
+    pub(crate) load: Arc<Load>,
+}
+
+/// The numbers of a peer that a reload keeps. Times are milliseconds.
+#[derive(Debug)]
+pub(crate) struct Load {
+    pub(crate) connections: Guarded,
+    pub(crate) fails: Guarded,
+    /// When it last failed.
+    pub(crate) accessed: Guarded,
+    /// When it was last given a request after `fail_timeout`, or failed.
+    pub(crate) checked: Guarded,
+    /// When it came back after it was unavailable; 0: it never was.
+    pub(crate) started: Guarded,
+    /// Moving averages.
+    pub(crate) connect_time: Guarded,
+    pub(crate) header_time: Guarded,
+    pub(crate) response_time: Guarded,
+    pub(crate) inflight_time: Guarded,
+    /// Requests under way, and the time that they have taken together until `inflight_changed`.
+    pub(crate) inflight: Guarded,
+    pub(crate) inflight_spent: Guarded,
+    pub(crate) inflight_changed: Guarded,
+    /// How many requests it was given.
+    pub(crate) requests: Guarded,
+    health: AtomicU8,
+}
+
+impl Default for Load {
+    fn default() -> Self {
+        Load {
+            connections: Guarded::default(),
+            fails: Guarded::default(),
+            accessed: Guarded::default(),
+            checked: Guarded::default(),
+            started: Guarded::default(),
+            connect_time: Guarded::default(),
+            header_time: Guarded::default(),
+            response_time: Guarded::default(),
+            inflight_time: Guarded::default(),
+            inflight: Guarded::default(),
+            inflight_spent: Guarded::default(),
+            inflight_changed: Guarded::default(),
+            requests: Guarded::default(),
+            health: AtomicU8::new(Health::Unchecked as u8),
+        }
+    }
+}
+
+/// The numbers of a peer at one moment.
+#[derive(Clone, Debug)]
+pub struct PeerStatus {
+    /// The address as text.
+    pub name: BString,
+    /// The `server` line's address.
+    pub server: BString,
+    /// Whether the line says `backup`.
+    pub backup: bool,
+    /// What the configuration says of its use.
+    pub state: ServerState,
+    /// What active checks say.
+    pub health: Health,
+    /// Whether it would be given a request now.
+    pub available: bool,
+    /// Its weight.
+    pub weight: u32,
+    /// Connections in use.
+    pub connections: u64,
+    /// Requests given to it so far.
+    pub requests: u64,
+    /// Failures that count now.
+    pub fails: u64,
+    /// The mean time until the response head.
+    pub header_time: Duration,
+    /// The mean time until the end of the response.
+    pub response_time: Duration,
+}
+
+/// Whether a peer can be given a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Availability {
+    /// Yes.
+    Free,
+    /// When a connection in use ends.
+    Occupied,
+    /// No: it failed, or is not to be used.
+    Out,
+}
+
+impl Peer {
+    pub(crate) fn new(id: u64, line: usize, server: &Server, address: Address, load: Arc<Load>) -> Peer {
+        let name = BString::from(address.to_string());
+        Peer {
+            id,
+            sid: sticky::server_id(&server.route, &name),
+            name,
+            address,
+            server: server.name.clone(),
+            line,
+            weight: i64::from(server.weight.max(1)),
+            max_conns: i64::from(server.max_conns),
+            max_fails: i64::from(server.max_fails),
+            fail_timeout: milliseconds(server.fail_timeout),
+            slow_start: milliseconds(server.slow_start),
+            state: server.state,
+            current_weight: Guarded::default(),
+            effective_weight: Guarded::new(i64::from(server.weight.max(1)) * UNIT),
+            load,
+        }
+    }
+
+    /// Where to connect.
+    pub fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// The address as `$upstream_addr` shows it.
+    pub fn name(&self) -> &BString {
+        &self.name
+    }
+
+    /// The address of the `server` line, as it is written.
+    pub fn server(&self) -> &BString {
+        &self.server
+    }
+
+    /// What sticky cookies and routes call it.
+    pub fn sid(&self) -> &BString {
+        &self.sid
+    }
+
+    /// What active checks say.
+    pub fn health(&self) -> Health {
+        match self.load.health.load(Ordering::Relaxed) {
+            1 => Health::Checking,
+            2 => Health::Healthy,
+            3 => Health::Unhealthy,
+            _ => Health::Unchecked,
+        }
+    }
+
+    pub(crate) fn set_health(&self, health: Health) {
+        self.load.health.store(health as u8, Ordering::Relaxed);
+    }
+
+    /// Whether it may be given a request that is not bound to it.
+    pub(crate) fn availability(&self, now: i64) -> Availability {
+        match self.state {
+            ServerState::Up => self.availability_when_bound(now),
+            ServerState::Down | ServerState::Drain => Availability::Out,
+        }
+    }
+
+    /// Whether it may be given a request that is bound to it: one that drains may.
+    pub(crate) fn availability_when_bound(&self, now: i64) -> Availability {
+        let ill = matches!(self.health(), Health::Checking | Health::Unhealthy);
+        if self.state == ServerState::Down || ill || self.has_failed(now) {
+            return Availability::Out;
+        }
+        self.occupancy()
+    }
+
+    /// Whether `max_conns` lets another request in.
+    pub(crate) fn occupancy(&self) -> Availability {
+        match self.max_conns {
+            0 => Availability::Free,
+            most if self.load.connections.get() < most => Availability::Free,
+            _ => Availability::Occupied,
+        }
+    }
+
+    pub(crate) fn has_failed(&self, now: i64) -> bool {
+        self.max_fails > 0
+            && self.load.fails.get() >= self.max_fails
+            && now - self.load.checked.get() <= self.fail_timeout
+    }
+
+    /// Its weight by now, in units of [`UNIT`]: below the configured one while it starts slowly.
+    pub(crate) fn weight_at(&self, now: i64) -> i64 {
+        self.ramp(self.weight * UNIT, now)
+    }
+
+    /// Scales `full` down while the peer starts slowly.
+    pub(crate) fn ramp(&self, full: i64, now: i64) -> i64 {
+        let age = now - self.load.started.get();
+        if self.slow_start == 0 || age >= self.slow_start {
+            return full;
+        }
+        (full * age.max(0) / self.slow_start).max(1)
+    }
+
+    /// The peer's time by a metric.
+    pub(crate) fn time(&self, metric: Metric) -> &Guarded {
+        match metric {
+            Metric::Connect => &self.load.connect_time,
+            Metric::Header => &self.load.header_time,
+            Metric::LastByte => &self.load.response_time,
+        }
+    }
+
+    pub(crate) fn status(&self, backup: bool, now: i64) -> PeerStatus {
+        let load = &self.load;
+        let unsigned = |number: &Guarded| u64::try_from(number.get()).unwrap_or(0);
+        PeerStatus {
+            name: self.name.clone(),
+            server: self.server.clone(),
+            backup,
+            state: self.state,
+            health: self.health(),
+            available: self.availability(now) == Availability::Free,
+            weight: u32::try_from(self.weight).unwrap_or(u32::MAX),
+            connections: unsigned(&load.connections),
+            requests: unsigned(&load.requests),
+            fails: unsigned(&load.fails),
+            header_time: Duration::from_millis(unsigned(&load.header_time)),
+            response_time: Duration::from_millis(unsigned(&load.response_time)),
+        }
+    }
+}
+
+/// A weight of 1, in the numbers that a slow start can divide. All weights of a round have the same factor, so that the
+/// sequence is the one of the plain numbers.
+pub(crate) const UNIT: i64 = 1 << 12;
+
+/// Takes a new value into a moving average of about twenty.
+pub(crate) fn average(mean: &Guarded, value: i64) {
+    let old = mean.get();
+    mean.set(if old == 0 { value } else { (value + old * 19 + 10) / 20 });
+}
+
+pub(crate) fn milliseconds(time: Duration) -> i64 {
+    // A century is enough, and leaves room for sums.
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).min(100 * 366 * 86_400_000)
+}

@@ -1,0 +1,231 @@
+//! `sticky`: a client comes back to the server that it had.
+//!
+//! Three ways lead to the server's identifier: a cookie that holds it, a variable that holds it (`route`), or a session
+//! whose server was remembered (`learn`).
+
+use std::time::Duration;
+
+use base::lru::Lru;
+use bstr::{BStr, BString};
+use conf::Expression;
+use md5::{Digest, Md5};
+
+/// Bytes of a server's identifier: an MD5 sum in hexadecimal, or a route of the configuration, which may be no longer.
+pub const MAX_SERVER_ID: usize = 32;
+
+/// Bytes of shared memory that nginx takes for a session; a `zone` of so many bytes holds so many sessions.
+const SESSION_BYTES: u64 = 128;
+
+/// The `sticky` directive.
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// Where an identifier is looked for: the first of these that is not empty.
+    pub lookup: Vec<Expression>,
+    /// What is done besides.
+    pub method: StickyMethod,
+}
+
+/// What `sticky` does besides the look-up.
+#[derive(Clone, Debug)]
+pub enum StickyMethod {
+    /// Each response sets a cookie with the server's identifier.
+    Cookie(Box<CookieAttributes>),
+    /// Nothing: the application sets the route.
+    Route,
+    /// What was looked up is a session; its server is remembered.
+    Learn(Learn),
+}
+
+/// The attributes of the cookie of `sticky cookie`.
+#[derive(Clone, Debug, Default)]
+pub struct CookieAttributes {
+    /// Its name.
+    pub name: BString,
+    /// `domain=`.
+    pub domain: Option<Expression>,
+    /// `path=`.
+    pub path: Option<BString>,
+    /// `expires=`; `Duration::MAX` for `max`.
+    pub expires: Option<Duration>,
+    /// `httponly`.
+    pub http_only: bool,
+    /// `secure`.
+    pub secure: bool,
+    /// `samesite=`.
+    pub same_site: Option<Expression>,
+}
+
+impl CookieAttributes {
+    /// The text of the `Set-Cookie` field. `domain` and `same_site` are the values of the expressions for this request,
+    /// `expires` is the date that `self.expires` from now is, in the form of cookies.
+    pub fn text(&self, sid: &BStr, domain: &[u8], same_site: &[u8], expires: &[u8]) -> Vec<u8> {
+        let mut out = [&self.name[..], b"=", sid].concat();
+        match self.expires {
+            Some(Duration::MAX) => {
+                out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000");
+            }
+            Some(age) => {
+                out.extend_from_slice(b"; expires=");
+                out.extend_from_slice(expires);
+                out.extend_from_slice(format!("; max-age={}", age.as_secs()).as_bytes());
+            }
+            None => {}
+        }
+        if !domain.is_empty() {
+            out.extend_from_slice(b"; domain=");
+            out.extend_from_slice(domain);
+        }
+        if self.http_only {
+            out.extend_from_slice(b"; httponly");
+        }
+        if self.secure {
+            out.extend_from_slice(b"; secure");
+        }
+        if !same_site.is_empty() {
+            out.extend_from_slice(b"; samesite=");
+            // A value that a browser would not know gives way to the safest one; constants were checked before.
+            let known = self.same_site.as_ref().is_some_and(|value| value.constant().is_some()) || is_same_site(same_site);
+            out.extend_from_slice(if known { same_site } else { b"strict" });
+        }
+        if let Some(path) = &self.path {
+            out.extend_from_slice(b"; path=");
+            out.extend_from_slice(path);
+        }
+        out
+    }
+}
+
+/// Whether a text is a value of the cookie attribute `SameSite`.
+pub fn is_same_site(text: &[u8]) -> bool {
+    [&b"strict"[..], b"lax", b"none"].iter().any(|known| text.eq_ignore_ascii_case(known))
+}
+
+/// `sticky learn`.
+#[derive(Clone, Debug)]
+pub struct Learn {
+    /// Where a response's new session is found: the first of these that is not empty.
+    pub create: Vec<Expression>,
+    /// The name of the zone, unique among the groups.
+    pub zone: BString,
+    /// Bytes of the zone: bounds the number of sessions.
+    pub size: u64,
+    /// How long an unused session is remembered.
+    pub timeout: Duration,
+    /// Learn when the response head is there, not when the response is over.
+    pub after_head: bool,
+}
+
+/// The servers of sessions.
+///
+/// The key is a sum of the session's name, so that a client's long names cost no more than short ones.
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    by_sum: Lru<[u8; 16], Session>,
+    /// Milliseconds.
+    timeout: i64,
+}
+
+#[derive(Debug)]
+struct Session {
+    sid: BString,
+    used: i64,
+}
+
+impl Sessions {
+    pub(crate) fn new(size: u64, timeout: i64) -> Sessions {
+        let most = usize::try_from(size / SESSION_BYTES).unwrap_or(usize::MAX).max(1);
+        Sessions { by_sum: Lru::new(most), timeout }
+    }
+
+    pub(crate) fn set_timeout(&mut self, timeout: i64) {
+        self.timeout = timeout;
+    }
+
+    /// The server of a session.
+    pub(crate) fn find(&mut self, session: &[u8], now: i64) -> Option<BString> {
+        let known = self.by_sum.peek(&sum(session))?;
+        (now - known.used < self.timeout).then(|| known.sid.clone())
+    }
+
+    /// Remembers the server of a session; one that is not known yet only if it is to be created.
+    pub(crate) fn learn(&mut self, session: &[u8], create: Create, sid: &BString, now: i64) {
+        while self.by_sum.oldest().is_some_and(|(_, oldest)| now - oldest.used >= self.timeout) {
+            self.by_sum.pop_oldest();
+        }
+        let sum = sum(session);
+        if create == Create::Yes || self.by_sum.peek(&sum).is_some() {
+            self.by_sum.insert(sum, Session { sid: sid.clone(), used: now });
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.by_sum.len()
+    }
+}
+
+/// Whether an unknown session is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Create {
+    Yes,
+    No,
+}
+
+fn sum(text: &[u8]) -> [u8; 16] {
+    Md5::digest(text).into()
+}
+
+/// What cookies and routes call a server: its route, or the MD5 sum of its address.
+pub(crate) fn server_id(route: &BString, name: &BString) -> BString {
+    if !route.is_empty() {
+        return route.clone();
+    }
+    let digits = |byte: u8| [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+    sum(name).into_iter().flat_map(digits).collect::<Vec<u8>>().into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_without_route_is_called_by_the_sum_of_its_address() {
+        // md5sum of "127.0.0.1:8081".
+        assert_eq!(server_id(&"".into(), &"127.0.0.1:8081".into()).len(), MAX_SERVER_ID);
+        assert_eq!(server_id(&"".into(), &"".into()), "d41d8cd98f00b204e9800998ecf8427e");
+        assert_eq!(server_id(&"a".into(), &"127.0.0.1:8081".into()), "a");
+    }
+
+    #[test]
+    fn a_cookie_has_its_attributes_in_the_order_of_nginx() {
+        let attributes = CookieAttributes {
+            name: "c".into(),
+            path: Some("/p".into()),
+            expires: Some(Duration::MAX),
+            http_only: true,
+            secure: true,
+            ..CookieAttributes::default()
+        };
+        assert_eq!(
+            BStr::new(&attributes.text("id".into(), b"d", b"LAX", b"")),
+            "c=id; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000; domain=d; httponly; secure; samesite=LAX; path=/p"
+        );
+        let plain = CookieAttributes { name: "c".into(), expires: Some(Duration::from_secs(5)), ..Default::default() };
+        assert_eq!(BStr::new(&plain.text("id".into(), b"", b"bad", b"DATE")), "c=id; expires=DATE; max-age=5; samesite=strict");
+    }
+
+    #[test]
+    fn sessions_end_after_their_time_and_are_bounded() {
+        let mut sessions = Sessions::new(2 * SESSION_BYTES, 100);
+        sessions.learn(b"a", Create::No, &"x".into(), 0);
+        assert_eq!(sessions.find(b"a", 0), None);
+        sessions.learn(b"a", Create::Yes, &"x".into(), 0);
+        sessions.learn(b"a", Create::No, &"y".into(), 50);
+        assert_eq!(sessions.find(b"a", 149), Some("y".into()));
+        assert_eq!(sessions.find(b"a", 150), None);
+        for name in [b"b", b"c", b"d"] {
+            sessions.learn(name, Create::Yes, &"x".into(), 60);
+        }
+        assert_eq!(sessions.len(), 2);
+    }
+}
