@@ -163,3 +163,89 @@ fn split_clients_chooses_a_root() {
         .collect();
     assert_eq!(seen.len(), 3, "{seen:?}");
 }
+
+#[test]
+fn maps_that_need_each_other_end() {
+    let conf = "
+        map $arg_x $a { default $b; stop end; }
+        map $arg_x $b { default $a; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"[$a]\"; }";
+    let server = http(conf).start();
+    server.answers(&[("/?x=stop", 200, "[end]"), ("/", 200, "[]")]);
+    server.line("error.log", "cycle while evaluating variable");
+}
+
+#[test]
+fn map_of_hostnames_knows_the_longest_name_and_a_final_dot() {
+    let conf = "
+        map $arg_h $h {
+            hostnames;
+            *.example.com short;
+            *.a.example.com long;
+            www.* any;
+            www.example.* longer;
+            \"~^r(?<n>\\d+)\\.\" re$n;
+        }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$h\"; }";
+    http(conf).start().answers(&[
+        ("/?h=x.example.com.", 200, "short"),
+        ("/?h=x.a.example.com", 200, "long"),
+        ("/?h=www.net", 200, "any"),
+        ("/?h=www.example.net", 200, "longer"),
+        ("/?h=www.example.com", 200, "short"),
+        ("/?h=r12.net", 200, "re12"),
+        ("/?h=net", 200, ""),
+    ]);
+}
+
+#[test]
+fn geo_looks_behind_proxies_it_trusts() {
+    let conf = "
+        geo $last { proxy 127.0.0.1; proxy 10.0.0.0/8; default def; 192.0.2.0/24 net; 10.0.0.1 ten; }
+        geo $first { proxy 127.0.0.1; proxy 10.0.0.0/8; proxy_recursive; default def; 192.0.2.0/24 net; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$last $first\"; }";
+    let server = http(conf).start();
+    for (fields, expected) in [
+        (&[][..], "def def"),
+        (&["X-Forwarded-For: 192.0.2.1"], "net net"),
+        (&["X-Forwarded-For: 192.0.2.1, 10.0.0.1"], "ten net"),
+        (
+            &["X-Forwarded-For: 192.0.2.1", "X-Forwarded-For: 10.0.0.1:80"],
+            "ten net",
+        ),
+        (&["X-Forwarded-For: junk"], "def def"),
+    ] {
+        assert_eq!(server.get_with("/", fields).text(), expected, "{fields:?}");
+    }
+}
+
+#[test]
+fn geo_ranges_are_split_and_deleted() {
+    let conf = "
+        geo $arg_ip $r {
+            ranges;
+            default none;
+            10.0.0.0-10.0.0.255 outer;
+            10.0.0.10-10.0.0.20 inner;
+            10.0.1.0-10.5.0.0 long;
+            10.9.0.0-10.9.0.9 gone;
+            delete 10.9.0.0-10.9.0.9;
+        }
+        geo $arg_ip $n { 10.0.0.0/8 eight; 10.1.0.0/16 sixteen; 10.2.0.0/16 two; delete 10.2.0.0/16; 2001:db8::/32 six; }
+        server { listen 127.0.0.1:%%PORT%%; return 200 \"$r|$n\"; }";
+    http(conf).start().answers(&[
+        ("/?ip=10.0.0.9", 200, "outer|eight"),
+        ("/?ip=10.0.0.10", 200, "inner|eight"),
+        ("/?ip=10.0.0.20", 200, "inner|eight"),
+        ("/?ip=10.0.0.21", 200, "outer|eight"),
+        ("/?ip=10.1.2.3", 200, "long|sixteen"),
+        ("/?ip=10.2.2.3", 200, "long|eight"),
+        ("/?ip=10.5.0.0", 200, "long|eight"),
+        ("/?ip=10.5.0.1", 200, "none|eight"),
+        ("/?ip=10.9.0.5", 200, "none|eight"),
+        ("/?ip=::ffff:10.1.0.1", 200, "long|sixteen"),
+        ("/?ip=2001:db8::1", 200, "none|six"),
+        ("/?ip=2001:db9::1", 200, "none|"),
+        ("/?ip=junk", 200, "none|"),
+    ]);
+}

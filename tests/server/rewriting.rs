@@ -345,3 +345,75 @@ fn rewrite_log_tells_at_notice() {
     server.line("error.log", "\"^/a$\" matches \"/a\"");
     server.line("error.log", "rewritten data: \"/b\", args: \"\"");
 }
+
+#[test]
+fn captures_of_an_escaped_path_are_escaped_where_they_become_arguments() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /show { return 200 \"$uri|$args\"; }
+        location /args/ { rewrite ^/args/(.*)$ /show/$1?e=$1; }
+        location /found/ { rewrite ^/found/(.*)$ http://x/$1?z=$1 redirect; }
+        location /set/ { if ($uri ~ ^/set/(.*)$) { set $v $1; } return 200 \"$v|$1\"; }
+        location /break/ { rewrite ^/break/(.*)$ /b/$1 break; return 200 never; }
+        location /after/ { rewrite ^/after/(.*)$ /b/$1; set $v $1; return 200 $v; }
+    }";
+    http(conf).start().answers(&[
+        ("/args/ab?k=v", 200, "/show/ab|e=ab&k=v"),
+        (
+            "/args/a%20b%26c?k=v",
+            200,
+            "/show/a b&c|e=a%20b%26c&k=v",
+        ),
+        ("/args/a+b", 200, "/show/a+b|e=a%2Bb"),
+        ("/found/a%20b?k=v", 302, "http://x/a%20b?z=a%20b&k=v"),
+        ("/found/ab", 302, "http://x/ab?z=ab"),
+        ("/set/a%20b", 200, "a%20b|a b"),
+        ("/set/ab", 200, "ab|ab"),
+        ("/after/a%20b", 200, "a b"),
+    ]);
+}
+
+#[test]
+fn a_text_may_show_the_status_it_comes_with() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location / { return 202 \"$status $request_method\"; }
+        location /moved { error_page 302 /page; return 302 http://elsewhere/; }
+        location /page { return 200 \"see there\"; }
+    }";
+    let server = http(conf).start();
+    server.answers(&[("/", 202, "202 GET")]);
+    let reply = server.get("/moved").expect(302);
+    assert_eq!(reply.field("Location"), "http://elsewhere/");
+    assert_eq!(reply.text(), "see there");
+}
+
+#[test]
+fn a_rewritten_path_has_no_alias() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /a/ { alias %%DIR%%/html/; if ($arg_x) { rewrite ^ /a/f break; } }
+    }";
+    let server = http(conf)
+        .file("html/f", "file")
+        .tolerate("\"alias\" cannot be used in location")
+        .start();
+    server.answers(&[("/a/f", 200, "file"), ("/a/f?x=1", 500, "")]);
+}
+
+#[test]
+fn links_are_resolved_in_realpath_root() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        root %%DIR%%/html/../html;
+        location / { return 200 \"$document_root $realpath_root $request_filename\"; }
+    }";
+    let server = http(conf).folder("html").start();
+    let root = server.path("html");
+    let (root, real) = (
+        format!("{}/../html", root.display()),
+        root.canonicalize().expect("the folder is there"),
+    );
+    let expected = format!("{root} {} {root}/f", real.display());
+    assert_eq!(server.get("/f").text(), expected);
+}
