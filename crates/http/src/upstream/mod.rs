@@ -20,5 +20,5 @@
 pub mod protocol;
 pub mod settings;
 
-pub use protocol::{Content, Fault, HeadProgress, Protocol};
-pub use settings::{Settings, SettingsRef};
+pub use protocol::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
+pub use settings::{Settings, SettingsRef, parse_local_address};

@@ -122,7 +122,7 @@ impl NextUpstream {
     /// The words of the directive; word `i` is bit `i`.
     pub const WORDS: &'static [&'static str] = &[
         "error", "timeout", "invalid_header", "non_idempotent", "http_500", "http_502", "http_503", "http_504",
-        "http_403", "http_404", "http_429", "denied", "off",
+        "http_403", "http_404", "http_429", "updating", "off",
     ];
     /// A connection could not be made, or broke.
     pub const ERROR: u32 = 1;
@@ -233,4 +233,16 @@ pub enum Store {
     On,
     /// They are saved under this name.
     Path(Expression),
+}
+
+/// The address of `bind`: an IP address with or without port. `None` when it is none.
+pub fn parse_local_address(text: &[u8]) -> Option<rt::net::Address> {
+    use std::net::{IpAddr, SocketAddr};
+    let text = std::str::from_utf8(text).ok()?;
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(address.into());
+    }
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let ip: IpAddr = bare.parse().ok()?;
+    Some(SocketAddr::new(ip, 0).into())
 }

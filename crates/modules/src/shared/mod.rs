@@ -2,6 +2,7 @@
 //! ([`Session`]).
 
 pub(crate) mod access;
+pub(crate) mod content;
 pub(crate) mod file_response;
 pub(crate) mod forwarded;
 pub(crate) mod geo;
@@ -12,5 +13,6 @@ pub(crate) mod media_types;
 pub(crate) mod password;
 pub(crate) mod session;
 pub(crate) mod split_clients;
+pub(crate) mod upstream_rows;
 
 pub(crate) use session::Session;

@@ -1,0 +1,120 @@
+//! The directives that every upstream protocol has, written once: `proxy_connect_timeout`, `fastcgi_connect_timeout`, …
+//!
+//! ```text
+//! pub(crate) enum Fastcgi {}
+//! static UPSTREAM: Prefixed<Fastcgi> = Prefixed::new("fastcgi_", HIDDEN);
+//! …
+//! let settings = Upstream::<Fastcgi>::of(request);
+//! ```
+//!
+//! The type parameter is a name only: it makes the struct of each protocol a type of its own, by which a location finds
+//! it. What only one protocol has is in that protocol's own table.
+
+mod rows;
+
+use std::marker::PhantomData;
+use std::sync::OnceLock;
+
+use conf::confs::{downcast, downcast_mut};
+use conf::{AnyConf, Confs, Diagnostic, Level, Line, RowInfo, Rows};
+use http::Request;
+use http::upstream::{Settings, SettingsRef};
+
+/// The settings of one protocol in a location.
+pub(crate) struct Upstream<P> {
+    /// The settings.
+    pub(crate) settings: Settings,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<P: 'static> Upstream<P> {
+    /// The settings in the request's present location.
+    pub(crate) fn of(request: &Request) -> SettingsRef {
+        SettingsRef::new(request, |confs| &confs.get::<Upstream<P>>().settings)
+    }
+}
+
+/// The rows of all protocols under the prefix of one.
+pub(crate) struct Prefixed<P> {
+    prefix: &'static str,
+    /// Fields of responses that are not passed on unless `…_pass_header` names them.
+    hidden: &'static [&'static str],
+    /// Rows that the protocol does not have.
+    without: &'static [&'static str],
+    infos: OnceLock<Vec<(usize, RowInfo)>>,
+    protocol: PhantomData<fn() -> P>,
+}
+
+impl<P> Prefixed<P> {
+    /// All rows, under `prefix`, which ends with `_`.
+    pub(crate) const fn new(prefix: &'static str, hidden: &'static [&'static str]) -> Prefixed<P> {
+        Prefixed { prefix, hidden, without: &[], infos: OnceLock::new(), protocol: PhantomData }
+    }
+
+    /// Without these rows, named without the prefix.
+    #[allow(dead_code, reason = "for protocols that have fewer rows")]
+    pub(crate) const fn without(mut self, rows: &'static [&'static str]) -> Prefixed<P> {
+        self.without = rows;
+        self
+    }
+
+    /// The rows as data, each with its number in the table of all. The names and texts are made once and stay for
+    /// the life of the program, as those of every other row do.
+    fn infos(&self) -> &[(usize, RowInfo)] {
+        self.infos.get_or_init(|| {
+            let all = (0..rows::ROWS.len()).map(|row| (row, rows::ROWS.info(row)));
+            let kept = all.filter(|(_, info)| !self.without.contains(&info.name));
+            kept.map(|(row, info)| (row, self.prefixed(info))).collect()
+        })
+    }
+
+    fn prefixed(&self, info: RowInfo) -> RowInfo {
+        let name: &'static str = format!("{}{}", self.prefix, info.name).leak();
+        let doc: &'static str = info.doc.replace("PREFIX_", self.prefix).leak();
+        let default = match info.name {
+            // Each protocol has a folder of its own.
+            "temp_path" => Some(&*format!("{}temp", self.prefix).leak()),
+            _ => info.default,
+        };
+        RowInfo { name, doc, default, ..info }
+    }
+}
+
+impl<P: 'static> Rows for Prefixed<P> {
+    fn len(&self) -> usize {
+        self.infos().len()
+    }
+
+    fn info(&self, row: usize) -> RowInfo {
+        self.infos()[row].1
+    }
+
+    fn create(&self) -> Box<dyn AnyConf> {
+        Box::new(Upstream::<P> { settings: Settings::default(), protocol: PhantomData })
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
+        let settings = downcast::<Upstream<P>>(parent).settings.clone();
+        Box::new(Upstream::<P> { settings, protocol: PhantomData })
+    }
+
+    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+        let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
+        rows::ROWS.apply(self.infos()[row].0, settings, line)
+    }
+
+    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+        Ok(())
+    }
+
+    fn finish(
+        &self,
+        conf: &mut dyn AnyConf,
+        _parent: Option<&dyn AnyConf>,
+        _level: &mut Level,
+    ) -> Result<(), Diagnostic> {
+        let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
+        settings.hide = rows::hidden(settings, self.hidden);
+        rows::check_buffers(settings, self.prefix)
+    }
+}
