@@ -77,11 +77,20 @@ mod tests {
 
     #[test]
     fn texts_agree_with_each_other() {
-        let mut texts = Texts { second: 0, http: Vec::new(), local: Vec::new(), iso8601: Vec::new() };
+        let mut texts = Texts {
+            second: 0,
+            http: Vec::new(),
+            local: Vec::new(),
+            iso8601: Vec::new(),
+        };
         texts.fill(784_111_777);
         assert_eq!(texts.http, b"Sun, 06 Nov 1994 08:49:37 GMT");
         assert_eq!(texts.local.len(), b"06/Nov/1994:08:49:37 +0000".len());
         assert_eq!(texts.iso8601.len(), b"1994-11-06T08:49:37+00:00".len());
-        assert_eq!(texts.local[15..20], texts.iso8601[14..19], "minutes and seconds");
+        assert_eq!(
+            texts.local[15..20],
+            texts.iso8601[14..19],
+            "minutes and seconds"
+        );
     }
 }

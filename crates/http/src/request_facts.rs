@@ -76,14 +76,18 @@ impl Request {
             let name = &location.name;
             self.log(
                 Level::Alert,
-                format_args!("\"alias\" cannot be used in location \"{name}\" where URI was rewritten"),
+                format_args!(
+                    "\"alias\" cannot be used in location \"{name}\" where URI was rewritten"
+                ),
             );
             return None;
         }
         let mut path = self.document_root();
         match kind {
             RootKind::Root => path.extend_from_slice(&self.uri.path),
-            RootKind::Alias(length) => path.extend_from_slice(self.uri.path.get(length..).unwrap_or_default()),
+            RootKind::Alias(length) => {
+                path.extend_from_slice(self.uri.path.get(length..).unwrap_or_default())
+            }
             RootKind::Whole if self.flow.path_after_alias => path.extend_from_slice(&self.uri.path),
             RootKind::Whole => {}
         }

@@ -44,14 +44,19 @@ pub fn write_seconds(millis: u64, out: &mut Vec<u8>) {
 pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     for byte in bytes {
-        out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        out.extend_from_slice(&[
+            DIGITS[usize::from(byte >> 4)],
+            DIGITS[usize::from(byte & 15)],
+        ]);
     }
 }
 
 /// Whether a `User-Agent` is an Internet Explorer up to 6 without its last service pack: the browsers that
 /// `keepalive_disable msie6` and `gzip_disable msie6` mean.
 pub fn is_msie6(agent: &BStr) -> bool {
-    let Some(at) = agent.find("MSIE ") else { return false };
+    let Some(at) = agent.find("MSIE ") else {
+        return false;
+    };
     match agent.get(at + 5..at + 7) {
         Some(b"4." | b"5.") => true,
         Some(b"6.") => !agent.contains_str("SV1"),
@@ -71,7 +76,11 @@ mod tests {
 
     #[test]
     fn numbers_of_every_length() {
-        for number in (0..20).map(|n| 10_u64.pow(n)).flat_map(|n| [n - 1, n, n + 1]).chain([0, u64::MAX]) {
+        for number in (0..20)
+            .map(|n| 10_u64.pow(n))
+            .flat_map(|n| [n - 1, n, n + 1])
+            .chain([0, u64::MAX])
+        {
             assert_eq!(written(|out| write_number(number, out)), number.to_string());
         }
     }
@@ -87,10 +96,18 @@ mod tests {
 
     #[test]
     fn the_browsers_that_are_meant() {
-        assert!(is_msie6("Mozilla/4.0 (compatible; MSIE 5.5; Windows NT 5.0)".into()));
-        assert!(is_msie6("Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)".into()));
-        assert!(!is_msie6("Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)".into()));
-        assert!(!is_msie6("Mozilla/4.0 (compatible; MSIE 7.0; Windows NT 5.1)".into()));
+        assert!(is_msie6(
+            "Mozilla/4.0 (compatible; MSIE 5.5; Windows NT 5.0)".into()
+        ));
+        assert!(is_msie6(
+            "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)".into()
+        ));
+        assert!(!is_msie6(
+            "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1; SV1)".into()
+        ));
+        assert!(!is_msie6(
+            "Mozilla/4.0 (compatible; MSIE 7.0; Windows NT 5.1)".into()
+        ));
         assert!(!is_msie6("MSIE ".into()));
     }
 }

@@ -14,26 +14,111 @@ use super::{number, optional, port, text};
 use crate::request::Request;
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
-    Variable::new("remote_addr", |r, out| text(&r.remote.text, out), "The address of the client."),
-    Variable::new("remote_port", |r, out| port(r.remote.address.port(), out), "The port of the client."),
-    Variable::new("binary_remote_addr", binary_remote_addr, "The address of the client as 4 or 16 bytes."),
-    Variable::new("remote_user", remote_user, "The user name that the client gave for Basic authentication."),
-    Variable::new("server_addr", server_addr, "The address that accepted the request."),
-    Variable::new("server_port", |r, out| port(r.local_port(), out), "The port that accepted the request."),
-    Variable::new("server_name", server_name, "The first name of the server that serves the request."),
-    Variable::new("connection", |r, out| number(r.client.number, out), "The number of the connection."),
-    Variable::new("connection_requests", |r, out| number(r.client.requests.get(), out), "Requests on this connection so far."),
-    Variable::new("connection_time", connection_time, "How long the connection is open, in seconds with milliseconds.").volatile(),
-    Variable::new("pipe", |r, out| text(if r.flow.pipelined { "p" } else { "." }, out), "`p` for a pipelined request, else `.`."),
-    Variable::new("tcpinfo_rtt", |r: &mut Request, out| tcp(r, |info| info.rtt_us, out), "Round-trip time of the connection, in microseconds.").volatile(),
-    Variable::new("tcpinfo_rttvar", |r: &mut Request, out| tcp(r, |info| info.rtt_variation_us, out), "How much it varies, in microseconds.").volatile(),
-    Variable::new("tcpinfo_snd_cwnd", |r: &mut Request, out| tcp(r, |info| info.send_window, out), "Packets that may be under way to the client.").volatile(),
-    Variable::new("tcpinfo_rcv_space", |r: &mut Request, out| tcp(r, |info| info.receive_space, out), "Bytes that the kernel receives ahead.").volatile(),
-    Variable::new("proxy_protocol_addr", |r, out| proxied(r, |h| &h.source, address, out), "The client's address by the PROXY protocol."),
-    Variable::new("proxy_protocol_port", |r, out| proxied(r, |h| &h.source, endpoint_port, out), "The client's port by the PROXY protocol."),
-    Variable::new("proxy_protocol_server_addr", |r, out| proxied(r, |h| &h.destination, address, out), "The server's address by the PROXY protocol."),
-    Variable::new("proxy_protocol_server_port", |r, out| proxied(r, |h| &h.destination, endpoint_port, out), "The server's port by the PROXY protocol."),
-    Variable::prefix("proxy_protocol_tlv_", proxy_tlv, "A value of the PROXY protocol's header by name or `0x` and number."),
+    Variable::new(
+        "remote_addr",
+        |r, out| text(&r.remote.text, out),
+        "The address of the client.",
+    ),
+    Variable::new(
+        "remote_port",
+        |r, out| port(r.remote.address.port(), out),
+        "The port of the client.",
+    ),
+    Variable::new(
+        "binary_remote_addr",
+        binary_remote_addr,
+        "The address of the client as 4 or 16 bytes.",
+    ),
+    Variable::new(
+        "remote_user",
+        remote_user,
+        "The user name that the client gave for Basic authentication.",
+    ),
+    Variable::new(
+        "server_addr",
+        server_addr,
+        "The address that accepted the request.",
+    ),
+    Variable::new(
+        "server_port",
+        |r, out| port(r.local_port(), out),
+        "The port that accepted the request.",
+    ),
+    Variable::new(
+        "server_name",
+        server_name,
+        "The first name of the server that serves the request.",
+    ),
+    Variable::new(
+        "connection",
+        |r, out| number(r.client.number, out),
+        "The number of the connection.",
+    ),
+    Variable::new(
+        "connection_requests",
+        |r, out| number(r.client.requests.get(), out),
+        "Requests on this connection so far.",
+    ),
+    Variable::new(
+        "connection_time",
+        connection_time,
+        "How long the connection is open, in seconds with milliseconds.",
+    )
+    .volatile(),
+    Variable::new(
+        "pipe",
+        |r, out| text(if r.flow.pipelined { "p" } else { "." }, out),
+        "`p` for a pipelined request, else `.`.",
+    ),
+    Variable::new(
+        "tcpinfo_rtt",
+        |r: &mut Request, out| tcp(r, |info| info.rtt_us, out),
+        "Round-trip time of the connection, in microseconds.",
+    )
+    .volatile(),
+    Variable::new(
+        "tcpinfo_rttvar",
+        |r: &mut Request, out| tcp(r, |info| info.rtt_variation_us, out),
+        "How much it varies, in microseconds.",
+    )
+    .volatile(),
+    Variable::new(
+        "tcpinfo_snd_cwnd",
+        |r: &mut Request, out| tcp(r, |info| info.send_window, out),
+        "Packets that may be under way to the client.",
+    )
+    .volatile(),
+    Variable::new(
+        "tcpinfo_rcv_space",
+        |r: &mut Request, out| tcp(r, |info| info.receive_space, out),
+        "Bytes that the kernel receives ahead.",
+    )
+    .volatile(),
+    Variable::new(
+        "proxy_protocol_addr",
+        |r, out| proxied(r, |h| &h.source, address, out),
+        "The client's address by the PROXY protocol.",
+    ),
+    Variable::new(
+        "proxy_protocol_port",
+        |r, out| proxied(r, |h| &h.source, endpoint_port, out),
+        "The client's port by the PROXY protocol.",
+    ),
+    Variable::new(
+        "proxy_protocol_server_addr",
+        |r, out| proxied(r, |h| &h.destination, address, out),
+        "The server's address by the PROXY protocol.",
+    ),
+    Variable::new(
+        "proxy_protocol_server_port",
+        |r, out| proxied(r, |h| &h.destination, endpoint_port, out),
+        "The server's port by the PROXY protocol.",
+    ),
+    Variable::prefix(
+        "proxy_protocol_tlv_",
+        proxy_tlv,
+        "A value of the PROXY protocol's header by name or `0x` and number.",
+    ),
 ];
 
 fn binary_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -65,7 +150,9 @@ impl Request {
         let field = self.head.known(Known::Authorization)?;
         let (scheme, rest) = field.split_at_checked(6)?;
         let encoded = scheme.eq_ignore_ascii_case(b"Basic ").then_some(rest)?;
-        let mut decoded = LENIENT.decode(encoded.trim_start_with(|sign| sign == ' ')).ok()?;
+        let mut decoded = LENIENT
+            .decode(encoded.trim_start_with(|sign| sign == ' '))
+            .ok()?;
         let colon = decoded.find_byte(b':').filter(|&length| length > 0)?;
         let password = decoded.split_off(colon + 1);
         decoded.pop();
@@ -99,7 +186,11 @@ fn proxied(
     write: fn(&Endpoint, &mut Vec<u8>) -> bool,
     out: &mut Vec<u8>,
 ) -> bool {
-    request.client.proxy.as_ref().is_some_and(|header| write(which(header), out))
+    request
+        .client
+        .proxy
+        .as_ref()
+        .is_some_and(|header| write(which(header), out))
 }
 
 fn address(endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
@@ -111,7 +202,9 @@ fn endpoint_port(endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
 }
 
 fn proxy_tlv(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let Some(header) = &request.client.proxy else { return false };
+    let Some(header) = &request.client.proxy else {
+        return false;
+    };
     if !proto::proxy_protocol::is_tlv_name(name) {
         request.error(format_args!("unknown PROXY protocol TLV \"{name}\""));
         return false;

@@ -11,18 +11,67 @@ use super::{number, optional, text};
 use crate::request::Request;
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
-    Variable::prefix("http_", request_field, "A field of the request by its name."),
+    Variable::prefix(
+        "http_",
+        request_field,
+        "A field of the request by its name.",
+    ),
     Variable::prefix("cookie_", cookie, "A cookie of the request by its name."),
-    Variable::prefix("sent_http_", response_field, "A field of the response by its name.").volatile(),
-    Variable::prefix("sent_trailer_", trailer, "A field after the content of the response by its name.").volatile(),
-    Variable::new("sent_http_content_type", sent_content_type, "The `Content-Type` of the response.").volatile(),
-    Variable::new("sent_http_content_length", sent_content_length, "The `Content-Length` of the response.").volatile(),
-    Variable::new("sent_http_location", sent_location, "The `Location` of the response.").volatile(),
-    Variable::new("sent_http_last_modified", sent_last_modified, "The `Last-Modified` of the response.").volatile(),
+    Variable::prefix(
+        "sent_http_",
+        response_field,
+        "A field of the response by its name.",
+    )
+    .volatile(),
+    Variable::prefix(
+        "sent_trailer_",
+        trailer,
+        "A field after the content of the response by its name.",
+    )
+    .volatile(),
+    Variable::new(
+        "sent_http_content_type",
+        sent_content_type,
+        "The `Content-Type` of the response.",
+    )
+    .volatile(),
+    Variable::new(
+        "sent_http_content_length",
+        sent_content_length,
+        "The `Content-Length` of the response.",
+    )
+    .volatile(),
+    Variable::new(
+        "sent_http_location",
+        sent_location,
+        "The `Location` of the response.",
+    )
+    .volatile(),
+    Variable::new(
+        "sent_http_last_modified",
+        sent_last_modified,
+        "The `Last-Modified` of the response.",
+    )
+    .volatile(),
     Variable::new("sent_http_etag", sent_etag, "The `ETag` of the response.").volatile(),
-    Variable::new("sent_http_connection", sent_connection, "The `Connection` of the response.").volatile(),
-    Variable::new("sent_http_keep_alive", sent_keep_alive, "The `Keep-Alive` of the response.").volatile(),
-    Variable::new("sent_http_transfer_encoding", sent_transfer_encoding, "The `Transfer-Encoding` of the response.").volatile(),
+    Variable::new(
+        "sent_http_connection",
+        sent_connection,
+        "The `Connection` of the response.",
+    )
+    .volatile(),
+    Variable::new(
+        "sent_http_keep_alive",
+        sent_keep_alive,
+        "The `Keep-Alive` of the response.",
+    )
+    .volatile(),
+    Variable::new(
+        "sent_http_transfer_encoding",
+        sent_transfer_encoding,
+        "The `Transfer-Encoding` of the response.",
+    )
+    .volatile(),
 ];
 
 fn request_field(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
@@ -56,14 +105,21 @@ fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> boo
 /// Whether a variable's name is that of a field: `x_real_ip` and `X-Real-IP`.
 fn is_named(field: &[u8], variable: &[u8]) -> bool {
     field.len() == variable.len()
-        && field.iter().zip(variable).all(|(&field, &variable)| match field {
-            b'-' => variable == b'_',
-            other => variable == other.to_ascii_lowercase(),
-        })
+        && field
+            .iter()
+            .zip(variable)
+            .all(|(&field, &variable)| match field {
+                b'-' => variable == b'_',
+                other => variable == other.to_ascii_lowercase(),
+            })
 }
 
 fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    optional(proto::cookie::find(&request.head.wire.fields, name.as_bytes()).filter(|_| !name.is_empty()), out)
+    optional(
+        proto::cookie::find(&request.head.wire.fields, name.as_bytes())
+            .filter(|_| !name.is_empty()),
+        out,
+    )
 }
 
 fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -82,8 +138,14 @@ fn sent_content_type(request: &mut Request, out: &mut Vec<u8>) -> bool {
 /// Once the head was written it says what was sent; the body is used up then.
 fn sent_content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let response = &request.out;
-    let length = if request.ledger.responded.is_some() { response.content_length } else { response.length() };
-    length.filter(|_| has_content(request)).is_some_and(|length| number(length, out))
+    let length = if request.ledger.responded.is_some() {
+        response.content_length
+    } else {
+        response.length()
+    };
+    length
+        .filter(|_| has_content(request))
+        .is_some_and(|length| number(length, out))
 }
 
 /// Whether a response of this status has content at all; before there is one, nobody knows.
@@ -125,8 +187,14 @@ fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let seconds = request.site.location(request.location).core.keepalive_header;
-    let Some(seconds) = seconds.filter(|_| !request.flow.close) else { return false };
+    let seconds = request
+        .site
+        .location(request.location)
+        .core
+        .keepalive_header;
+    let Some(seconds) = seconds.filter(|_| !request.flow.close) else {
+        return false;
+    };
     out.extend_from_slice(b"timeout=");
     number(seconds, out)
 }

@@ -11,13 +11,44 @@ use crate::clock;
 use crate::request::Request;
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
-    Variable::new("request_id", request_id, "A random identifier of the request: 32 hexadecimal digits."),
-    Variable::new("msec", |_: &mut Request, out| written(out, clock::write_millis), "The time in seconds since 1970, with milliseconds.").volatile(),
-    Variable::new("time_local", |_: &mut Request, out| written(out, clock::write_local_time), "The local time as access logs have it.").volatile(),
-    Variable::new("time_iso8601", |_: &mut Request, out| written(out, clock::write_iso8601), "The local time by ISO 8601.").volatile(),
-    Variable::new("pid", |_, out| number(std::process::id().into(), out), "The number of the worker process."),
-    Variable::new("hostname", |_, out| text(&*HOSTNAME, out), "The name of the machine."),
-    Variable::new("nginx_version", |r, out| text(&r.site.identity.version, out), "The version of the server."),
+    Variable::new(
+        "request_id",
+        request_id,
+        "A random identifier of the request: 32 hexadecimal digits.",
+    ),
+    Variable::new(
+        "msec",
+        |_: &mut Request, out| written(out, clock::write_millis),
+        "The time in seconds since 1970, with milliseconds.",
+    )
+    .volatile(),
+    Variable::new(
+        "time_local",
+        |_: &mut Request, out| written(out, clock::write_local_time),
+        "The local time as access logs have it.",
+    )
+    .volatile(),
+    Variable::new(
+        "time_iso8601",
+        |_: &mut Request, out| written(out, clock::write_iso8601),
+        "The local time by ISO 8601.",
+    )
+    .volatile(),
+    Variable::new(
+        "pid",
+        |_, out| number(std::process::id().into(), out),
+        "The number of the worker process.",
+    ),
+    Variable::new(
+        "hostname",
+        |_, out| text(&*HOSTNAME, out),
+        "The name of the machine.",
+    ),
+    Variable::new(
+        "nginx_version",
+        |r, out| text(&r.site.identity.version, out),
+        "The version of the server.",
+    ),
 ];
 
 /// Read once: the name of a machine does not change under a running server.

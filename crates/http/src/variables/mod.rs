@@ -16,8 +16,13 @@ use conf::Variable;
 use crate::request::Request;
 
 /// Everything, in the order of the reference.
-pub static VARIABLES: &[&[Variable<Request>]] =
-    &[target::VARIABLES, fields::VARIABLES, client::VARIABLES, response::VARIABLES, general::VARIABLES];
+pub static VARIABLES: &[&[Variable<Request>]] = &[
+    target::VARIABLES,
+    fields::VARIABLES,
+    client::VARIABLES,
+    response::VARIABLES,
+    general::VARIABLES,
+];
 
 /// Appends a text that is there.
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {

@@ -8,11 +8,37 @@ use crate::request::{Request, Version};
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new("status", status, "The status of the response.").volatile(),
-    Variable::new("bytes_sent", |r: &mut Request, out| number(r.ledger.bytes_sent, out), "Bytes sent to the client, the head included.").volatile(),
-    Variable::new("body_bytes_sent", |r: &mut Request, out| number(r.ledger.body_bytes_sent, out), "Bytes of the response's content sent to the client.").volatile(),
-    Variable::new("request_completion", request_completion, "`OK` when the response was sent to its end, else nothing.").volatile(),
-    Variable::new("request_time", request_time, "Seconds with milliseconds since the first byte of the request.").volatile(),
-    Variable::new("limit_rate", limit_rate, "Bytes per second of this response, when they were limited by setting it.").volatile().settable(set_limit_rate),
+    Variable::new(
+        "bytes_sent",
+        |r: &mut Request, out| number(r.ledger.bytes_sent, out),
+        "Bytes sent to the client, the head included.",
+    )
+    .volatile(),
+    Variable::new(
+        "body_bytes_sent",
+        |r: &mut Request, out| number(r.ledger.body_bytes_sent, out),
+        "Bytes of the response's content sent to the client.",
+    )
+    .volatile(),
+    Variable::new(
+        "request_completion",
+        request_completion,
+        "`OK` when the response was sent to its end, else nothing.",
+    )
+    .volatile(),
+    Variable::new(
+        "request_time",
+        request_time,
+        "Seconds with milliseconds since the first byte of the request.",
+    )
+    .volatile(),
+    Variable::new(
+        "limit_rate",
+        limit_rate,
+        "Bytes per second of this response, when they were limited by setting it.",
+    )
+    .volatile()
+    .settable(set_limit_rate),
 ];
 
 /// The status of a response without a head is shown as the version of its protocol.
@@ -46,7 +72,10 @@ fn set_limit_rate(request: &mut Request, value: &[u8]) {
         Some(rate) => request.flow.limit_rate = Some(rate),
         None => {
             let value = bstr::BStr::new(value);
-            request.log(Level::Error, format_args!("invalid $limit_rate \"{value}\""));
+            request.log(
+                Level::Error,
+                format_args!("invalid $limit_rate \"{value}\""),
+            );
         }
     }
 }

@@ -12,28 +12,117 @@ use crate::request::{Request, Uri};
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new("request", request_line, "The request line as it was sent."),
-    Variable::new("request_method", request_method, "The method, `GET` or `POST` for example.").volatile(),
-    Variable::new("request_uri", |r, out| text(r.head.wire.target(), out), "The target as it was sent, with its arguments."),
-    Variable::new("uri", |r: &mut Request, out| text(&r.uri.path, out), "The present path: decoded, normalised, rewritten.").volatile(),
-    Variable::new("document_uri", |r: &mut Request, out| text(&r.uri.path, out), "The same as `$uri`.").volatile(),
-    Variable::new("args", args, "The arguments. `set` changes them.").volatile().settable(set_args),
+    Variable::new(
+        "request_method",
+        request_method,
+        "The method, `GET` or `POST` for example.",
+    )
+    .volatile(),
+    Variable::new(
+        "request_uri",
+        |r, out| text(r.head.wire.target(), out),
+        "The target as it was sent, with its arguments.",
+    ),
+    Variable::new(
+        "uri",
+        |r: &mut Request, out| text(&r.uri.path, out),
+        "The present path: decoded, normalised, rewritten.",
+    )
+    .volatile(),
+    Variable::new(
+        "document_uri",
+        |r: &mut Request, out| text(&r.uri.path, out),
+        "The same as `$uri`.",
+    )
+    .volatile(),
+    Variable::new("args", args, "The arguments. `set` changes them.")
+        .volatile()
+        .settable(set_args),
     Variable::new("query_string", args, "The same as `$args`.").volatile(),
-    Variable::new("is_args", is_args, "`?` when there are arguments, else nothing.").volatile(),
+    Variable::new(
+        "is_args",
+        is_args,
+        "`?` when there are arguments, else nothing.",
+    )
+    .volatile(),
     Variable::prefix("arg_", argument, "An argument by its name.").volatile(),
-    Variable::new("server_protocol", server_protocol, "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`."),
-    Variable::new("scheme", |r, out| text(r.scheme(), out), "`http` or `https`."),
-    Variable::new("https", |r, out| !r.is_tls() || text("on", out), "`on` over TLS, else nothing."),
-    Variable::new("host", host, "The host of the request line or of the `Host` field, in lower case; else the name of the server."),
-    Variable::new("request_port", |r, out| port(r.head.port.unwrap_or(0), out), "The port that the request names with its host."),
-    Variable::new("is_request_port", is_request_port, "`:` when the request names a port, else nothing."),
-    Variable::new("content_length", content_length, "The length of the request's content.").volatile(),
-    Variable::new("content_type", |r, out| optional(r.head.known(proto::Known::ContentType), out), "The `Content-Type` of the request."),
-    Variable::new("request_body", request_body, "The content of the request, when it was read and is in memory.").volatile(),
-    Variable::new("request_body_file", request_body_file, "The temporary file with the content of the request.").volatile(),
-    Variable::new("request_length", request_length, "Bytes of the request: line, fields and content.").volatile(),
-    Variable::new("request_filename", request_filename, "The file that the path means, by `root` or `alias`.").volatile(),
-    Variable::new("document_root", document_root, "The value of `root` or `alias` here.").volatile(),
-    Variable::new("realpath_root", realpath_root, "The same with all symbolic links resolved.").volatile(),
+    Variable::new(
+        "server_protocol",
+        server_protocol,
+        "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.",
+    ),
+    Variable::new(
+        "scheme",
+        |r, out| text(r.scheme(), out),
+        "`http` or `https`.",
+    ),
+    Variable::new(
+        "https",
+        |r, out| !r.is_tls() || text("on", out),
+        "`on` over TLS, else nothing.",
+    ),
+    Variable::new(
+        "host",
+        host,
+        "The host of the request line or of the `Host` field, in lower case; else the name of the server.",
+    ),
+    Variable::new(
+        "request_port",
+        |r, out| port(r.head.port.unwrap_or(0), out),
+        "The port that the request names with its host.",
+    ),
+    Variable::new(
+        "is_request_port",
+        is_request_port,
+        "`:` when the request names a port, else nothing.",
+    ),
+    Variable::new(
+        "content_length",
+        content_length,
+        "The length of the request's content.",
+    )
+    .volatile(),
+    Variable::new(
+        "content_type",
+        |r, out| optional(r.head.known(proto::Known::ContentType), out),
+        "The `Content-Type` of the request.",
+    ),
+    Variable::new(
+        "request_body",
+        request_body,
+        "The content of the request, when it was read and is in memory.",
+    )
+    .volatile(),
+    Variable::new(
+        "request_body_file",
+        request_body_file,
+        "The temporary file with the content of the request.",
+    )
+    .volatile(),
+    Variable::new(
+        "request_length",
+        request_length,
+        "Bytes of the request: line, fields and content.",
+    )
+    .volatile(),
+    Variable::new(
+        "request_filename",
+        request_filename,
+        "The file that the path means, by `root` or `alias`.",
+    )
+    .volatile(),
+    Variable::new(
+        "document_root",
+        document_root,
+        "The value of `root` or `alias` here.",
+    )
+    .volatile(),
+    Variable::new(
+        "realpath_root",
+        realpath_root,
+        "The same with all symbolic links resolved.",
+    )
+    .volatile(),
 ];
 
 fn request_line(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -61,7 +150,11 @@ fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn set_args(request: &mut Request, value: &[u8]) {
-    request.uri = Uri { args: value.into(), original: false, path: std::mem::take(&mut request.uri.path) };
+    request.uri = Uri {
+        args: value.into(),
+        original: false,
+        path: std::mem::take(&mut request.uri.path),
+    };
 }
 
 fn is_args(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -69,7 +162,10 @@ fn is_args(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn argument(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    optional(proto::form::find(&request.uri.args, name.as_bytes()).filter(|_| !name.is_empty()), out)
+    optional(
+        proto::form::find(&request.uri.args, name.as_bytes()).filter(|_| !name.is_empty()),
+        out,
+    )
 }
 
 fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -92,11 +188,20 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    optional(request.body.in_memory().filter(|body| !body.is_empty()), out)
+    optional(
+        request.body.in_memory().filter(|body| !body.is_empty()),
+        out,
+    )
 }
 
 fn request_body_file(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    optional(request.body.file().map(|file| file.path.as_os_str().as_bytes()), out)
+    optional(
+        request
+            .body
+            .file()
+            .map(|file| file.path.as_os_str().as_bytes()),
+        out,
+    )
 }
 
 fn request_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
@@ -119,7 +224,10 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
         Ok(path) => text(path, out),
         Err(error) => {
             let why = rt::error_log::Errno(&error);
-            request.log(Level::Crit, format_args!("realpath() \"{root}\" failed{why}"));
+            request.log(
+                Level::Crit,
+                format_args!("realpath() \"{root}\" failed{why}"),
+            );
             false
         }
     }

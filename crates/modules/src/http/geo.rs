@@ -32,7 +32,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     doc: "A variable whose value is that of the smallest network that the client's address is in, or after `ranges` of \
           the range. `delete` takes one away, `default` is for all others; behind a `proxy` the address is that of \
           `X-Forwarded-For`.",
-    set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| geo::read::<Request>(line)),
+    set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| {
+        geo::read::<Request>(line)
+    }),
 }]);
 
 /// Nothing: the networks live in the definition of the variable.

@@ -31,7 +31,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "A variable whose value is the one that stands beside the text: an exact text, with `hostnames` a name \
               with a star, or a regular expression after `~` or `~*`. `default` is for all others, `volatile` has it \
               looked up at each use.",
-        set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| map::read::<Request>(line)),
+        set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
+            map::read::<Request>(line)
+        }),
     },
     Directive {
         name: "map_hash_max_size",

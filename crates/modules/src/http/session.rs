@@ -15,7 +15,9 @@ impl Session for Request {
     fn pattern(level: &mut Level, regex: Regex) -> Result<Pattern, String> {
         let mut variables = Vec::new();
         for (group, name) in regex.names() {
-            let registry = level.registry::<Request>().expect("http's rows stand in http");
+            let registry = level
+                .registry::<Request>()
+                .expect("http's rows stand in http");
             variables.push((registry.slot(name)?, *group));
         }
         Ok(Pattern { regex, variables })
@@ -30,6 +32,11 @@ impl Session for Request {
     }
 
     fn forwarded_for(&self) -> Vec<BString> {
-        self.head.wire.fields.all_known(proto::Known::XForwardedFor).map(BString::from).collect()
+        self.head
+            .wire
+            .fields
+            .all_known(proto::Known::XForwardedFor)
+            .map(BString::from)
+            .collect()
     }
 }

@@ -30,7 +30,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "A variable whose value depends on a hash of the text: each line is a percentage, or `*` for the rest, and a \
           value.",
-    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| split_clients::read::<Request>(line)),
+    set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
+        split_clients::read::<Request>(line)
+    }),
 }]);
 
 /// Nothing: the division lives in the definition of its variable.

@@ -20,7 +20,10 @@ pub(crate) enum Depth {
 pub(crate) fn client(peer: IpAddr, fields: &[BString], trusted: &[Cidr], depth: Depth) -> IpAddr {
     let mut client = peer;
     let separator = |byte: &u8| matches!(byte, b',' | b' ');
-    let addresses = fields.iter().rev().flat_map(|field| field.rsplit(separator).filter(|text| !text.is_empty()));
+    let addresses = fields
+        .iter()
+        .rev()
+        .flat_map(|field| field.rsplit(separator).filter(|text| !text.is_empty()));
     for text in addresses {
         if !trusted.iter().any(|network| network.contains(client)) {
             break;
@@ -43,7 +46,11 @@ pub(crate) fn parse(text: &[u8]) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some(address.ip());
     }
-    text.strip_prefix('[')?.strip_suffix(']')?.parse().ok().map(IpAddr::V6)
+    text.strip_prefix('[')?
+        .strip_suffix(']')?
+        .parse()
+        .ok()
+        .map(IpAddr::V6)
 }
 
 #[cfg(test)]
@@ -52,7 +59,8 @@ mod tests {
 
     fn found(peer: &str, fields: &[&str], depth: Depth) -> String {
         let fields: Vec<BString> = fields.iter().map(|field| (*field).into()).collect();
-        let trusted = ["127.0.0.1", "10.0.0.0/8"].map(|text| Cidr::parse(text.as_bytes()).unwrap().0);
+        let trusted =
+            ["127.0.0.1", "10.0.0.0/8"].map(|text| Cidr::parse(text.as_bytes()).unwrap().0);
         client(peer.parse().unwrap(), &fields, &trusted, depth).to_string()
     }
 
@@ -61,23 +69,41 @@ mod tests {
         assert_eq!(found("192.0.2.1", &["1.1.1.1"], Depth::Last), "192.0.2.1");
         assert_eq!(found("127.0.0.1", &["1.1.1.1"], Depth::Last), "1.1.1.1");
         assert_eq!(found("127.0.0.1", &[], Depth::Last), "127.0.0.1");
-        assert_eq!(found("127.0.0.1", &["1.1.1.1, 10.0.0.1"], Depth::Last), "10.0.0.1");
+        assert_eq!(
+            found("127.0.0.1", &["1.1.1.1, 10.0.0.1"], Depth::Last),
+            "10.0.0.1"
+        );
     }
 
     #[test]
     fn recursion_goes_back_to_the_first_stranger() {
         let fields = ["3.3.3.3", "2.2.2.2, 1.1.1.1 10.0.0.2", "10.0.0.1"];
         assert_eq!(found("127.0.0.1", &fields, Depth::Recursive), "1.1.1.1");
-        assert_eq!(found("127.0.0.1", &["10.0.0.3,10.0.0.4"], Depth::Recursive), "10.0.0.3");
-        assert_eq!(found("127.0.0.1", &["junk, 10.0.0.4"], Depth::Recursive), "10.0.0.4");
+        assert_eq!(
+            found("127.0.0.1", &["10.0.0.3,10.0.0.4"], Depth::Recursive),
+            "10.0.0.3"
+        );
+        assert_eq!(
+            found("127.0.0.1", &["junk, 10.0.0.4"], Depth::Recursive),
+            "10.0.0.4"
+        );
     }
 
     #[test]
     fn ports_are_left_away() {
         assert_eq!(found("127.0.0.1", &["1.1.1.1:80"], Depth::Last), "1.1.1.1");
-        assert_eq!(found("127.0.0.1", &["2001:db8::1"], Depth::Last), "2001:db8::1");
-        assert_eq!(found("127.0.0.1", &["[2001:db8::1]:80"], Depth::Last), "2001:db8::1");
-        assert_eq!(found("127.0.0.1", &["[2001:db8::1]"], Depth::Last), "2001:db8::1");
+        assert_eq!(
+            found("127.0.0.1", &["2001:db8::1"], Depth::Last),
+            "2001:db8::1"
+        );
+        assert_eq!(
+            found("127.0.0.1", &["[2001:db8::1]:80"], Depth::Last),
+            "2001:db8::1"
+        );
+        assert_eq!(
+            found("127.0.0.1", &["[2001:db8::1]"], Depth::Last),
+            "2001:db8::1"
+        );
         assert_eq!(found("127.0.0.1", &["unknown"], Depth::Last), "127.0.0.1");
     }
 }

@@ -46,14 +46,24 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     let mut reader = Reader::default();
     for entry in line.entries() {
         match reader.entry(entry) {
-            Ok(warnings) => warnings.into_iter().for_each(|warning| line.level.report(warning)),
+            Ok(warnings) => warnings
+                .into_iter()
+                .for_each(|warning| line.level.report(warning)),
             Err(error) => return Err(error),
         }
     }
     let volatile = reader.volatile;
     let geo = reader.finish(address);
     let definition = Definition::<S>::dynamic(move |session, out| geo.value(session, out));
-    define(line, last, if volatile { definition.volatile() } else { definition })
+    define(
+        line,
+        last,
+        if volatile {
+            definition.volatile()
+        } else {
+            definition
+        },
+    )
 }
 
 impl Geo {
@@ -71,7 +81,12 @@ impl Geo {
         if self.trusted.is_empty() {
             return Some(peer);
         }
-        Some(forwarded::client(peer, &session.forwarded_for(), &self.trusted, self.depth))
+        Some(forwarded::client(
+            peer,
+            &session.forwarded_for(),
+            &self.trusted,
+            self.depth,
+        ))
     }
 }
 
@@ -126,11 +141,18 @@ fn flatten<A: Ord + Copy>(
 ) -> Ranges<A> {
     let mut sorted: Vec<_> = networks.into_iter().collect();
     // Of two that begin together the larger one is around the other.
-    sorted.sort_by(|((first_a, last_a), _), ((first_b, last_b), _)| first_a.cmp(first_b).then(last_b.cmp(last_a)));
-    let mut ranges = Ranges { starts: vec![zero], values: vec![default] };
+    sorted.sort_by(|((first_a, last_a), _), ((first_b, last_b), _)| {
+        first_a.cmp(first_b).then(last_b.cmp(last_a))
+    });
+    let mut ranges = Ranges {
+        starts: vec![zero],
+        values: vec![default],
+    };
     let mut around: Vec<(A, ValueId)> = Vec::new();
     let close = |ranges: &mut Ranges<A>, around: &mut Vec<(A, ValueId)>| {
-        let Some((last, _)) = around.pop() else { return };
+        let Some((last, _)) = around.pop() else {
+            return;
+        };
         let outer = around.last().map_or(default, |(_, value)| *value);
         if let Some(start) = next(last) {
             ranges.push(start, outer);
@@ -177,8 +199,12 @@ impl Reader {
     fn entry(&mut self, entry: &Node) -> Result<Vec<Diagnostic>, Diagnostic> {
         match (&entry.name.text[..], &entry.args[..]) {
             (b"ranges", []) => {
-                if !self.v4.is_empty() || !self.v6.is_empty() || self.default.is_some() && self.mode == Mode::Networks {
-                    let message = "the \"ranges\" directive must be the first directive inside \"geo\" block";
+                if !self.v4.is_empty()
+                    || !self.v6.is_empty()
+                    || self.default.is_some() && self.mode == Mode::Networks
+                {
+                    let message =
+                        "the \"ranges\" directive must be the first directive inside \"geo\" block";
                     return Err(entry.error(message));
                 }
                 self.mode = Mode::Ranges;
@@ -206,18 +232,31 @@ impl Reader {
 
     fn set_default(&mut self, entry: &Node, value: &Word) -> Vec<Diagnostic> {
         let id = self.value_id(value);
-        let Some(old) = self.default.replace(id) else { return Vec::new() };
+        let Some(old) = self.default.replace(id) else {
+            return Vec::new();
+        };
         let old = &self.values[old as usize];
         let text = match self.mode {
-            Mode::Networks => format!("duplicate network \"default\", value: \"{}\", old value: \"{old}\"", value.text),
+            Mode::Networks => format!(
+                "duplicate network \"default\", value: \"{}\", old value: \"{old}\"",
+                value.text
+            ),
             Mode::Ranges => {
-                format!("duplicate default geo range value: \"{}\", old value: \"{old}\"", value.text)
+                format!(
+                    "duplicate default geo range value: \"{}\", old value: \"{old}\"",
+                    value.text
+                )
             }
         };
         vec![warning(entry, value, text)]
     }
 
-    fn set(&mut self, entry: &Node, network: &Word, value: Option<&Word>) -> Result<Vec<Diagnostic>, Diagnostic> {
+    fn set(
+        &mut self,
+        entry: &Node,
+        network: &Word,
+        value: Option<&Word>,
+    ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let id = value.map(|value| self.value_id(value));
         match self.mode {
             Mode::Networks => self.set_network(entry, network, id),
@@ -239,7 +278,12 @@ impl Reader {
         id
     }
 
-    fn set_network(&mut self, entry: &Node, word: &Word, id: Option<ValueId>) -> Result<Vec<Diagnostic>, Diagnostic> {
+    fn set_network(
+        &mut self,
+        entry: &Node,
+        word: &Word,
+        id: Option<ValueId>,
+    ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let (network, mut warnings) = cidr(entry, word)?;
         let old = match network {
             Cidr::V4 { address, mask } => replace(&mut self.v4, (address, address | !mask), id),
@@ -247,10 +291,16 @@ impl Reader {
         };
         let shown = &word.text;
         match (id, old) {
-            (None, None) => warnings.push(warning(entry, word, format!("no network \"{shown}\" to delete"))),
+            (None, None) => warnings.push(warning(
+                entry,
+                word,
+                format!("no network \"{shown}\" to delete"),
+            )),
             (Some(id), Some(old)) => {
                 let (value, old) = (&self.values[id as usize], &self.values[old as usize]);
-                let text = format!("duplicate network \"{shown}\", value: \"{value}\", old value: \"{old}\"");
+                let text = format!(
+                    "duplicate network \"{shown}\", value: \"{value}\", old value: \"{old}\""
+                );
                 warnings.push(warning(entry, word, text));
             }
             (None, Some(_)) | (Some(_), None) => {}
@@ -258,7 +308,12 @@ impl Reader {
         Ok(warnings)
     }
 
-    fn set_range(&mut self, entry: &Node, word: &Word, id: Option<ValueId>) -> Result<Vec<Diagnostic>, Diagnostic> {
+    fn set_range(
+        &mut self,
+        entry: &Node,
+        word: &Word,
+        id: Option<ValueId>,
+    ) -> Result<Vec<Diagnostic>, Diagnostic> {
         let shown = &word.text;
         let Some((first, last)) = range(shown) else {
             return Err(entry.error_at(word, format!("invalid range \"{shown}\"")));
@@ -266,18 +321,27 @@ impl Reader {
         let Some(id) = id else {
             let gone = self.pieces.remove(first, last);
             let missing = format!("no address range \"{shown}\" to delete");
-            return Ok(if gone { Vec::new() } else { vec![warning(entry, word, missing)] });
+            return Ok(if gone {
+                Vec::new()
+            } else {
+                vec![warning(entry, word, missing)]
+            });
         };
         match self.pieces.insert(first, last, id) {
             Ok(None) => Ok(Vec::new()),
             Ok(Some(old)) => {
                 let (value, old) = (&self.values[id as usize], &self.values[old as usize]);
-                let text = format!("duplicate range \"{shown}\", value: \"{value}\", old value: \"{old}\"");
+                let text = format!(
+                    "duplicate range \"{shown}\", value: \"{value}\", old value: \"{old}\""
+                );
                 Ok(vec![warning(entry, word, text)])
             }
             Err((first, last)) => {
                 let (first, last) = (Ipv4Addr::from(first), Ipv4Addr::from(last));
-                Err(entry.error_at(word, format!("range \"{shown}\" overlaps \"{first}-{last}\"")))
+                Err(entry.error_at(
+                    word,
+                    format!("range \"{shown}\" overlaps \"{first}-{last}\""),
+                ))
             }
         }
     }
@@ -294,9 +358,18 @@ impl Reader {
         // Lists of ranges know no IPv6: such an address is none.
         let v6 = match self.mode {
             Mode::Networks => flatten(self.v6, default, 0, |address| address.checked_add(1)),
-            Mode::Ranges => Ranges { starts: vec![0], values: vec![v4.find(NO_ADDRESS.to_bits())] },
+            Mode::Ranges => Ranges {
+                starts: vec![0],
+                values: vec![v4.find(NO_ADDRESS.to_bits())],
+            },
         };
-        Geo { address, trusted: self.trusted, depth: self.depth, values: self.values, table: Table { v4, v6 } }
+        Geo {
+            address,
+            trusted: self.trusted,
+            depth: self.depth,
+            values: self.values,
+            table: Table { v4, v6 },
+        }
     }
 }
 
@@ -333,7 +406,10 @@ fn range(text: &[u8]) -> Option<Network<u32>> {
 
 fn warning(entry: &Node, word: &Word, text: String) -> Diagnostic {
     let error = Diagnostic::error(text, word.span).place(Place::At(entry.head.last_byte()));
-    Diagnostic { severity: Severity::Warn, ..error }
+    Diagnostic {
+        severity: Severity::Warn,
+        ..error
+    }
 }
 
 /// Ranges of IPv4 addresses that do not overlap, cut where the upper half of the address changes.
@@ -349,11 +425,17 @@ struct Pieces {
 impl Pieces {
     /// Adds a range. The answer is the value of a piece that was there before with the same bounds; the error is the
     /// piece that is in the way.
-    fn insert(&mut self, first: u32, last: u32, value: ValueId) -> Result<Option<ValueId>, Network<u32>> {
+    fn insert(
+        &mut self,
+        first: u32,
+        last: u32,
+        value: ValueId,
+    ) -> Result<Option<ValueId>, Network<u32>> {
         let mut replaced = None;
         for (first, last) in cut(first, last) {
             // Those before it end before it, unless it is the last of them.
-            let Some((&old_first, &(old_last, old))) = self.pieces.range(..=last).next_back() else {
+            let Some((&old_first, &(old_last, old))) = self.pieces.range(..=last).next_back()
+            else {
                 self.pieces.insert(first, (last, value));
                 continue;
             };
@@ -393,7 +475,10 @@ impl Pieces {
     }
 
     fn flatten(self, default: ValueId) -> Ranges<u32> {
-        let mut ranges = Ranges { starts: vec![0], values: vec![default] };
+        let mut ranges = Ranges {
+            starts: vec![0],
+            values: vec![default],
+        };
         for (first, (last, value)) in self.pieces {
             ranges.push(first, value);
             if let Some(after) = last.checked_add(1) {
@@ -407,7 +492,12 @@ impl Pieces {
 /// The pieces of a range.
 fn cut(first: u32, last: u32) -> impl Iterator<Item = Network<u32>> {
     const LOWER_HALF: u32 = 0xffff;
-    (first >> 16..=last >> 16).map(move |upper| ((upper << 16).max(first), (upper << 16 | LOWER_HALF).min(last)))
+    (first >> 16..=last >> 16).map(move |upper| {
+        (
+            (upper << 16).max(first),
+            (upper << 16 | LOWER_HALF).min(last),
+        )
+    })
 }
 
 #[cfg(test)]
@@ -427,8 +517,19 @@ mod tests {
 
     #[test]
     fn the_smallest_network_counts() {
-        let networks = ["10.0.0.0/8", "10.1.0.0/16", "10.1.0.0/24", "10.1.255.0/24", "255.255.255.255/32", "0.0.0.0/32"];
-        let networks = networks.iter().zip(1..).map(|(text, id)| (network(text), id)).collect();
+        let networks = [
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+            "10.1.0.0/24",
+            "10.1.255.0/24",
+            "255.255.255.255/32",
+            "0.0.0.0/32",
+        ];
+        let networks = networks
+            .iter()
+            .zip(1..)
+            .map(|(text, id)| (network(text), id))
+            .collect();
         let ranges = flatten(networks, 9, 0, |address: u32| address.checked_add(1));
         for (text, value) in [
             ("0.0.0.0", 6),
@@ -452,8 +553,11 @@ mod tests {
     #[test]
     fn flattening_agrees_with_looking_at_every_network() {
         // All networks within a space of 32 addresses, in many combinations.
-        let all: Vec<Network<u32>> =
-            (0..=5).flat_map(|bits| (0..32 >> bits).map(move |n| (n << bits, (n << bits) + (1 << bits) - 1))).collect();
+        let all: Vec<Network<u32>> = (0..=5)
+            .flat_map(|bits| {
+                (0..32 >> bits).map(move |n| (n << bits, (n << bits) + (1 << bits) - 1))
+            })
+            .collect();
         let mut seed = 1_u32;
         for _ in 0..2000 {
             let mut networks = HashMap::new();
@@ -465,8 +569,12 @@ mod tests {
             }
             let ranges = flatten(networks.clone(), 0, 0, |address| address.checked_add(1));
             for address in 0..34 {
-                let around = networks.iter().filter(|((first, last), _)| (*first..=*last).contains(&address));
-                let smallest = around.min_by_key(|((first, last), _)| last - first).map_or(0, |(_, value)| *value);
+                let around = networks
+                    .iter()
+                    .filter(|((first, last), _)| (*first..=*last).contains(&address));
+                let smallest = around
+                    .min_by_key(|((first, last), _)| last - first)
+                    .map_or(0, |(_, value)| *value);
                 assert_eq!(ranges.find(address), smallest);
             }
         }
@@ -482,14 +590,20 @@ mod tests {
         assert_eq!(pieces.insert(20, 20, 5), Ok(None));
         assert_eq!(pieces.insert(14, 16, 6), Err((15, 19)));
         assert_eq!(pieces.insert(5, 12, 6), Err((12, 14)));
-        assert_eq!(pieces.insert(30, 0x2_0010, 7), Ok(None), "over several pieces");
+        assert_eq!(
+            pieces.insert(30, 0x2_0010, 7),
+            Ok(None),
+            "over several pieces"
+        );
         assert!(pieces.remove(12, 14));
         assert!(!pieces.remove(15, 18));
         assert!(pieces.remove(0x1_0000, 0x1_ffff));
         let ranges = pieces.flatten(0);
-        let found: Vec<_> = [9, 10, 11, 12, 14, 15, 19, 20, 21, 30, 0xffff, 0x1_0000, 0x2_0000, 0x2_0011]
-            .map(|address| ranges.find(address))
-            .into();
+        let found: Vec<_> = [
+            9, 10, 11, 12, 14, 15, 19, 20, 21, 30, 0xffff, 0x1_0000, 0x2_0000, 0x2_0011,
+        ]
+        .map(|address| ranges.find(address))
+        .into();
         assert_eq!(found, [0, 4, 1, 0, 0, 1, 1, 5, 0, 7, 7, 0, 7, 0]);
     }
 
@@ -498,7 +612,13 @@ mod tests {
         assert_eq!(range(b"1.0.0.0-1.0.0.9"), Some((0x0100_0000, 0x0100_0009)));
         assert_eq!(range(b"0.0.0.0-255.255.255.255"), Some((0, u32::MAX)));
         assert_eq!(cut(0, u32::MAX).count(), 0x1_0000);
-        for text in ["1.0.0.1-1.0.0.0", "1.0.0.0", "1.0.0.0-", "-1.0.0.0", "1.0.0.0-1.0.0.0-1.0.0.0"] {
+        for text in [
+            "1.0.0.1-1.0.0.0",
+            "1.0.0.0",
+            "1.0.0.0-",
+            "-1.0.0.0",
+            "1.0.0.0-1.0.0.0-1.0.0.0",
+        ] {
             assert_eq!(range(text.as_bytes()), None, "{text}");
         }
     }

@@ -32,7 +32,9 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     let mut map: Map<S::Pattern> = Map::new(line.expression(0)?);
     let entries = line.entries();
     // It says how the other lines are read, wherever it stands.
-    map.hostnames = entries.iter().any(|entry| parameter(entry) == Some(b"hostnames"));
+    map.hostnames = entries
+        .iter()
+        .any(|entry| parameter(entry) == Some(b"hostnames"));
     for entry in entries {
         match parameter(entry) {
             Some(b"hostnames") => {}
@@ -42,7 +44,15 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     }
     let volatile = map.volatile;
     let definition = Definition::<S>::dynamic(move |session, out| map.value(session, out));
-    define(line, 1, if volatile { definition.volatile() } else { definition })
+    define(
+        line,
+        1,
+        if volatile {
+            definition.volatile()
+        } else {
+            definition
+        },
+    )
 }
 
 /// A line of one word.
@@ -64,7 +74,11 @@ impl<P> Map<P> {
         }
     }
 
-    fn add<S: Session<Pattern = P>>(&mut self, entry: &Node, line: &mut Line) -> Result<(), Diagnostic> {
+    fn add<S: Session<Pattern = P>>(
+        &mut self,
+        entry: &Node,
+        line: &mut Line,
+    ) -> Result<(), Diagnostic> {
         let [word] = &entry.args[..] else {
             return Err(entry.error("invalid number of the map parameters"));
         };
@@ -83,11 +97,13 @@ impl<P> Map<P> {
                 None => (pattern, false),
             };
             let regex = Regex::new(pattern, caseless).map_err(failed)?;
-            self.patterns.push((S::pattern(line.level, regex).map_err(failed)?, value));
+            self.patterns
+                .push((S::pattern(line.level, regex).map_err(failed)?, value));
             return Ok(());
         }
         // A backslash in front gives the words above, and a tilde, their own meaning.
-        self.add_text(key.strip_prefix(b"\\").unwrap_or(key), value).map_err(failed)
+        self.add_text(key.strip_prefix(b"\\").unwrap_or(key), value)
+            .map_err(failed)
     }
 
     fn add_text(&mut self, key: &[u8], value: Expression) -> Result<(), String> {
@@ -132,7 +148,11 @@ impl<P> Map<P> {
         true
     }
 
-    fn find<S: Session<Pattern = P>>(&self, session: &mut S, subject: &[u8]) -> Option<&Expression> {
+    fn find<S: Session<Pattern = P>>(
+        &self,
+        session: &mut S,
+        subject: &[u8],
+    ) -> Option<&Expression> {
         if let Some(value) = self.find_text(subject) {
             return Some(value);
         }
@@ -157,8 +177,14 @@ impl<P> Map<P> {
             return None;
         }
         let dots: Vec<usize> = subject.find_iter(b".").collect();
-        let front = dots.iter().find_map(|&dot| self.front.get(subject[dot..].as_bstr()));
-        front.or_else(|| dots.iter().rev().find_map(|&dot| self.end.get(subject[..=dot].as_bstr())))
+        let front = dots
+            .iter()
+            .find_map(|&dot| self.front.get(subject[dot..].as_bstr()));
+        front.or_else(|| {
+            dots.iter()
+                .rev()
+                .find_map(|&dot| self.end.get(subject[..=dot].as_bstr()))
+        })
     }
 }
 
@@ -173,7 +199,10 @@ mod tests {
     use super::*;
 
     fn map(hostnames: bool, keys: &[&str]) -> Result<Map<()>, String> {
-        let mut map = Map { hostnames, ..Map::new(Expression::literal(b"")) };
+        let mut map = Map {
+            hostnames,
+            ..Map::new(Expression::literal(b""))
+        };
         for key in keys {
             map.add_text(key.as_bytes(), Expression::literal(key.as_bytes()))?;
         }
@@ -181,7 +210,9 @@ mod tests {
     }
 
     fn found(map: &Map<()>, subject: &str) -> Option<String> {
-        map.find_text(subject.as_bytes()).and_then(Expression::constant).map(ToString::to_string)
+        map.find_text(subject.as_bytes())
+            .and_then(Expression::constant)
+            .map(ToString::to_string)
     }
 
     #[test]
@@ -196,7 +227,14 @@ mod tests {
 
     #[test]
     fn the_longest_name_wins_and_the_front_before_the_end() {
-        let keys = ["example.com", "*.example.com", "*.a.example.com", "www.*", "www.example.*", ".both.net"];
+        let keys = [
+            "example.com",
+            "*.example.com",
+            "*.a.example.com",
+            "www.*",
+            "www.example.*",
+            ".both.net",
+        ];
         let map = map(true, &keys).unwrap();
         for (subject, key) in [
             ("example.com", "example.com"),
@@ -218,9 +256,14 @@ mod tests {
     #[test]
     fn what_can_not_be_a_name() {
         for key in ["a..b", "*.a.*", "a*b", "*", "a.*.b"] {
-            assert!(map(true, &[key]).is_err_and(|message| message.starts_with("invalid hostname")), "{key}");
+            assert!(
+                map(true, &[key]).is_err_and(|message| message.starts_with("invalid hostname")),
+                "{key}"
+            );
         }
-        assert!(map(true, &["a", ".a"]).is_err_and(|message| message == "conflicting parameter \".a\""));
+        assert!(
+            map(true, &["a", ".a"]).is_err_and(|message| message == "conflicting parameter \".a\"")
+        );
         assert!(map(false, &["A", "a"]).is_err());
     }
 }

@@ -24,9 +24,16 @@ pub(crate) trait Session: Scope + Sized + 'static {
 }
 
 /// Defines the variable that word `index` of a block's line names.
-pub(crate) fn define<S: Session>(line: &mut Line, index: usize, definition: Definition<S>) -> Result<(), Diagnostic> {
+pub(crate) fn define<S: Session>(
+    line: &mut Line,
+    index: usize,
+    definition: Definition<S>,
+) -> Result<(), Diagnostic> {
     let name = line.variable_name(index)?;
-    let registry = line.level.registry::<S>().expect("the row stands in the engine whose sessions it is for");
+    let registry = line
+        .level
+        .registry::<S>()
+        .expect("the row stands in the engine whose sessions it is for");
     match registry.define(name, definition) {
         Ok(_) => Ok(()),
         Err(message) => Err(line.error_at(index, message)),

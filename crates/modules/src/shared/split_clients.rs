@@ -26,9 +26,14 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     for entry in line.entries() {
         shares.push(share(entry)?);
     }
-    let parts = bounds(shares).ok_or_else(|| line.error_after_block("percent total is greater than 100%"))?;
+    let parts = bounds(shares)
+        .ok_or_else(|| line.error_after_block("percent total is greater than 100%"))?;
     let division = Division { text, parts };
-    define(line, 1, Definition::<S>::dynamic(move |session, out| division.value(session, out)))
+    define(
+        line,
+        1,
+        Definition::<S>::dynamic(move |session, out| division.value(session, out)),
+    )
 }
 
 /// One line: its share in hundredths of a percent, 0 for the rest (`*`), and its value.
@@ -37,7 +42,11 @@ fn share(entry: &Node) -> Result<(u32, BString), Diagnostic> {
     let [value] = &entry.args[..] else {
         return Err(entry.error("invalid number of the split_clients parameters"));
     };
-    let share = if percent == "*" { Some(0) } else { hundredths(percent).filter(|share| *share > 0) };
+    let share = if percent == "*" {
+        Some(0)
+    } else {
+        hundredths(percent).filter(|share| *share > 0)
+    };
     match share {
         Some(share) => Ok((share, value.text.clone())),
         None => Err(entry.error_at(&entry.name, format!("invalid percent value \"{percent}\""))),
@@ -64,7 +73,11 @@ fn bounds(shares: Vec<(u32, BString)>) -> Option<Vec<Part>> {
     let (mut sum, mut last) = (0_u32, 0_u32);
     let mut parts = Vec::with_capacity(shares.len());
     for (share, value) in shares {
-        sum = if share == 0 { WHOLE } else { sum.checked_add(share)? };
+        sum = if share == 0 {
+            WHOLE
+        } else {
+            sum.checked_add(share)?
+        };
         if sum > WHOLE {
             return None;
         }
@@ -81,7 +94,10 @@ fn bounds(shares: Vec<(u32, BString)>) -> Option<Vec<Part>> {
 impl Division {
     fn value<S: Session>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
         let hash = murmur2(&self.text.to_bytes(session));
-        let part = self.parts.iter().find(|(bound, _)| bound.is_none_or(|bound| hash < bound));
+        let part = self
+            .parts
+            .iter()
+            .find(|(bound, _)| bound.is_none_or(|bound| hash < bound));
         if let Some((_, value)) = part {
             out.extend_from_slice(value);
         }
@@ -96,10 +112,27 @@ mod tests {
 
     #[test]
     fn percentages() {
-        for (text, value) in [("1%", 100), ("12.5%", 1250), ("0.01%", 1), (".5%", 50), ("100%", 10_000), ("5.%", 500)] {
+        for (text, value) in [
+            ("1%", 100),
+            ("12.5%", 1250),
+            ("0.01%", 1),
+            (".5%", 50),
+            ("100%", 10_000),
+            ("5.%", 500),
+        ] {
             assert_eq!(hundredths(text.as_bytes()), Some(value), "{text}");
         }
-        for text in ["1", "%", ".%", "1.234%", "x%", "1x%", "99999999999%", "-1%", ""] {
+        for text in [
+            "1",
+            "%",
+            ".%",
+            "1.234%",
+            "x%",
+            "1x%",
+            "99999999999%",
+            "-1%",
+            "",
+        ] {
             assert_eq!(hundredths(text.as_bytes()), None, "{text}");
         }
     }
@@ -108,9 +141,17 @@ mod tests {
     fn bounds_add_up() {
         let of = |shares: &[u32]| {
             let parts = bounds(shares.iter().map(|share| (*share, "".into())).collect());
-            parts.map(|parts| parts.into_iter().map(|(bound, _)| bound).collect::<Vec<_>>())
+            parts.map(|parts| {
+                parts
+                    .into_iter()
+                    .map(|(bound, _)| bound)
+                    .collect::<Vec<_>>()
+            })
         };
-        assert_eq!(of(&[50, 250, 0]), Some(vec![Some(21_474_836), Some(128_849_018), None]));
+        assert_eq!(
+            of(&[50, 250, 0]),
+            Some(vec![Some(21_474_836), Some(128_849_018), None])
+        );
         assert_eq!(of(&[5000, 5000]), Some(vec![Some(2_147_483_647), None]));
         assert_eq!(of(&[5000, 5001]), None);
         assert_eq!(of(&[0, 1]), None);

@@ -57,7 +57,8 @@ pub(super) enum Test {
 impl Condition {
     pub(super) fn read(line: &mut Line) -> Result<Condition, Diagnostic> {
         let words = words(line)?;
-        let invalid = |line: &Line, word: &Word| line.error(format!("invalid condition \"{}\"", word.text));
+        let invalid =
+            |line: &Line, word: &Word| line.error(format!("invalid condition \"{}\"", word.text));
         let first = &words[0];
         if first.text.len() > 1 && first.text.starts_with(b"$") {
             let variable = variable(line, first)?;
@@ -79,7 +80,10 @@ impl Condition {
             _ => return Err(invalid(line, first)),
         };
         match &words[..] {
-            [_, path] => Ok(Condition::File(FileTest { kind, wanted }, line.expression_of(path, &path.text)?)),
+            [_, path] => Ok(Condition::File(
+                FileTest { kind, wanted },
+                line.expression_of(path, &path.text)?,
+            )),
             _ => Err(invalid(line, first)),
         }
     }
@@ -92,7 +96,9 @@ impl Condition {
             Condition::NotEqual(variable, text) => !is_equal(request, variable, text, quoting),
             Condition::Matches(variable, pattern) => matches(request, variable, pattern, log),
             Condition::MatchesNot(variable, pattern) => !matches(request, variable, pattern, log),
-            Condition::File(test, path) => return Test::File(*test, quoted(request, path, quoting)),
+            Condition::File(test, path) => {
+                return Test::File(*test, quoted(request, path, quoting));
+            }
         };
         Test::Known(known)
     }
@@ -112,7 +118,9 @@ fn words(line: &Line) -> Result<Vec<Word>, Diagnostic> {
     if words[0].text.is_empty() {
         words.remove(0);
     }
-    let Some(last) = words.last_mut() else { return Err(line.error("invalid condition \"(\"")) };
+    let Some(last) = words.last_mut() else {
+        return Err(line.error("invalid condition \"(\""));
+    };
     if !last.text.ends_with(b")") {
         return Err(invalid(last));
     }
@@ -143,20 +151,48 @@ fn variable(line: &mut Line, word: &Word) -> Result<Expression, Diagnostic> {
     }
 }
 
-fn compare(line: &mut Line, variable: Expression, operator: &Word, operand: &Word) -> Result<Condition, Diagnostic> {
+fn compare(
+    line: &mut Line,
+    variable: Expression,
+    operator: &Word,
+    operand: &Word,
+) -> Result<Condition, Diagnostic> {
     let index = line.args().len() - 1;
     match operator.text.as_slice() {
-        b"=" => Ok(Condition::Equal(variable, line.expression_of(operand, &operand.text)?)),
-        b"!=" => Ok(Condition::NotEqual(variable, line.expression_of(operand, &operand.text)?)),
-        b"~" => Ok(Condition::Matches(variable, Pattern::compile(line, index, &operand.text, false)?)),
-        b"~*" => Ok(Condition::Matches(variable, Pattern::compile(line, index, &operand.text, true)?)),
-        b"!~" => Ok(Condition::MatchesNot(variable, Pattern::compile(line, index, &operand.text, false)?)),
-        b"!~*" => Ok(Condition::MatchesNot(variable, Pattern::compile(line, index, &operand.text, true)?)),
+        b"=" => Ok(Condition::Equal(
+            variable,
+            line.expression_of(operand, &operand.text)?,
+        )),
+        b"!=" => Ok(Condition::NotEqual(
+            variable,
+            line.expression_of(operand, &operand.text)?,
+        )),
+        b"~" => Ok(Condition::Matches(
+            variable,
+            Pattern::compile(line, index, &operand.text, false)?,
+        )),
+        b"~*" => Ok(Condition::Matches(
+            variable,
+            Pattern::compile(line, index, &operand.text, true)?,
+        )),
+        b"!~" => Ok(Condition::MatchesNot(
+            variable,
+            Pattern::compile(line, index, &operand.text, false)?,
+        )),
+        b"!~*" => Ok(Condition::MatchesNot(
+            variable,
+            Pattern::compile(line, index, &operand.text, true)?,
+        )),
         other => Err(line.error(format!("unexpected \"{}\" in condition", other.as_bstr()))),
     }
 }
 
-fn is_equal(request: &mut Request, variable: &Expression, text: &Expression, quoting: Quoting) -> bool {
+fn is_equal(
+    request: &mut Request,
+    variable: &Expression,
+    text: &Expression,
+    quoting: Quoting,
+) -> bool {
     let value = request.value(variable);
     value == quoted(request, text, quoting)
 }
@@ -169,7 +205,10 @@ fn matches(request: &mut Request, variable: &Expression, pattern: &Pattern, log:
     }
     if log {
         let verb = if matches { "matches" } else { "does not match" };
-        request.log(Level::Notice, format_args!("\"{}\" {verb} \"{value}\"", pattern.regex.pattern()));
+        request.log(
+            Level::Notice,
+            format_args!("\"{}\" {verb} \"{value}\"", pattern.regex.pattern()),
+        );
     }
     matches
 }
@@ -185,8 +224,14 @@ impl FileTest {
                 FileKind::Executable => file.metadata.mode & OWNER_EXECUTES != 0,
             },
             Err(error) => {
-                if !matches!(error.errno, errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG) {
-                    request.log(Level::Crit, format_args!("{} \"{path}\" failed{error}", error.call));
+                if !matches!(
+                    error.errno,
+                    errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG
+                ) {
+                    request.log(
+                        Level::Crit,
+                        format_args!("{} \"{path}\" failed{error}", error.call),
+                    );
                 }
                 false
             }

@@ -20,8 +20,8 @@ mod script;
 use ::http::configure;
 use ::http::{Module, Phase, Request, Step};
 use conf::{
-    Arity, Confs, Contexts, Definition, Diagnostic, Directive, HTTP, Line, Repeat, SERVER, SERVER_LOCATION,
-    SERVER_LOCATION_IF, LOCATION, Setter, Table,
+    Arity, Confs, Contexts, Definition, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat,
+    SERVER, SERVER_LOCATION, SERVER_LOCATION_IF, Setter, Table,
 };
 use rt::error_log::Level;
 
@@ -33,7 +33,10 @@ pub(crate) static MODULE: Module = Module {
     name: "rewrite",
     doc: "Changes the path of a request, answers or redirects it, sets variables, on conditions.",
     location: &DIRECTIVES,
-    phases: &[(Phase::ServerRewrite, rewrite_in_server), (Phase::Rewrite, rewrite_in_location)],
+    phases: &[
+        (Phase::ServerRewrite, rewrite_in_server),
+        (Phase::Rewrite, rewrite_in_location),
+    ],
     enabled: |location| !location.confs.get::<Conf>().commands.is_empty(),
     ..Module::EMPTY
 };
@@ -127,7 +130,9 @@ impl Conf {
     /// Adds the command of a line. Blocks are read after everything else, so that an `if` comes late and has to be
     /// put where it stands in the file.
     fn add(&mut self, line: &Line, command: Command) {
-        let at = self.commands.partition_point(|(index, _)| *index < line.index);
+        let at = self
+            .commands
+            .partition_point(|(index, _)| *index < line.index);
         self.commands.insert(at, (line.index, command));
     }
 }
@@ -149,16 +154,32 @@ fn if_(line: &mut Line, confs: &mut Confs) -> Result<(), Diagnostic> {
     let enters = line.level.context == LOCATION;
     let condition = Condition::read(line)?;
     let block = configure::condition(line, confs);
-    let conf = confs.get_mut::<Conf>().expect("an if stands where this module has a struct");
-    conf.add(line, Command::If { condition, block, enters });
+    let conf = confs
+        .get_mut::<Conf>()
+        .expect("an if stands where this module has a struct");
+    conf.add(
+        line,
+        Command::If {
+            condition,
+            block,
+            enters,
+        },
+    );
     Ok(())
 }
 
 fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
-    let registry = line.level.registry::<Request>().expect("http's rows stand in http");
+    let registry = line
+        .level
+        .registry::<Request>()
+        .expect("http's rows stand in http");
     // What a map defines, or a family such as `http_`, stays what it is wherever it is not set.
-    let variable = if registry.is_defined(name) { registry.slot(name) } else { registry.define(name, unset(name)) };
+    let variable = if registry.is_defined(name) {
+        registry.slot(name)
+    } else {
+        registry.define(name, unset(name))
+    };
     let variable = variable.map_err(|message| line.error_at(0, message))?;
     let value = line.expression(1)?;
     conf.add(line, Command::Set { variable, value });
@@ -170,7 +191,10 @@ fn unset(name: &str) -> Definition<Request> {
     let name = name.to_ascii_lowercase();
     Definition::dynamic(move |request: &mut Request, _| {
         if request.conf::<Conf>().warn_uninitialized {
-            request.log(Level::Warn, format_args!("using uninitialized \"{name}\" variable"));
+            request.log(
+                Level::Warn,
+                format_args!("using uninitialized \"{name}\" variable"),
+            );
         }
         true
     })

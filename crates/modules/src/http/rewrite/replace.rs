@@ -22,9 +22,16 @@ pub(super) struct Rewrite {
 #[derive(Clone, Debug)]
 enum Target {
     /// A path, and what stands after a question mark.
-    Path { path: Expression, args: Option<Expression> },
+    Path {
+        path: Expression,
+        args: Option<Expression>,
+    },
     /// An address for the client; whether it has arguments of its own.
-    Redirect { status: u16, address: Expression, has_args: bool },
+    Redirect {
+        status: u16,
+        address: Expression,
+        has_args: bool,
+    },
 }
 
 /// How a script goes on when the path was replaced.
@@ -72,7 +79,11 @@ impl Rewrite {
         let target = match redirect {
             Some(status) => {
                 let has_args = text.contains(&b'?');
-                Target::Redirect { status, address: line.expression_of(word, text)?, has_args }
+                Target::Redirect {
+                    status,
+                    address: line.expression_of(word, text)?,
+                    has_args,
+                }
             }
             None => {
                 // The name of a variable can not hold a question mark, so that the first one is a literal.
@@ -80,10 +91,18 @@ impl Rewrite {
                     Some((path, args)) => (path, Some(line.expression_of(word, args)?)),
                     None => (text, None),
                 };
-                Target::Path { path: line.expression_of(word, path)?, args }
+                Target::Path {
+                    path: line.expression_of(word, path)?,
+                    args,
+                }
             }
         };
-        Ok(Rewrite { pattern, target, adds_args, then })
+        Ok(Rewrite {
+            pattern,
+            target,
+            adds_args,
+            then,
+        })
     }
 
     /// Whether the script ends when the path was replaced.
@@ -96,7 +115,10 @@ impl Rewrite {
         let matches = request.matches(&self.pattern, &path);
         if log {
             let verb = if matches { "matches" } else { "does not match" };
-            request.log(Level::Notice, format_args!("\"{}\" {verb} \"{path}\"", self.pattern.regex.pattern()));
+            request.log(
+                Level::Notice,
+                format_args!("\"{}\" {verb} \"{path}\"", self.pattern.regex.pattern()),
+            );
         }
         if !matches {
             request.captured.clear();
@@ -105,10 +127,17 @@ impl Rewrite {
         request.uri.original = false;
         request.flow.internal = true;
         match &self.target {
-            Target::Redirect { status, address, has_args } => {
+            Target::Redirect {
+                status,
+                address,
+                has_args,
+            } => {
                 let address = self.address(request, address, *has_args);
                 if log {
-                    request.log(Level::Notice, format_args!("rewritten redirect: \"{address}\""));
+                    request.log(
+                        Level::Notice,
+                        format_args!("rewritten redirect: \"{address}\""),
+                    );
                 }
                 request.out.location = Some(address);
                 Replaced::Answer(Outcome::Status(*status))
@@ -129,7 +158,13 @@ impl Rewrite {
         address.into()
     }
 
-    fn replace(&self, request: &mut Request, path: &Expression, args: Option<&Expression>, log: bool) -> Replaced {
+    fn replace(
+        &self,
+        request: &mut Request,
+        path: &Expression,
+        args: Option<&Expression>,
+        log: bool,
+    ) -> Replaced {
         let path = request.value(path);
         match args {
             Some(args) => {
@@ -145,7 +180,10 @@ impl Rewrite {
         }
         if log {
             let args = &request.uri.args;
-            request.log(Level::Notice, format_args!("rewritten data: \"{path}\", args: \"{args}\""));
+            request.log(
+                Level::Notice,
+                format_args!("rewritten data: \"{path}\", args: \"{args}\""),
+            );
         }
         if path.is_empty() {
             request.error(format_args!("the rewritten URI has a zero length"));

@@ -17,12 +17,19 @@ use super::replace::{Replaced, Rewrite};
 /// One directive of a script.
 #[derive(Clone, Debug)]
 pub(super) enum Command {
-    Set { variable: VarId, value: Expression },
+    Set {
+        variable: VarId,
+        value: Expression,
+    },
     Rewrite(Box<Rewrite>),
     Return(Return),
     Break,
     /// The script of `block` runs if the condition is met; in a location the request is in that block from then on.
-    If { condition: Condition, block: LocationId, enters: bool },
+    If {
+        condition: Condition,
+        block: LocationId,
+        enters: bool,
+    },
 }
 
 /// What `return` answers.
@@ -40,15 +47,25 @@ impl Return {
         let first = line.text(0);
         let Some(status) = base::text::decimal(first) else {
             if line.args().len() == 1 && is_absolute(first) {
-                return Ok(Return { status: 302, text: Some(line.expression(0)?) });
+                return Ok(Return {
+                    status: 302,
+                    text: Some(line.expression(0)?),
+                });
             }
             return Err(line.error_at(0, format!("invalid return code \"{first}\"")));
         };
         if status > MAX_STATUS {
             return Err(line.error_at(0, format!("invalid return code \"{first}\"")));
         }
-        let text = if line.args().len() == 2 { Some(line.expression(1)?) } else { None };
-        Ok(Return { status: status as u16, text })
+        let text = if line.args().len() == 2 {
+            Some(line.expression(1)?)
+        } else {
+            None
+        };
+        Ok(Return {
+            status: status as u16,
+            text,
+        })
     }
 
     fn run(&self, request: &mut Request) -> Outcome {
@@ -57,7 +74,11 @@ impl Return {
         }
         // The text may show it.
         request.out.status = self.status;
-        let text = self.text.as_ref().map(|text| request.value(text)).unwrap_or_default();
+        let text = self
+            .text
+            .as_ref()
+            .map(|text| request.value(text))
+            .unwrap_or_default();
         if matches!(self.status, 301..=303 | 307 | 308) {
             request.out.location = Some(text);
             return Outcome::Status(self.status);
@@ -73,7 +94,9 @@ impl Return {
 
 /// Whether a target is recognised as the address of another place, so that it can only be redirected to.
 pub(super) fn is_absolute(target: &[u8]) -> bool {
-    [&b"http://"[..], b"https://", b"$scheme"].iter().any(|start| target.starts_with(start))
+    [&b"http://"[..], b"https://", b"$scheme"]
+        .iter()
+        .any(|start| target.starts_with(start))
 }
 
 /// How far a script has run for one request.
@@ -127,7 +150,12 @@ impl Machine {
         }
     }
 
-    async fn wait(mut self, request: &mut Request, mut test: FileTest, mut path: BString) -> Outcome {
+    async fn wait(
+        mut self,
+        request: &mut Request,
+        mut test: FileTest,
+        mut path: BString,
+    ) -> Outcome {
         loop {
             let found = files::open(request, &path, Purpose::Look).await;
             self.decide(request, test.holds(request, &path, found));
@@ -164,20 +192,22 @@ impl Machine {
                 Command::Rewrite(rewrite) => self.rewrite(rewrite, request),
                 Command::Return(answer) => Some(answer.run(request)),
                 Command::Break => Some(end_here(request)),
-                Command::If { condition, .. } => match condition.test(request, self.quoting, self.log) {
-                    Test::Known(holds) => {
-                        self.decide(request, holds);
-                        None
-                    }
-                    Test::File(test, path) => match look(request, &path) {
-                        Some(found) => {
-                            let holds = test.holds(request, &path, found);
+                Command::If { condition, .. } => {
+                    match condition.test(request, self.quoting, self.log) {
+                        Test::Known(holds) => {
                             self.decide(request, holds);
                             None
                         }
-                        None => return Progress::Wait(test, path),
-                    },
-                },
+                        Test::File(test, path) => match look(request, &path) {
+                            Some(found) => {
+                                let holds = test.holds(request, &path, found);
+                                self.decide(request, holds);
+                                None
+                            }
+                            None => return Progress::Wait(test, path),
+                        },
+                    }
+                }
             };
             if let Some(outcome) = outcome {
                 return Progress::Done(outcome);
@@ -189,7 +219,9 @@ impl Machine {
     fn decide(&mut self, request: &mut Request, holds: bool) {
         let site = Rc::clone(&self.site);
         let commands = &site.location(self.block).confs.get::<Conf>().commands;
-        let Some((_, Command::If { block, enters, .. })) = commands.get(self.next - 1) else { return };
+        let Some((_, Command::If { block, enters, .. })) = commands.get(self.next - 1) else {
+            return;
+        };
         if !holds {
             return;
         }
