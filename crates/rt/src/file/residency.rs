@@ -24,16 +24,19 @@ use crate::time;
 const PAGE: u64 = 4096;
 /// What is proven and believed at a time.
 const BLOCK: u64 = 128 * 1024;
-/// How long a proof holds.
-const BELIEVED_TICKS: u64 = 50;
-/// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 48 KB of memory.
+/// How long a proof holds. A page cache that is turned over within a quarter of a second is too small to
+/// serve from.
+const BELIEVED_TICKS: u64 = 250;
+/// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 64 KB of memory.
 const REMEMBERED: usize = 2048;
 
-/// A block proven on this thread: which, and when.
+/// A block proven on this thread from its start on: which, how far, and when.
 #[derive(Clone, Copy)]
 struct Proof {
     file: u64,
     block: u64,
+    /// The position in the file up to which it is proven: a file rarely ends with a block.
+    end: u64,
     tick: u64,
 }
 
@@ -48,14 +51,13 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
     while position < end {
         let block_end = (position / BLOCK + 1) * BLOCK;
         let stop = block_end.min(end);
-        let whole = position.is_multiple_of(BLOCK) && stop == block_end;
-        if !believed(file, position / BLOCK) {
+        if !believed(file, position / BLOCK, stop) {
             let reached = prove(file, position, stop);
             if reached < stop {
                 return reached - offset;
             }
-            if whole {
-                believe(file, position / BLOCK);
+            if position.is_multiple_of(BLOCK) {
+                believe(file, position / BLOCK, stop);
             }
         }
         position = stop;
@@ -64,10 +66,11 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
 }
 
 /// Notes that a block was brought into memory.
-pub(super) fn believe(file: &File, block: u64) {
+pub(super) fn believe(file: &File, block: u64, end: u64) {
     let proof = Proof {
         file: file.identity(),
         block,
+        end,
         tick: time::tick(),
     };
     PROOFS.with(|proofs| {
@@ -78,6 +81,7 @@ pub(super) fn believe(file: &File, block: u64) {
                 Proof {
                     file: 0,
                     block: 0,
+                    end: 0,
                     tick: 0,
                 },
             );
@@ -86,17 +90,19 @@ pub(super) fn believe(file: &File, block: u64) {
     });
 }
 
-fn believed(file: &File, block: u64) -> bool {
+fn believed(file: &File, block: u64, end: u64) -> bool {
     let now = time::tick();
     let asked = Proof {
         file: file.identity(),
         block,
+        end,
         tick: now,
     };
     PROOFS.with(|proofs| {
         proofs.borrow().get(place(&asked)).is_some_and(|proof| {
             proof.file == asked.file
                 && proof.block == asked.block
+                && proof.end >= asked.end
                 && now.saturating_sub(proof.tick) <= BELIEVED_TICKS
         })
     })
