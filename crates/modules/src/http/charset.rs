@@ -52,8 +52,11 @@ static MAPS: Table<Main> = Table::new(&[Directive {
     set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
         let map = Map::read(line)?;
         let maps = &mut line.shared::<Maps>().0;
-        table::refuse_second(maps, &map, line.node)?;
-        line.shared::<Maps>().0.push(Arc::new(map));
+        if maps.iter().any(|known| known.is_same_pair(&map)) {
+            let (from, to) = (line.text(0), line.text(1));
+            return Err(line.error(format!("duplicate \"charset_map\" between \"{from}\" and \"{to}\"")));
+        }
+        maps.push(Arc::new(map));
         Ok(())
     }),
 }]);
@@ -205,17 +208,11 @@ fn set_charset(request: &mut Request, name: BString) {
 
 fn translate(request: &mut Request, map: Arc<Map>, direction: Direction) {
     let out = &mut request.out;
-    let length = out.content_length;
-    let ranges = out.transforms.ranges;
     let body = std::mem::take(&mut out.body);
-    let keeps_length = map.keeps_length();
-    if keeps_length {
-        out.weaken_etag();
-    } else {
+    // Byte for byte, everything that was said of the content stays true.
+    if !map.keeps_length() {
         out.content_changes();
     }
-    out.content_length = length.filter(|_| keeps_length);
-    out.transforms.ranges = ranges && keeps_length;
     if !matches!(body, Body::Empty) {
         out.body = Body::stream(Translated { content: Content::new(body), map, direction, rest: Vec::new() });
     }

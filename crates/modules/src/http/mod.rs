@@ -4,6 +4,7 @@ mod access;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
+mod charset;
 mod empty_gif;
 mod geo;
 mod gzip;
@@ -52,6 +53,7 @@ pub static MODULES: &[&::http::Module] = &[
     // range.
     &not_modified::MODULE,
     &headers::MODULE,
+    &charset::MODULE,
     &gzip::MODULE,
     &crate::shared::gzip_accept::MODULE,
     &range::MODULE,

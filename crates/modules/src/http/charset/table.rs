@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Diagnostic, Line, Node};
+use conf::{Diagnostic, Line};
 
 /// A map between two charsets.
 pub(super) struct Map {
@@ -165,16 +165,6 @@ fn is_beginning(text: &[u8]) -> bool {
 fn hex(text: &[u8]) -> Option<u8> {
     let text = text.to_str().ok().filter(|text| !text.starts_with('+'))?;
     u8::from_str_radix(text, 16).ok()
-}
-
-/// Refuses a second map between the same charsets.
-pub(super) fn refuse_second(maps: &[std::sync::Arc<Map>], map: &Map, node: &Node) -> Result<(), Diagnostic> {
-    if maps.iter().any(|known| known.is_same_pair(map)) {
-        let message =
-            format!("duplicate \"charset_map\" between \"{}\" and \"{}\"", node.args[0].text, node.args[1].text);
-        return Err(node.error(message));
-    }
-    Ok(())
 }
 
 #[cfg(test)]
