@@ -128,7 +128,7 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
         Some((name, value)) => (name.as_bstr(), Some(value.as_bstr())),
         None => (text.as_bstr(), None),
     };
-    let invalid = |line: &Line| line.error_at(index, format!("invalid {name} \"{}\"", value.unwrap_or_default()));
+    let invalid = |line: &Line| line.error_at(index, format!("invalid {name} \"{text}\""));
     let number = |line: &Line| -> Result<usize, Diagnostic> {
         value.and_then(|v| v.to_str().ok()?.parse().ok()).filter(|n| *n > 0).ok_or_else(|| invalid(line))
     };

@@ -224,7 +224,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "Bytes per second of one response; 0 is no limit.",
-        set: Setter::Value(|c| &mut c.limit_rate),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| size_expression(line).map(|rate| c.limit_rate = rate)),
     },
     Directive {
         name: "limit_rate_after",
@@ -233,7 +233,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "What is sent before the limit begins.",
-        set: Setter::Value(|c| &mut c.limit_rate_after),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| size_expression(line).map(|size| c.limit_rate_after = size)),
     },
     Directive {
         name: "disable_symlinks",
@@ -310,6 +310,15 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// A size, or variables that will give one.
+fn size_expression(line: &mut Line) -> Result<Expression, Diagnostic> {
+    let expression = line.expression(0)?;
+    if expression.constant().is_some() {
+        line.size(0)?;
+    }
+    Ok(expression)
+}
+
 fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
     conf.directio = match line.arg(0).text.as_slice() {
         b"off" => Directio::Off,
@@ -319,8 +328,9 @@ fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> 
 }
 
 fn output_buffers(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.output_buffers = line.number(0, 1, i64::MAX)? as u64;
-    conf.output_buffer_size = line.size(1)?.max(1);
+    let buffers = line.buffers()?;
+    conf.output_buffers = buffers.count.into();
+    conf.output_buffer_size = buffers.size;
     Ok(())
 }
 

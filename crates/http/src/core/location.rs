@@ -557,7 +557,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::exactly(1), "Weir's tables size themselves"),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
     },
     Directive {
         name: "types_hash_bucket_size",
@@ -566,7 +566,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::exactly(1), "Weir's tables size themselves"),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
     },
 ])
 .finish(|conf, outer, level| {

@@ -1,6 +1,6 @@
 //! Settings of `http` as a whole.
 
-use conf::{Arity, Directive, HTTP, Setter, Table};
+use conf::{Arity, Directive, HTTP, Repeat, Setter, Table};
 
 /// The settings: so far none that has an effect.
 #[derive(Clone, Debug, Default)]
@@ -33,8 +33,6 @@ impl Identity {
     }
 }
 
-const SIZED_BY_ITSELF: &str = "Weir's tables size themselves";
-
 /// The rows.
 pub static DIRECTIVES: Table<MainConf> = Table::new(&[
     hash_row("server_names_hash_max_size", "Accepted; the table of server names sizes itself."),
@@ -60,6 +58,6 @@ const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> 
         contexts: HTTP,
         since: "0.1",
         doc,
-        set: Setter::Ignored(Arity::exactly(1), SIZED_BY_ITSELF),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
     }
 }

@@ -37,8 +37,6 @@ pub struct ServerConf {
     pub listens: Vec<Listen>,
 }
 
-const BUFFERS_ARE_OURS: &str = "Weir sizes this memory itself";
-
 /// The rows.
 pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
     Directive {
@@ -130,7 +128,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::exactly(1), BUFFERS_ARE_OURS),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.size(0).map(drop)),
     },
     Directive {
         name: "request_pool_size",
@@ -139,13 +137,14 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::exactly(1), BUFFERS_ARE_OURS),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.size(0).map(drop)),
     },
 ]);
 
 fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.large_buffers = line.number(0, 1, i64::MAX)? as u64;
-    conf.large_buffer_size = line.size(1)?;
+    let buffers = line.buffers()?;
+    conf.large_buffers = buffers.count.into();
+    conf.large_buffer_size = buffers.size;
     Ok(())
 }
 

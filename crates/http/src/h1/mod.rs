@@ -110,7 +110,9 @@ impl Connection {
         let mut request = match outcome {
             Err(NoHead::Quiet) => return Next::Close,
             Err(other) => {
-                Rc::get_mut(&mut head).expect("nobody has seen this head yet").rejected = true;
+                // A request line without a version gets a response without a head, a bad one too.
+                let simple = matches!(&other, NoHead::Rejected(reject) if reject.kind == RejectKind::InvalidHttp09Method);
+                Rc::get_mut(&mut head).expect("nobody has seen this head yet").rejected = !simple;
                 return self.refuse(site, head, other).await;
             }
             Ok(()) => self.begin(site, head),
