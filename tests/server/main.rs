@@ -3,12 +3,15 @@
 //! Everything here is stated about nginx too, unless a test says `skip_on_oracle` and why.
 
 mod access;
+mod auth_request;
 mod autoindex;
 mod bodies;
+mod charset;
 mod command_line;
 mod conditional;
 mod config_errors;
 mod delivery;
+mod empty_gif;
 mod error_pages;
 mod gzip;
 mod headers;
@@ -16,10 +19,12 @@ mod keepalive;
 mod limits;
 mod listings;
 mod locations;
+mod log_files;
 mod logs;
 mod malformed;
 mod maps;
 mod ranges;
+mod referer;
 mod rewriting;
 mod serve;
 mod server_names;

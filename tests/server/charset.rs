@@ -1,0 +1,93 @@
+//! `charset`: naming it, and translating.
+
+use weir_tests::{http, skip_on_oracle};
+
+#[test]
+fn a_charset_is_named_for_its_media_types() {
+    let conf = "
+        types { text/html html; text/css css; }
+        default_type application/octet-stream;
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            charset utf-8;
+            location /off/ { charset off; }
+            location /all/ { charset_types *; }
+            location /css/ { charset_types text/css; }
+            location /variable/ { charset $arg_c; }
+            location /return { default_type text/plain; return 200 x; }
+            location /redirect { return 301 /x; }
+        }";
+    let mut site = http(conf);
+    for name in ["a.html", "a.css", "off/a.html", "all/a.css", "css/a.css", "css/a.html", "variable/a.html"] {
+        site = site.file(&format!("html/{name}"), "x");
+    }
+    let server = site.start();
+    for (target, media_type) in [
+        ("/a.html", "text/html; charset=utf-8"),
+        ("/a.css", "text/css"),
+        ("/off/a.html", "text/html"),
+        ("/all/a.css", "text/css; charset=utf-8"),
+        ("/css/a.css", "text/css; charset=utf-8"),
+        ("/css/a.html", "text/html; charset=utf-8"),
+        ("/variable/a.html?c=koi8-r", "text/html; charset=koi8-r"),
+        ("/return", "text/plain; charset=utf-8"),
+        ("/redirect", "text/html"),
+    ] {
+        assert_eq!(server.get(target).field("Content-Type"), media_type, "{target}");
+    }
+}
+
+#[test]
+fn content_is_translated() {
+    let conf = "
+        charset_map koi8-r windows-1251 { C0 FE; C1 E0; }
+        charset_map koi8-r utf-8 { C0 D18E; C1 D0B0; }
+        types { text/html html; }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location /bytes/ { alias html/; source_charset koi8-r; charset windows-1251; }
+            location /utf8/ { alias html/; source_charset koi8-r; charset utf-8; }
+            location /back/ { alias html/utf8/; source_charset utf-8; charset koi8-r; }
+        }";
+    let server = http(conf)
+        .file("html/a.html", b"a \xc0\xc1\xff".repeat(20_000))
+        .file("html/utf8/a.html", "a юа€".repeat(20_000))
+        .start();
+    let reply = server.get("/bytes/a.html").expect(200);
+    assert_eq!(reply.body, b"a \xfe\xe0?".repeat(20_000));
+    assert_eq!(reply.field("Content-Type"), "text/html; charset=windows-1251");
+    assert_eq!(reply.field("Content-Length"), "100000");
+    let reply = server.get("/utf8/a.html").expect(200);
+    assert_eq!(reply.text(), "a юа?".repeat(20_000));
+    assert!(!reply.has("Content-Length"));
+    assert_eq!(server.get("/back/a.html").body, b"a \xc0\xc1&#8364;".repeat(20_000));
+    assert_eq!(server.request("HEAD", "/bytes/a.html", &[]).expect(200).field("Content-Length"), "100000");
+}
+
+#[test]
+fn a_missing_map_is_an_error_at_the_start() {
+    let tested = http("server { charset utf-8; source_charset koi8-r; }").test();
+    let message = "no \"charset_map\" between the charsets \"koi8-r\" and \"utf-8\"";
+    assert!(tested.stderr.contains(message), "{}", tested.stderr);
+}
+
+#[test]
+fn maps_must_make_sense() {
+    for (map, message) in [
+        ("charset_map a A { }", "\"charset_map\" between the same charsets \"a\" and \"A\""),
+        ("charset_map a b { 58 100; }", "invalid value \"100\""),
+        ("charset_map a b { } charset_map b a { }", "duplicate \"charset_map\" between \"b\" and \"a\""),
+    ] {
+        let tested = http(map).test();
+        assert!(tested.stderr.contains(message), "{map}: {}", tested.stderr);
+    }
+}
+
+#[test]
+fn utf_8_stands_second() {
+    if skip_on_oracle("older versions take it, and translate wrongly") {
+        return;
+    }
+    let tested = http("charset_map utf-8 a { }").test();
+    assert!(tested.stderr.contains("should be given in the second column"), "{}", tested.stderr);
+}
