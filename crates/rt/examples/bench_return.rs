@@ -1,6 +1,6 @@
 //! A fixed answer over keep-alive connections: what the loop itself costs for each request.
 //!
-//! `bench_return PORT` serves 128 bytes for whatever ends in an empty line; docs/design/2026-11-21-event-loop.md
+//! `bench_return PORT [close]` serves 128 bytes for whatever ends in an empty line; docs/design/2026-11-21-event-loop.md
 //! compares its CPU time per request with that of other servers. It is not an HTTP server: it parses
 //! nothing, but it does what one has to do around the parser (a task and a buffer for each connection, an
 //! idle timer set at each request, one write for head and body).
@@ -18,6 +18,7 @@ use weir_rt as rt;
 const IDLE: Duration = Duration::from_secs(75);
 
 fn main() -> std::io::Result<()> {
+    let close = std::env::args().any(|word| word == "close");
     let port = std::env::args()
         .nth(1)
         .and_then(|port| port.parse().ok())
@@ -30,15 +31,15 @@ fn main() -> std::io::Result<()> {
             let stream = listener.accept().await?;
             rt::spawn_named("connection", async move {
                 // A client that breaks the connection off is no news.
-                let _ = serve(stream).await;
+                let _ = serve(stream, close).await;
             });
         }
     })?
 }
 
-async fn serve(stream: Stream) -> std::io::Result<()> {
+async fn serve(stream: Stream, close: bool) -> std::io::Result<()> {
     let timer = rt::Timer::new();
-    let answer = answer();
+    let answer = answer(if close { "close" } else { "keep-alive" });
     let mut buf = Vec::new();
     loop {
         timer.set(IDLE);
@@ -61,6 +62,9 @@ async fn serve(stream: Stream) -> std::io::Result<()> {
         if buf.ends_with(b"\r\n\r\n") {
             buf.clear();
             stream.write_all(&answer).await?;
+            if close {
+                return Ok(());
+            }
         }
     }
 }
@@ -76,11 +80,13 @@ thread_local! {
     static SPARE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-fn answer() -> Vec<u8> {
-    let mut answer = b"HTTP/1.1 200 OK\r\nServer: weir\r\nDate: Sat, 21 Nov 2026 08:00:00 GMT\r\n\
-        Content-Type: application/octet-stream\r\nContent-Length: 128\r\n\
-        Connection: keep-alive\r\n\r\n"
-        .to_vec();
+fn answer(connection: &str) -> Vec<u8> {
+    let mut answer = format!(
+        "HTTP/1.1 200 OK\r\nServer: weir\r\nDate: Sat, 21 Nov 2026 08:00:00 GMT\r\n\
+         Content-Type: application/octet-stream\r\nContent-Length: 128\r\n\
+         Connection: {connection}\r\n\r\n"
+    )
+    .into_bytes();
     answer.resize(answer.len() + 128, b'x');
     answer
 }

@@ -214,6 +214,11 @@ pub(crate) fn current_id() -> u64 {
     CURRENT_ID.get()
 }
 
+/// The number of this thread's present turn.
+pub(crate) fn turn() -> u64 {
+    with(|core| core.shared.counters.turns.load(Relaxed))
+}
+
 /// Whether the drop that goes on is that of a task that has panicked.
 pub(crate) fn dropping_panicked() -> bool {
     PANICKED.get() || std::thread::panicking()
@@ -444,7 +449,10 @@ impl Core {
     }
 
     fn end_turn(&self) {
-        while let Some(f) = self.at_turn_end.borrow_mut().pop() {
+        loop {
+            // A statement of its own: `f` may ask for more at the turn's end.
+            let next = self.at_turn_end.borrow_mut().pop();
+            let Some(f) = next else { return };
             f();
         }
     }

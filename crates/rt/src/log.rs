@@ -16,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::FileType;
@@ -59,6 +59,16 @@ struct Target {
     /// A socket: each line is a message of its own.
     datagrams: bool,
     writer: Arc<Writer>,
+    /// The writer is this target's alone, and ends with it.
+    own_writer: bool,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if self.own_writer {
+            self.writer.close();
+        }
+    }
 }
 
 impl Sink {
@@ -114,13 +124,12 @@ impl Sink {
         if std::mem::replace(&mut state.scheduled, true) {
             return;
         }
-        let writer = Arc::clone(&state.target.writer);
         drop(state);
         let sink = Arc::clone(&self.0);
         if event_loop::current_id() == 0 {
-            writer.schedule(sink);
+            sink.schedule();
         } else {
-            event_loop::with(|core| core.at_turn_end(Box::new(move || writer.schedule(sink))));
+            event_loop::with(|core| core.at_turn_end(Box::new(move || sink.schedule())));
         }
     }
 
@@ -181,6 +190,17 @@ impl Shared {
         }
     }
 
+    /// Calls the writer of the present target.
+    fn schedule(self: &Arc<Self>) {
+        loop {
+            let writer = Arc::clone(&self.state().target.writer);
+            // Refused only if the target was replaced meanwhile.
+            if writer.schedule(self) == Scheduled::Taken {
+                return;
+            }
+        }
+    }
+
     /// Writes what is there, on a writer's thread, until nothing is.
     fn drain(&self) {
         let mut spare = Vec::new();
@@ -228,15 +248,18 @@ impl Target {
             Ok(stat) => (FileType::from_raw_mode(stat.st_mode), stat.st_dev),
             Err(_) => (FileType::Unknown, 0),
         };
-        let writer = match kind {
-            FileType::RegularFile => Writer::shared(device),
-            // Nothing ever waits for /dev/null, but it is not worth telling from a terminal.
-            _ => Writer::start("log"),
+        // Nothing ever waits for /dev/null, but it is not worth telling from a terminal.
+        let own_writer = kind != FileType::RegularFile;
+        let writer = if own_writer {
+            Arc::default()
+        } else {
+            Writer::of(device)
         };
         Self {
             fd,
             datagrams: false,
             writer,
+            own_writer,
         }
     }
 
@@ -246,7 +269,8 @@ impl Target {
         Self {
             fd,
             datagrams: true,
-            writer: Writer::shared(SOCKETS),
+            writer: Writer::of(SOCKETS),
+            own_writer: false,
         }
     }
 
@@ -291,62 +315,82 @@ fn wait_writable(fd: &OwnedFd) {
     let _ = poll(&mut fds, None);
 }
 
-/// A thread that drains sinks.
+/// A thread that drains sinks. It starts with the first line.
+#[derive(Default)]
 struct Writer {
-    sinks: Mutex<VecDeque<Arc<Shared>>>,
+    queue: Mutex<Queue>,
     work: Condvar,
-    /// The thread's name; it starts with the first line.
-    name: &'static str,
-    started: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    sinks: VecDeque<Arc<Shared>>,
+    started: bool,
+    closed: bool,
+}
+
+#[derive(PartialEq, Eq)]
+enum Scheduled {
+    Taken,
+    /// The writer has ended with its target.
+    Refused,
 }
 
 impl Writer {
-    fn start(name: &'static str) -> Arc<Self> {
-        Arc::new(Self {
-            sinks: Mutex::default(),
-            work: Condvar::new(),
-            name,
-            started: AtomicBool::new(false),
-        })
-    }
-
     /// The writer of a device.
-    fn shared(device: u64) -> Arc<Self> {
+    fn of(device: u64) -> Arc<Self> {
         static WRITERS: Mutex<Option<HashMap<u64, Arc<Writer>>>> = Mutex::new(None);
         let mut writers = WRITERS.lock().unwrap_or_else(PoisonError::into_inner);
-        let writer = writers.get_or_insert_default().entry(device);
-        Arc::clone(writer.or_insert_with(|| Self::start("log")))
+        Arc::clone(writers.get_or_insert_default().entry(device).or_default())
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks for a sink to be drained.
-    fn schedule(self: &Arc<Self>, sink: Arc<Shared>) {
-        if !self.started.swap(true, Relaxed) {
+    fn schedule(self: &Arc<Self>, sink: &Arc<Shared>) -> Scheduled {
+        let mut queue = self.queue();
+        if queue.closed {
+            return Scheduled::Refused;
+        }
+        queue.sinks.push_back(Arc::clone(sink));
+        if !queue.started {
             let writer = Arc::clone(self);
-            let builder = std::thread::Builder::new().name(self.name.to_owned());
-            if builder.spawn(move || writer.work()).is_err() {
-                // No thread can be had: better a loop that waits once than a log that is never written.
-                self.started.store(false, Relaxed);
-                return sink.drain();
+            let builder = std::thread::Builder::new().name("log".to_owned());
+            queue.started = builder.spawn(move || writer.work()).is_ok();
+            if !queue.started {
+                // No thread can be had: better a loop that waits once than a log that is not written.
+                queue.sinks.pop_back();
+                drop(queue);
+                sink.drain();
+                return Scheduled::Taken;
             }
         }
-        self.sinks
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push_back(sink);
+        drop(queue);
+        self.work.notify_one();
+        Scheduled::Taken
+    }
+
+    fn close(&self) {
+        self.queue().closed = true;
         self.work.notify_one();
     }
 
     fn work(&self) {
         loop {
-            let mut sinks = self.sinks.lock().unwrap_or_else(PoisonError::into_inner);
-            while sinks.is_empty() {
-                sinks = self
+            let mut queue = self.queue();
+            while queue.sinks.is_empty() {
+                if queue.closed {
+                    return;
+                }
+                queue = self
                     .work
-                    .wait(sinks)
+                    .wait(queue)
                     .unwrap_or_else(PoisonError::into_inner);
             }
-            let batch = std::mem::take(&mut *sinks);
-            drop(sinks);
+            let batch = std::mem::take(&mut queue.sinks);
+            drop(queue);
             for sink in batch {
                 sink.drain();
             }

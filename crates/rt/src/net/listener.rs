@@ -3,10 +3,11 @@
 //! Several loops may share one socket (each with a [`Listener`] over a duplicate or the same
 //! inherited descriptor; epoll wakes one of them) or have one each (`reuseport`).
 //!
-//! How many connections are accepted at one event adapts: it begins with one, doubles while the queue
-//! proves longer, up to [`BATCH_LIMIT`], and falls back when the queue was shorter. So a quiet loop
-//! pays no `accept4` that says `EAGAIN`, a flooded one does not go to epoll for each connection, and
-//! the clients it has never wait for more than a batch of new ones.
+//! How many connections are accepted at one event adapts. It begins with one. When events come turn
+//! after turn, the queue is probably longer than what was taken, and it doubles, up to [`BATCH_LIMIT`];
+//! when the queue proves shorter (`EAGAIN`), it halves and stays there for [`CALM_EVENTS`]. So a quiet loop
+//! pays hardly an `accept4` in vain, a flooded one does not go to epoll for each connection, and the
+//! clients it has never wait for more than a batch of new ones.
 
 use std::cell::Cell;
 use std::io;
@@ -19,6 +20,7 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
 use super::{Address, Stream};
+use crate::event_loop;
 use crate::listen::{self, ListenAddress, ListenError, ListenOptions};
 use crate::reactor::{Registration, Side};
 use crate::report::{self, Event, Limit};
@@ -26,6 +28,8 @@ use crate::time::Timer;
 
 /// Connections accepted at most before the loop turns to its other tasks.
 const BATCH_LIMIT: u32 = 16;
+/// Events after an `accept4` in vain before a larger batch is tried.
+const CALM_EVENTS: u32 = 16;
 /// How long no connection is accepted when descriptors or memory ran out.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
@@ -36,6 +40,10 @@ pub struct Listener {
     allowed: Cell<u32>,
     /// Connections accepted at one event, for now.
     batch: Cell<u32>,
+    /// Events until the batch may grow.
+    calm: Cell<u32>,
+    /// The turn of the last event.
+    last_turn: Cell<u64>,
     pause: Timer,
     fd: Rc<OwnedFd>,
 }
@@ -48,6 +56,8 @@ impl Listener {
             registration: Cell::new(None),
             allowed: Cell::new(0),
             batch: Cell::new(1),
+            calm: Cell::new(0),
+            last_turn: Cell::new(0),
             pause: Timer::new(),
             fd: Rc::new(fd),
         })
@@ -102,14 +112,11 @@ impl Listener {
         match self.try_accept() {
             Ok(stream) => {
                 self.allowed.set(self.allowed.get() - 1);
-                if self.allowed.get() == 0 {
-                    // The queue was at least as long as the batch.
-                    self.batch.set((self.batch.get() * 2).min(BATCH_LIMIT));
-                }
                 Poll::Ready(Ok(stream))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.batch.set((self.batch.get() / 2).max(1));
+                self.calm.set(CALM_EVENTS);
                 self.allowed.set(0);
                 self.wait(cx)
             }
@@ -125,10 +132,22 @@ impl Listener {
         };
         if registration.is_ready(Side::Read) {
             registration.clear(Side::Read);
+            self.adapt();
             self.allowed.set(self.batch.get());
         }
         self.registration.set(Some(registration));
         self.allowed.get() > 0
+    }
+
+    fn adapt(&self) {
+        let turn = event_loop::turn();
+        if self.last_turn.replace(turn) + 1 != turn {
+            self.batch.set(1);
+        } else if self.calm.get() > 0 {
+            self.calm.set(self.calm.get() - 1);
+        } else {
+            self.batch.set((self.batch.get() * 2).min(BATCH_LIMIT));
+        }
     }
 
     fn wait(&self, cx: &mut Context<'_>) -> Poll<io::Result<Stream>> {

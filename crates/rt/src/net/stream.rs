@@ -230,8 +230,10 @@ impl Stream {
     /// Writes all of `buf`.
     pub async fn write_all(&self, mut buf: &[u8]) -> io::Result<()> {
         while !buf.is_empty() {
-            let n = self.write(buf).await?;
-            buf = &buf[n..];
+            match self.write(buf).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => buf = &buf[n..],
+            }
         }
         Ok(())
     }
@@ -259,7 +261,10 @@ impl Stream {
                 *slice = IoSlice::new(buf);
             }
             slices[0] = IoSlice::new(&bufs[0][done..]);
-            done += self.writev(&slices[..count]).await?;
+            match self.writev(&slices[..count]).await? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                n => done += n,
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::Address;
+use crate::event_loop;
 use crate::reactor::{Registration, Side};
 
 /// A datagram socket, UDP or unix, edge-triggered as [`super::Stream`] is.
@@ -136,9 +137,16 @@ impl UdpSocket {
         cx: &mut Context<'_>,
         mut attempt: impl FnMut() -> io::Result<R>,
     ) -> Poll<io::Result<R>> {
+        if event_loop::budget_is_spent(cx) {
+            return Poll::Pending;
+        }
         match attempt() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            result => return Poll::Ready(result),
+            result => {
+                // A datagram is small: the call is what counts.
+                event_loop::spend(0);
+                return Poll::Ready(result);
+            }
         }
         let registration = match self.registration.get() {
             Some(registration) => registration,

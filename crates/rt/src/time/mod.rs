@@ -228,13 +228,15 @@ impl Timer {
         Poll::Pending
     }
 
+    /// Makes its entry, unless it has one: in the wheel of this loop, not in that of a loop that ran on
+    /// this thread before.
     fn create_entry(&self) {
-        if self.key.get().is_none() {
-            event_loop::with(|core| {
+        event_loop::with(|core| {
+            if self.key.get().is_none() || self.loop_id.get() != core.shared.id {
                 self.key.set(Some(core.wheel.borrow_mut().create()));
                 self.loop_id.set(core.shared.id);
-            });
-        }
+            }
+        });
     }
 
     /// Does something with its entry, if it has one on this thread's loop.
