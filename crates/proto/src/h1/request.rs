@@ -375,6 +375,12 @@ impl Parser {
 
     /// A header line goes on.
     fn partial_field_line(&mut self, buf: &[u8], limits: &Limits) -> Result<Status, Reject> {
+        // A line that begins with CR is the head's end or nothing.
+        if let [b'\r', second, ..] = buf[self.line_start..]
+            && second != b'\n'
+        {
+            return Err(Reject::new(RejectKind::InvalidFieldLine));
+        }
         let start = self.line_start;
         let new = self.searched;
         self.searched = buf.len();
