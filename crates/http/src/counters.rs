@@ -122,36 +122,55 @@ pub struct Totals {
     pub waiting: u64,
 }
 
-/// The counters of all loops: a zone, so that they outlive the configuration.
+/// All loops with their counters: a zone, so that they outlive the configuration.
 #[derive(Debug, Default)]
 pub struct AllCounters {
     /// By the loop's index.
-    loops: Mutex<Vec<Arc<Counters>>>,
+    loops: Mutex<Vec<CountedLoop>>,
+}
+
+/// A loop and what it counts.
+#[derive(Clone, Debug, Default)]
+pub struct CountedLoop {
+    /// Its counters.
+    pub counters: Arc<Counters>,
+    /// The loop; `None` before it began to serve.
+    pub handle: Option<rt::Handle>,
 }
 
 impl AllCounters {
     /// The counters of loop `index`, made at the first call.
     pub fn for_loop(&self, index: usize) -> Arc<Counters> {
         let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
-        while loops.len() <= index {
-            loops.push(Arc::default());
-        }
-        Arc::clone(&loops[index])
+        Arc::clone(&entry(&mut loops, index).counters)
     }
 
-    /// The counters of each loop.
-    pub fn loops(&self) -> Vec<Arc<Counters>> {
+    /// Notes which loop has this index.
+    pub fn attach(&self, index: usize, handle: rt::Handle) {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        entry(&mut loops, index).handle = Some(handle);
+    }
+
+    /// All loops by index.
+    pub fn loops(&self) -> Vec<CountedLoop> {
         self.loops.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The sums over all loops.
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
-        for counters in self.loops() {
-            counters.add_to(&mut totals);
+        for counted in self.loops() {
+            counted.counters.add_to(&mut totals);
         }
         totals
     }
+}
+
+fn entry(loops: &mut Vec<CountedLoop>, index: usize) -> &mut CountedLoop {
+    if loops.len() <= index {
+        loops.resize_with(index + 1, CountedLoop::default);
+    }
+    &mut loops[index]
 }
 
 impl Counters {

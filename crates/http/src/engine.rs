@@ -106,7 +106,9 @@ impl Configuration for HttpConfiguration {
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
-        let counters = context.zones.get_or_create("http", AllCounters::default).for_loop(context.index);
+        let all = context.zones.get_or_create("http", AllCounters::default);
+        all.attach(context.index, rt::handle());
+        let counters = all.for_loop(context.index);
         let engine = Rc::new(HttpLoop {
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             listeners: RefCell::default(),

@@ -14,10 +14,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::event_loop::{catching, install_panic_hook, report_panic};
+use crate::panics;
 use crate::report::{self, Event, Limit};
 use crate::sync::{Closed, remote_oneshot};
-use crate::task::panic_message;
 use crate::time;
 
 /// The threads of the default pool, as nginx has them.
@@ -78,6 +77,17 @@ pub fn get(name: &str) -> Option<Pool> {
     registry.as_ref()?.get(name).cloned()
 }
 
+/// All registered pools, by name.
+pub fn all() -> Vec<Pool> {
+    let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pools: Vec<Pool> = registry
+        .iter()
+        .flat_map(|pools| pools.values().cloned())
+        .collect();
+    pools.sort_by(|one, other| one.name().cmp(other.name()));
+    pools
+}
+
 /// The pool named `default`; made with nginx's numbers if nobody registered it.
 pub fn default_pool() -> Pool {
     get("default").unwrap_or_else(|| register("default", DEFAULT_THREADS, DEFAULT_MAX_QUEUE))
@@ -136,7 +146,7 @@ impl Pool {
     /// A pool that is not registered. `max_queue` may be 0: then a job waits until a thread is free,
     /// which is the same to its caller.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Self {
-        install_panic_hook();
+        panics::install_hook();
         Self(Arc::new(Owner(Arc::new(Shared {
             name: name.to_owned(),
             threads: threads.max(1),
@@ -186,7 +196,7 @@ impl Pool {
             if sender.is_closed() {
                 return;
             }
-            let outcome = catching(f).map_err(|payload| PoolPanic::of(&name, payload));
+            let outcome = panics::catch(f).map_err(|payload| PoolPanic::of(&name, payload));
             // An Err is the caller gone meanwhile.
             drop(sender.send(outcome));
         };
@@ -230,8 +240,8 @@ pub(crate) struct PoolPanic(String);
 
 impl PoolPanic {
     fn of(pool: &str, payload: Box<dyn Any + Send>) -> Self {
-        report_panic(pool, payload.as_ref());
-        Self(panic_message(payload.as_ref()).to_owned())
+        panics::report(pool, payload.as_ref());
+        Self(panics::message(payload.as_ref()).to_owned())
     }
 
     pub(crate) fn message(&self) -> &str {

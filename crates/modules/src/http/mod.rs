@@ -22,6 +22,7 @@ mod split_clients;
 mod static_file;
 mod stub_status;
 mod try_files;
+mod weir_status;
 
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
 /// change behaviour.
@@ -44,6 +45,7 @@ pub static MODULES: &[&::http::Module] = &[
     // Content: a location's own handler, or else the first that does not decline.
     &empty_gif::MODULE,
     &stub_status::MODULE,
+    &weir_status::MODULE,
     &index::MODULE,
     &autoindex::MODULE,
     &gzip_static::MODULE,

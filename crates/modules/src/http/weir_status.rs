@@ -1,0 +1,238 @@
+//! `weir_status`: what the loops and the thread pools are doing, for people and for programs.
+//!
+//! ```nginx
+//! location = /weir/status      { weir_status;      allow 127.0.0.1; deny all; }
+//! location = /weir/status.json { weir_status json; allow 127.0.0.1; deny all; }
+//! ```
+//!
+//! For each loop: its connections and requests, how long its present turn has lasted (a loop whose turn lasts for
+//! tens of milliseconds is stuck), how long its turns took so far, and how much of its time it was busy. For each pool:
+//! its threads and its queue. nginx has nothing like it; the names are Weir's own and may change before 1.0.
+
+use std::fmt::Write;
+
+use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table};
+use http::body::Body;
+use http::counters::{AllCounters, CountedLoop};
+use http::module::Answer;
+use http::{Module, Outcome, Request, Step};
+use proto::h1::Method;
+use rt::pool::Pool;
+use rt::stats::Stats;
+
+pub(crate) static MODULE: Module = Module {
+    name: "weir_status",
+    doc: "Shows what the event loops and the thread pools are doing.",
+    location: &DIRECTIVES,
+    answer: Some(Answer { when: |location| location.confs.get::<Conf>().format.is_some(), handler: page, adds_slash: false }),
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.format = None;
+        }
+    },
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "weir_status",
+    syntax: "[text | json]",
+    default: None,
+    contexts: SERVER_LOCATION,
+    since: "0.1",
+    doc: "Answers with the state of the event loops and of the thread pools, as a table or as JSON.",
+    set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, line| {
+        let formats = [Format::Text, Format::Json];
+        conf.format = Some(match line.get(0) {
+            None => Format::Text,
+            Some(_) => formats[line.word(0, &["text", "json"])?],
+        });
+        Ok(())
+    }),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Format {
+    Text,
+    Json,
+}
+
+/// A loop at this moment.
+struct Loop {
+    index: usize,
+    counted: CountedLoop,
+    /// How long its present turn has lasted, in milliseconds.
+    late_ms: u128,
+    stats: Option<Stats>,
+}
+
+fn page(request: &mut Request) -> Step<'_> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Outcome::Status(405).into();
+    }
+    let Some(format) = request.conf::<Conf>().format else { return Outcome::Declined.into() };
+    let (loops, pools) = (loops(), rt::pool::all());
+    let (content_type, text) = match format {
+        Format::Text => ("text/plain", text(&loops, &pools)),
+        Format::Json => ("application/json", json(&loops, &pools)),
+    };
+    request.out.status = 200;
+    request.out.content_type = content_type.into();
+    request.out.fields.set(b"Cache-Control", b"no-store");
+    request.out.body = Body::bytes(text);
+    Outcome::Respond.into()
+}
+
+fn loops() -> Vec<Loop> {
+    let Some(engine) = http::current::engine() else { return Vec::new() };
+    let all = engine.zones.get_or_create("http", AllCounters::default).loops();
+    let state = |(index, counted): (usize, CountedLoop)| {
+        let late = counted.handle.as_ref().map(rt::Handle::late).unwrap_or_default();
+        let stats = counted.handle.as_ref().map(rt::Handle::stats);
+        Loop { index, counted, late_ms: late.as_millis(), stats }
+    };
+    all.into_iter().enumerate().map(state).collect()
+}
+
+/// Writing to a String can not fail, so what `write!` says is of no interest below.
+fn text(loops: &[Loop], pools: &[Pool]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:>4} {:>11} {:>7} {:>7} {:>7} {:>10} {:>5} {:>10} {:>9} {:>10} {:>6}",
+        "loop", "connections", "reading", "writing", "waiting", "requests", "tasks", "turns", "busy, ms", "in turn, ms", "panics"
+    );
+    for Loop { index, counted, late_ms, stats } in loops {
+        let counters = &counted.counters;
+        let connections =
+            [&counters.active, &counters.reading, &counters.writing, &counters.waiting].map(|counter| counter.get());
+        let [active, reading, writing, waiting] = connections;
+        let requests = counters.requests.get();
+        let _ = write!(out, "{index:>4} {active:>11} {reading:>7} {writing:>7} {waiting:>7} {requests:>10}");
+        if let Some(stats) = stats {
+            let busy = stats.busy.as_millis();
+            let _ = write!(out, " {:>5} {:>10} {busy:>9} {late_ms:>11} {:>6}", stats.tasks, stats.turns, stats.panics);
+        }
+        out.push('\n');
+    }
+    out.push_str("\nturns by time, each column less than so many microseconds\nloop");
+    let columns = loops.iter().filter_map(|state| state.stats.as_ref()).map(|stats| used_buckets(&stats.turn_times)).max();
+    let columns = columns.unwrap_or(0);
+    for bucket in 0..columns {
+        let _ = write!(out, " {:>9}", 1_u64 << bucket);
+    }
+    out.push('\n');
+    for Loop { index, stats, .. } in loops {
+        let _ = write!(out, "{index:>4}");
+        for count in stats.iter().flat_map(|stats| &stats.turn_times[..columns]) {
+            let _ = write!(out, " {count:>9}");
+        }
+        out.push('\n');
+    }
+    let _ = writeln!(out, "\n{:<20} {:>7} {:>7} {:>7} {:>7} {:>10}", "pool", "threads", "running", "queued", "waiting", "done");
+    for pool in pools {
+        let stats = pool.stats();
+        let _ = writeln!(
+            out,
+            "{:<20} {:>7} {:>7} {:>7} {:>7} {:>10}",
+            pool.name(),
+            stats.threads,
+            stats.running,
+            stats.queued,
+            stats.waiting,
+            stats.done
+        );
+    }
+    out
+}
+
+/// How many buckets there are up to the last one that counted anything.
+fn used_buckets(buckets: &[u64]) -> usize {
+    buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1)
+}
+
+fn json(loops: &[Loop], pools: &[Pool]) -> String {
+    let loops: Vec<String> = loops.iter().map(loop_json).collect();
+    let pools: Vec<String> = pools.iter().map(pool_json).collect();
+    format!("{{\"loops\":[{}],\"pools\":[{}]}}\n", loops.join(","), pools.join(","))
+}
+
+fn loop_json(Loop { index, counted, late_ms, stats }: &Loop) -> String {
+    let counters = &counted.counters;
+    let mut out = format!(
+        "{{\"loop\":{index},\"accepted\":{},\"handled\":{},\"requests\":{},\"active\":{},\"reading\":{},\"writing\":{},\
+         \"waiting\":{},\"in_turn_ms\":{late_ms}",
+        counters.accepted.get(),
+        counters.handled.get(),
+        counters.requests.get(),
+        counters.active.get(),
+        counters.reading.get(),
+        counters.writing.get(),
+        counters.waiting.get(),
+    );
+    if let Some(stats) = stats {
+        let times: Vec<String> = stats.turn_times.iter().map(u64::to_string).collect();
+        let _ = write!(
+            out,
+            ",\"tasks\":{},\"turns\":{},\"polls\":{},\"panics\":{},\"slow_turns\":{},\"busy_us\":{},\"turn_times_log2_us\":[{}]",
+            stats.tasks,
+            stats.turns,
+            stats.polls,
+            stats.panics,
+            stats.slow_turns,
+            stats.busy.as_micros(),
+            times.join(",")
+        );
+    }
+    out.push('}');
+    out
+}
+
+fn pool_json(pool: &Pool) -> String {
+    let stats = pool.stats();
+    let name = json_string(pool.name());
+    format!(
+        "{{\"pool\":{name},\"threads\":{},\"running\":{},\"queued\":{},\"waiting\":{},\"done\":{}}}",
+        stats.threads, stats.running, stats.queued, stats.waiting, stats.done
+    )
+}
+
+/// A text as JSON has it, with its quotes: the names of pools come from the configuration.
+fn json_string(text: &str) -> String {
+    let mut out = String::from("\"");
+    for sign in text.chars() {
+        match sign {
+            '"' | '\\' => out.extend(['\\', sign]),
+            '\0'..='\x1f' => {
+                let _ = write!(out, "\\u{:04x}", u32::from(sign));
+            }
+            _ => out.push(sign),
+        }
+    }
+    out.push('"');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_of_nothing_are_well_formed() {
+        assert_eq!(json(&[], &[]), "{\"loops\":[],\"pools\":[]}\n");
+        assert!(text(&[], &[]).starts_with("loop "));
+        assert_eq!(used_buckets(&[0, 3, 0, 1, 0]), 4);
+        assert_eq!(used_buckets(&[0, 0]), 0);
+    }
+
+    #[test]
+    fn a_pool_s_name_is_a_string_of_json() {
+        assert_eq!(json_string("a \"b\" \\ \u{1}é"), "\"a \\\"b\\\" \\\\ \\u0001é\"");
+        let pool = Pool::new("x", 1, 1);
+        assert_eq!(pool_json(&pool), "{\"pool\":\"x\",\"threads\":0,\"running\":0,\"queued\":0,\"waiting\":0,\"done\":0}");
+    }
+}
