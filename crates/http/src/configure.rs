@@ -113,9 +113,10 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
         }
     };
     let main_confs = confs.take_group(MAIN_GROUP);
-    let positions = ConfSet::positions(&main_confs);
+    let outer_confs = confs.take_group(LOCATION_GROUP);
     Ok(Frozen {
-        main_confs: ConfSet::new(positions, main_confs),
+        main_confs: ConfSet::new(ConfSet::positions(&main_confs), main_confs),
+        outer_confs: ConfSet::new(ConfSet::positions(&outer_confs), outer_confs),
         servers: builder.servers,
         locations: builder.locations.into_iter().flatten().collect(),
         endpoints,

@@ -111,6 +111,8 @@ impl Configuration for HttpConfiguration {
         let counters = all.for_loop(context.index);
         let engine = Rc::new(HttpLoop {
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
+            index: context.index,
+            modules: self.modules,
             listeners: RefCell::default(),
             connections: RefCell::default(),
             next_key: Cell::new(0),
@@ -123,6 +125,7 @@ impl Configuration for HttpConfiguration {
         });
         crate::current::set(&engine);
         engine.listen(context.listeners);
+        engine.start_modules();
         Box::new(Running(engine))
     }
 
@@ -134,6 +137,9 @@ impl Configuration for HttpConfiguration {
 /// HTTP on one loop.
 pub struct HttpLoop {
     site: RefCell<Rc<Site>>,
+    /// The loop's number, from 0: what is to run once in the process runs on loop 0.
+    pub index: usize,
+    modules: &'static [&'static Module],
     listeners: RefCell<HashMap<ListenerId, Accepting>>,
     connections: RefCell<HashMap<u64, Connection>>,
     next_key: Cell<u64>,
@@ -168,11 +174,15 @@ impl LoopEngine for Running {
         let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else { return };
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
         self.0.listen(listeners);
+        self.0.start_modules();
     }
 
     fn stop(&self) {
         self.0.stopping.set(true);
         let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
+        for module in self.0.modules {
+            (module.stop)(&self.0);
+        }
         for listener in listeners.into_values() {
             listener.task.abort();
         }
@@ -242,6 +252,12 @@ impl HttpLoop {
     }
 
     /// Takes in a new connection.
+    fn start_modules(&self) {
+        for module in self.modules {
+            (module.start)(self);
+        }
+    }
+
     fn open(self: &Rc<Self>, stream: Stream, socket: &Arc<ListenerSpec>) {
         self.counters.accepted.add(1);
         if self.connections.borrow().len() >= self.limit && !self.close_an_idle_one() {

@@ -8,6 +8,7 @@ use std::pin::Pin;
 
 use conf::{Confs, Rows, Table, Variable};
 
+use crate::engine::HttpLoop;
 use crate::request::Request;
 use crate::site::{Frozen, Location};
 
@@ -23,6 +24,8 @@ pub struct Module {
     pub server: &'static dyn Rows,
     /// Directives whose value belongs to a location, and which servers and `http` hand down.
     pub location: &'static dyn Rows,
+    /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
+    pub blocks: &'static [&'static dyn Rows],
     /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
     pub answer: Option<Answer>,
     /// Handlers and the phases they run in.
@@ -40,6 +43,11 @@ pub struct Module {
     pub nested: fn(&mut Confs),
     /// Called once for each generation in the worker, before it serves: finds or makes zones.
     pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
+    /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
+    /// generation is to be ended here.
+    pub start: fn(&HttpLoop),
+    /// Called on each loop that is to end, when it accepts no more.
+    pub stop: fn(&HttpLoop),
 }
 
 impl Module {
@@ -50,6 +58,7 @@ impl Module {
         main: &NO_ROWS,
         server: &NO_ROWS,
         location: &NO_ROWS,
+        blocks: &[],
         answer: None,
         phases: &[],
         filter: None,
@@ -57,6 +66,8 @@ impl Module {
         variables: &[],
         nested: |_| {},
         commit: |_, _| Ok(()),
+        start: |_| {},
+        stop: |_| {},
     };
 }
 

@@ -44,6 +44,8 @@ impl Deref for Site {
 pub struct Frozen {
     /// The confs of the modules' main tables.
     pub main_confs: ConfSet,
+    /// The confs of the modules' location tables as `http {}` itself has them, for what belongs to no location.
+    pub outer_confs: ConfSet,
     /// All servers, in the order of the configuration.
     pub servers: Vec<Server>,
     /// All locations of all servers, `if` blocks and `limit_except` blocks too.

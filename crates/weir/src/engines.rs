@@ -53,7 +53,9 @@ pub(crate) fn pages() -> Vec<Page> {
             name: module.name,
             about: module.doc,
             tables: [module.main, module.server, module.location]
-                .into_iter()
+                .iter()
+                .chain(module.blocks)
+                .copied()
                 .filter(|table| !table.is_empty())
                 .collect(),
             variables: variables(&[module.variables]),

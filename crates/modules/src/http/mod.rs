@@ -22,6 +22,7 @@ mod split_clients;
 mod static_file;
 mod stub_status;
 mod try_files;
+mod upstream;
 mod weir_status;
 
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
@@ -32,6 +33,8 @@ pub static MODULES: &[&::http::Module] = &[
     &geo::MODULE,
     &split_clients::MODULE,
     &referer::MODULE,
+    // Groups of servers.
+    &upstream::MODULE,
     // Rewriting.
     &rewrite::MODULE,
     // Limits (preaccess).

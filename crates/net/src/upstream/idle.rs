@@ -114,6 +114,8 @@ type Key = (u64, u64);
 thread_local! {
     static PARKED: RefCell<HashMap<Key, Parked>> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
+    /// The loop is about to end: nothing is kept any more.
+    static ENDING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What one loop sends another.
@@ -164,7 +166,7 @@ impl Idle {
         let Some(settings) = idle.pool().settings else { return };
         let old = connection.requests >= settings.requests
             || now.saturating_duration_since(connection.since) > settings.time;
-        if old || settings.connections == 0 || !is_quiet(&connection.stream) {
+        if old || settings.connections == 0 || ENDING.get() || !is_quiet(&connection.stream) {
             return;
         }
         let expires = now + settings.timeout;
@@ -253,8 +255,9 @@ impl Pool {
     }
 }
 
-/// Closes every idle connection of this loop: when it is about to end.
+/// Closes every idle connection of this loop, which is about to end and keeps none any more.
 pub fn close_idle() {
+    ENDING.set(true);
     let parked = PARKED.with_borrow_mut(std::mem::take);
     for ((_, number), parked) in parked {
         if let Some(state) = parked.pool.upgrade() {

@@ -1,0 +1,236 @@
+//! `upstream`: groups of servers that requests are passed to.
+//!
+//! ```nginx
+//! upstream backend {
+//!     least_conn;
+//!     server app1.example.com max_conns=32 weight=2;
+//!     server 10.0.0.2:8080    max_conns=16 fail_timeout=5s;
+//!     server unix:/run/app    backup;
+//!     queue  100 timeout=10s;
+//!     keepalive 64;
+//! }
+//! ```
+//!
+//! The groups and everything that happens in them are in `net::upstream`; here are the directives. What stands in the
+//! block is a table of its own, read into a [`Draft`].
+
+mod sticky;
+
+use std::time::Duration;
+
+use conf::{Arity, Confs, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, dispatch, parse};
+use http::Module;
+use net::upstream::{Balance, Groups, Metric, Queue};
+
+use crate::shared::upstream::{self, Draft};
+
+pub(crate) static MODULE: Module = Module {
+    name: "upstream",
+    doc: "Groups of servers that requests are passed to: balancing, failures, queues, connections kept for reuse.",
+    main: &DIRECTIVES,
+    blocks: &[&BLOCK],
+    commit: |site, zones| {
+        site.main_confs.get::<Groups>().commit(zones);
+        Ok(())
+    },
+    stop: |_| net::upstream::close_idle(),
+    ..Module::EMPTY
+};
+
+/// Words of `least_time` in http.
+const TIMES: &[(&str, Metric)] = &[("header", Metric::Header), ("last_byte", Metric::LastByte)];
+
+/// How long a request waits in a queue that does not say.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The struct of the main context is the registry itself: the exchange finds it by its type.
+static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
+    name: "upstream",
+    syntax: "name { ... }",
+    default: None,
+    contexts: HTTP,
+    since: "0.1",
+    doc: "Defines a group of servers that `proxy_pass` and its kin can name.",
+    set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| block(line)),
+}])
+.finish(|groups, _, level| {
+    groups.clone_from(level.shared::<Groups>());
+    Ok(())
+});
+
+static BLOCK: Table<Draft> = Table::new(&[
+    Directive {
+        name: "server",
+        syntax: "address [parameters]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "A server of the group: `host[:port]` or `unix:path`. Parameters: `weight=n`; `max_conns=n`, the connections \
+              in use over all loops; `max_fails=n` failures within `fail_timeout=time` make it unavailable for that time; \
+              `slow_start=time`, in which it comes back to its weight; `backup`, `down`, `drain`; `route=text` for \
+              `sticky`; `resolve`, to follow the name's addresses, with `service=name` those of its SRV records. A name \
+              that is unknown at the start is a warning, and is looked up until it is found.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, upstream::server),
+    },
+    Directive {
+        name: "zone",
+        syntax: "name [size]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Accepted. A group's state is always shared by all loops and kept over reloads.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| upstream::zone(line)),
+    },
+    Directive {
+        name: "hash",
+        syntax: "key [consistent]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Chooses the server by a key. With `consistent` (ketama) a server more or less moves only the keys of that \
+              server. The same keys go to the same servers as in nginx.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, upstream::hash),
+    },
+    Directive {
+        name: "ip_hash",
+        syntax: "",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Chooses the server by the client's address: the first three bytes of an IPv4 address, all of an IPv6 one.",
+        set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
+            upstream::method(draft, line, Balance::IpHash);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "least_conn",
+        syntax: "",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Chooses the server with the fewest connections in use, relative to its weight.",
+        set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
+            upstream::method(draft, line, Balance::LeastConn);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "least_time",
+        syntax: "header | last_byte [inflight]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Chooses the server that will probably be done first, by its mean time until the response head (`header`) or \
+              its end (`last_byte`), and its connections in use. With `inflight` requests under way count too.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| upstream::least_time(draft, line, TIMES)),
+    },
+    Directive {
+        name: "random",
+        syntax: "[two [method]]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Chooses the server by lot, by weight. With `two` the better of two: with fewer connections in use \
+              (`least_conn`, the default), or that takes less time (`least_time=header`, `least_time=last_byte`).",
+        set: Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| upstream::random(draft, line, TIMES)),
+    },
+    Directive {
+        name: "keepalive",
+        syntax: "connections [local]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "How many idle connections are kept, over all loops; 0: none. With `local` each is used again only by the \
+              location that used it before. A group without this directive keeps 32 so.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive),
+    },
+    Directive {
+        name: "keepalive_requests",
+        syntax: "number",
+        default: Some("1000"),
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "How many requests one connection carries.",
+        set: Setter::Number(|draft| &mut draft.keepalive.requests, 0, i64::MAX),
+    },
+    Directive {
+        name: "keepalive_time",
+        syntax: "time",
+        default: Some("1h"),
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "The age at which a connection is not kept any more after its request.",
+        set: Setter::Millis(|draft| &mut draft.keepalive.time),
+    },
+    Directive {
+        name: "keepalive_timeout",
+        syntax: "timeout",
+        default: Some("60s"),
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "How long a connection stays open unused.",
+        set: Setter::Millis(|draft| &mut draft.keepalive.timeout),
+    },
+    Directive {
+        name: "queue",
+        syntax: "number [timeout=time]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "How many requests wait, first in first out over all loops, when every server is at its `max_conns`, and for \
+              how long (60 seconds). One more than that gets 503 with `Retry-After`. A client that leaves leaves the \
+              queue.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, queue),
+    },
+    Directive {
+        name: "sticky",
+        syntax: "cookie name [expires=time] [domain=domain] [httponly] [samesite=strict|lax|none|$variable] [secure] \
+                 [path=path] | route $variable ... | learn create=$variable lookup=$variable zone=name:size \
+                 [timeout=time] [header]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "Sends a client to the server that it had before: by a cookie that the response sets, by a variable that \
+              holds the server's `route`, or by a session that the application makes and that is remembered.",
+        set: Setter::Custom(Arity::at_least(2), Repeat::Once, sticky::read),
+    },
+]);
+
+/// Reads an `upstream` block.
+fn block(line: &mut Line) -> Result<(), Diagnostic> {
+    let mut confs = Confs::new(vec![vec![&BLOCK]]);
+    dispatch(line.node.block.nodes(), &mut confs, None, &mut line.level.inner(UPSTREAM));
+    let draft = confs.get_mut::<Draft>().map(std::mem::take).unwrap_or_default();
+    let settings = draft.finished(line)?;
+    let groups = line.shared::<Groups>().clone();
+    groups.define(settings).map_err(|message| line.error_at(0, message))?;
+    Ok(())
+}
+
+fn keepalive(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+    let count = parse::number(line.text(0)).and_then(|count| usize::try_from(count).ok());
+    let count = count.ok_or_else(|| {
+        line.error_at(0, format!("invalid value \"{}\" in \"{}\" directive", line.text(0), line.name()))
+    })?;
+    let local = match line.get(1) {
+        None => false,
+        Some(word) if word.is("local") => true,
+        Some(_) => return Err(line.invalid_parameter(1)),
+    };
+    draft.keepalive.connections = Some((count, local));
+    Ok(())
+}
+
+fn queue(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+    let length = usize::try_from(line.number(0, 1, i64::from(u32::MAX))?).unwrap_or(usize::MAX);
+    let timeout = match line.get(1) {
+        None => QUEUE_TIMEOUT,
+        Some(word) => {
+            let time = parse::parameter(&word.text, "timeout").and_then(parse::millis);
+            time.filter(|time| !time.is_zero()).ok_or_else(|| line.invalid_parameter(1))?
+        }
+    };
+    draft.queue = Some(Queue { length, timeout });
+    Ok(())
+}

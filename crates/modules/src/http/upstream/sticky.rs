@@ -1,0 +1,174 @@
+//! The words of `sticky`.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bstr::{BString, ByteSlice};
+use conf::{Diagnostic, Expression, Line, Word, parse};
+use net::upstream::{CookieAttributes, Learn, Sticky, StickyMethod, is_same_site};
+
+use crate::shared::upstream::Draft;
+
+/// The least size of a zone of sessions: eight pages.
+const SMALLEST_ZONE: u64 = 8 * 4096;
+
+/// How long an unused session is remembered, if nothing else is said.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The zones of sessions, each with the group that uses it.
+#[derive(Default)]
+struct Zones(HashMap<BString, BString>);
+
+/// `sticky …`.
+pub(super) fn read(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
+    let sticky = match line.text(0).as_bytes() {
+        b"cookie" => cookie(line)?,
+        b"route" => Sticky { lookup: variables(line, 1)?, method: StickyMethod::Route },
+        b"learn" => learn(line)?,
+        _ => return Err(unknown(line, 0)),
+    };
+    draft.sticky = Some(sticky);
+    Ok(())
+}
+
+fn unknown(line: &Line, i: usize) -> Diagnostic {
+    line.error_at(i, format!("unknown parameter \"{}\"", line.text(i)))
+}
+
+/// The words from `first` on, each a variable.
+fn variables(line: &mut Line, first: usize) -> Result<Vec<Expression>, Diagnostic> {
+    (first..line.args().len())
+        .map(|i| {
+            line.variable_name(i)?;
+            line.expression(i)
+        })
+        .collect()
+}
+
+fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
+    let name = line.text(1);
+    if name.is_empty() {
+        return Err(line.directive_error_at(1, "empty cookie name"));
+    }
+    let mut attributes = CookieAttributes { name: name.into(), ..CookieAttributes::default() };
+    for i in 2..line.args().len() {
+        cookie_attribute(&mut attributes, line, i)?;
+    }
+    let variable = format!("$cookie_{name}");
+    let lookup = line.expression_of(line.arg(1), variable.as_bytes())?;
+    Ok(Sticky { lookup: vec![lookup], method: StickyMethod::Cookie(Box::new(attributes)) })
+}
+
+fn cookie_attribute(attributes: &mut CookieAttributes, line: &mut Line, i: usize) -> Result<(), Diagnostic> {
+    let word = line.arg(i);
+    let (name, value) = match word.text.split_once_str(b"=") {
+        Some((name, value)) => (name, Some(value)),
+        None => (word.text.as_bytes(), None),
+    };
+    let name = name.to_str().unwrap_or_default();
+    let known = match (name, value.is_some()) {
+        ("domain", true) => attributes.domain.is_some(),
+        ("path", true) => attributes.path.is_some(),
+        ("expires", true) => attributes.expires.is_some(),
+        ("samesite", true) => attributes.same_site.is_some(),
+        ("httponly", false) => attributes.http_only,
+        ("secure", false) => attributes.secure,
+        _ => return Err(unknown(line, i)),
+    };
+    if known {
+        return Err(line.directive_error_at(i, &format!("parameter \"{name}\" is duplicate")));
+    }
+    let value = value.unwrap_or_default();
+    if matches!(name, "domain" | "path") && value.is_empty() {
+        return Err(line.directive_error_at(i, &format!("no value for \"{name}\"")));
+    }
+    match name {
+        "domain" => attributes.domain = Some(line.expression_of(word, value)?),
+        "path" => attributes.path = Some(value.into()),
+        "expires" => attributes.expires = Some(expires(line, i, value)?),
+        "samesite" => attributes.same_site = Some(same_site(line, i, word, value)?),
+        "httponly" => attributes.http_only = true,
+        _ => attributes.secure = true,
+    }
+    Ok(())
+}
+
+fn expires(line: &Line, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> {
+    if value == b"max" {
+        return Ok(Duration::MAX);
+    }
+    parse::seconds(value).ok_or_else(|| line.directive_error_at(i, "invalid \"expires\" parameter value"))
+}
+
+fn same_site(line: &mut Line, i: usize, word: &Word, value: &[u8]) -> Result<Expression, Diagnostic> {
+    let expression = line.expression_of(word, value)?;
+    match expression.constant() {
+        Some(text) if !is_same_site(text) => Err(line.directive_error_at(i, "invalid \"samesite\" parameter value")),
+        _ => Ok(expression),
+    }
+}
+
+fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
+    let (mut create, mut lookup) = (Vec::new(), Vec::new());
+    let mut zone: Option<(BString, u64)> = None;
+    let mut timeout = None;
+    let mut after_head = false;
+    for i in 1..line.args().len() {
+        let word = line.arg(i);
+        let value = |name| parse::parameter(&word.text, name);
+        if let Some(text) = value("zone") {
+            if zone.is_some() {
+                return Err(line.directive_error_at(i, "duplicate zone"));
+            }
+            zone = Some(session_zone(line, i, text)?);
+        } else if let Some(text) = value("timeout") {
+            if timeout.is_some() {
+                return Err(line.directive_error_at(i, "duplicate timeout"));
+            }
+            let time = parse::millis(text).filter(|time| !time.is_zero());
+            timeout = Some(time.ok_or_else(|| line.directive_error_at(i, "invalid timeout"))?);
+        } else if let Some(text) = value("create") {
+            create.push(variable(line, i, "create", text)?);
+        } else if let Some(text) = value("lookup") {
+            lookup.push(variable(line, i, "lookup", text)?);
+        } else if word.is("header") {
+            after_head = true;
+        } else {
+            return Err(unknown(line, i));
+        }
+    }
+    for (name, missing) in [("lookup", lookup.is_empty()), ("create", create.is_empty()), ("zone", zone.is_none())] {
+        if missing {
+            return Err(line.directive_error(&format!("\"{name}\" parameter is not specified")));
+        }
+    }
+    let (zone, size) = zone.unwrap_or_default();
+    let timeout = timeout.unwrap_or(SESSION_TIMEOUT);
+    Ok(Sticky { lookup, method: StickyMethod::Learn(Learn { create, zone, size, timeout, after_head }) })
+}
+
+fn variable(line: &mut Line, i: usize, name: &str, value: &[u8]) -> Result<Expression, Diagnostic> {
+    if !value.starts_with(b"$") {
+        return Err(line.directive_error_at(i, &format!("missing variable in the \"{name}\" parameter")));
+    }
+    line.expression_of(line.arg(i), value)
+}
+
+/// `name:size`; a zone belongs to one group.
+fn session_zone(line: &mut Line, i: usize, text: &[u8]) -> Result<(BString, u64), Diagnostic> {
+    let Some((name, size)) = text.split_once_str(b":") else {
+        return Err(line.directive_error_at(i, "zone size is not specified"));
+    };
+    if name.is_empty() {
+        return Err(line.directive_error_at(i, "zone name is not specified"));
+    }
+    let size = parse::size(size).ok_or_else(|| line.directive_error_at(i, "invalid zone size"))?;
+    if size < SMALLEST_ZONE {
+        return Err(line.directive_error_at(i, "zone is too small"));
+    }
+    let place = line.sources().place(line.node.span).unwrap_or_default();
+    if let Some(other) = line.shared::<Zones>().0.insert(name.into(), place.into()) {
+        return Err(line.error_at(i, format!("sticky zone \"{}\" is already used at {other}", name.as_bstr())));
+    }
+    Ok((name.into(), size))
+}
