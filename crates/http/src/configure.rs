@@ -67,8 +67,9 @@ struct Frame {
 
 /// The tables of the engine and of `modules`, in three groups.
 pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
-    let mut groups: Vec<TableSet> =
-        vec![vec![&core::main::DIRECTIVES], vec![&core::server::DIRECTIVES], vec![&core::location::DIRECTIVES, &core::delivery::DIRECTIVES]];
+    let locations: TableSet =
+        vec![&core::location::DIRECTIVES, &core::delivery::DIRECTIVES, &core::resolver::DIRECTIVES];
+    let mut groups: Vec<TableSet> = vec![vec![&core::main::DIRECTIVES], vec![&core::server::DIRECTIVES], locations];
     for module in modules {
         groups[MAIN_GROUP].push(module.main);
         groups[SERVER_GROUP].push(module.server);

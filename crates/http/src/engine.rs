@@ -51,12 +51,13 @@ impl Engine {
     }
 
     /// The engine's own tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 4] {
+    pub fn own_tables() -> [&'static dyn Rows; 5] {
         [
             &crate::core::main::DIRECTIVES,
             &crate::core::server::DIRECTIVES,
             &crate::core::location::DIRECTIVES,
             &crate::core::delivery::DIRECTIVES,
+            &crate::core::resolver::DIRECTIVES,
         ]
     }
 

@@ -6,9 +6,11 @@
 pub mod delivery;
 pub mod location;
 pub mod main;
+pub mod resolver;
 pub mod server;
 
 pub use delivery::{Aio, DeliveryConf, Directio, Symlinks};
 pub use location::{ErrorPage, LocationConf, ServerTokens};
 pub use main::{Identity, MainConf};
+pub use resolver::ResolverConf;
 pub use server::ServerConf;

@@ -1,0 +1,411 @@
+//! Names to addresses while the server runs, through the servers that the `resolver` directive names.
+//!
+//! A [`Resolver`] belongs to one such directive and is shared by all loops. It remembers answers for as long as their
+//! TTL or `valid=` says, and that there is none for as long as the server's SOA record says. However many requests
+//! wait for a name, it is asked for once; whoever gives up waiting disturbs nobody.
+//!
+//! It does not read `/etc/hosts`, and appends no search domain, as nginx does neither.
+
+mod asking;
+mod error;
+mod message;
+mod settings;
+mod watch;
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use base::lru::Lru;
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Diagnostic, Line};
+use rt::error_log::{Level, Logger, MainLog};
+use rt::sync::remote_oneshot::{Receiver, Sender, channel};
+
+pub use error::ResolveError;
+use message::{Answer, Kind, Service};
+pub use settings::Settings;
+pub use watch::{Update, Watch};
+
+/// Names that are remembered. Clients can make them up where `proxy_pass` has variables.
+const MAX_NAMES: usize = 4096;
+
+/// Names that are asked for at the same time; beyond, there is no answer for new ones.
+const MAX_ASKED: usize = 1024;
+
+/// Aliases of aliases.
+const MAX_ALIASES: usize = 50;
+
+/// The longest that a name is taken not to exist. nginx asks again at once, so operators expect a new name to work soon.
+const MAX_NEGATIVE: Duration = Duration::from_secs(10);
+
+/// After how long a failed name of an upstream is asked for again, if `valid=` does not say.
+const NEGATIVE_RECHECK: Duration = Duration::from_secs(10);
+
+/// Resolves names. See the module's page.
+pub struct Resolver {
+    settings: Settings,
+    log: Logger,
+    memory: Mutex<Memory>,
+    /// Counts questions, so that the servers take turns.
+    asked: AtomicUsize,
+    /// Counts answers from memory, so that the addresses take turns.
+    rotation: AtomicUsize,
+}
+
+/// A server that a SRV record names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundService {
+    /// Its address and port.
+    pub address: SocketAddr,
+    /// Its name in the record; empty when no SRV record was asked for.
+    pub name: BString,
+    /// Its priority; the lowest number is used first.
+    pub priority: u16,
+    /// Its share among those of the same priority; at least 1.
+    pub weight: u16,
+}
+
+/// What is known and what is being asked.
+struct Memory {
+    known: Lru<Key, Known>,
+    asking: HashMap<Key, Vec<Sender<Known>>>,
+}
+
+/// A name in lower case, and what of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    name: BString,
+    want: Want,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Want {
+    Addresses,
+    Services,
+}
+
+/// What is known of a name, and until when.
+#[derive(Clone)]
+struct Known {
+    outcome: Result<Arc<Found>, ResolveError>,
+    until: Instant,
+    /// It is not the answer to a question of just now.
+    remembered: bool,
+}
+
+enum Found {
+    /// IPv4 first.
+    Addresses(Vec<IpAddr>),
+    Services(Vec<Service>),
+    /// The name stands for this one.
+    Alias(BString),
+}
+
+/// The end of a chain of aliases.
+struct Located {
+    found: Arc<Found>,
+    until: Instant,
+    remembered: bool,
+}
+
+impl Resolver {
+    /// A resolver that has asked nothing yet. `log` gets what servers do wrong.
+    pub fn new(settings: Settings, log: Logger) -> Arc<Resolver> {
+        Arc::new(Resolver {
+            settings,
+            log,
+            memory: Mutex::new(Memory { known: Lru::new(MAX_NAMES), asking: HashMap::new() }),
+            asked: AtomicUsize::new(0),
+            rotation: AtomicUsize::new(0),
+        })
+    }
+
+    /// The resolver of a `resolver` line; it logs to the main error log.
+    pub fn from_line(line: &mut Line) -> Result<Arc<Resolver>, Diagnostic> {
+        let settings = Settings::from_line(line)?;
+        let log = line.shared::<MainLog>().0.clone();
+        Ok(Resolver::new(settings, log))
+    }
+
+    /// Whether there are no servers, so that nothing but literal addresses can be resolved.
+    pub fn is_empty(&self) -> bool {
+        self.settings.servers.is_empty()
+    }
+
+    /// The addresses of a host, IPv4 first; never none.
+    ///
+    /// When they come from memory they begin with another one each time. `timeout` is `resolver_timeout`. To be called
+    /// on a loop.
+    pub async fn lookup_host(self: &Arc<Self>, name: &[u8], timeout: Duration) -> Result<Vec<IpAddr>, ResolveError> {
+        if let Some(ip) = conf::address::ip(name) {
+            return Ok(vec![ip]);
+        }
+        let located = within(timeout, self.locate(Key::host(name))).await?;
+        Ok(self.addresses(&located))
+    }
+
+    /// The servers of a service, sorted by priority; never none.
+    ///
+    /// A service without a dot is one over TCP: `http` at `example.com` is `_http._tcp.example.com`.
+    pub async fn lookup_service(
+        self: &Arc<Self>,
+        service: &[u8],
+        host: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<FoundService>, ResolveError> {
+        Ok(self.services(service, host, timeout).await?.0)
+    }
+
+    /// As [`Resolver::lookup_service`], and until when it holds.
+    async fn services(
+        self: &Arc<Self>,
+        service: &[u8],
+        host: &[u8],
+        timeout: Duration,
+    ) -> Result<(Vec<FoundService>, Instant), ResolveError> {
+        let located = within(timeout, self.locate(Key::service(service, host))).await?;
+        let Found::Services(targets) = &*located.found else { return Err(ResolveError::UNKNOWN) };
+        // All questions are under way before the first answer is waited for.
+        let hosts: Vec<_> = targets.iter().map(|target| self.begin(Key::host(&target.target))).collect();
+        let mut until = located.until;
+        let mut services = Vec::new();
+        let mut errors = Vec::new();
+        for (target, begun) in targets.iter().zip(hosts) {
+            match within(timeout, self.follow(Key::host(&target.target), begun)).await {
+                Ok(host) => {
+                    until = until.min(host.until);
+                    services.extend(self.addresses(&host).into_iter().map(|ip| target.at(ip)));
+                }
+                Err(error) => {
+                    self.log_service_host(target, error, service, host);
+                    errors.push(error);
+                }
+            }
+        }
+        if services.is_empty() {
+            let unknown = errors.iter().find(|error| error.is_unknown());
+            return Err(*unknown.or(errors.first()).unwrap_or(&ResolveError::UNKNOWN));
+        }
+        Ok((services, until))
+    }
+
+    fn log_service_host(&self, target: &Service, error: ResolveError, service: &[u8], host: &[u8]) {
+        let (service, host) = (service.as_bstr(), host.as_bstr());
+        self.log.plain(
+            Level::Error,
+            format_args!("{} could not be resolved {error} while resolving service {service} of {host}", target.target),
+        );
+    }
+
+    /// Follows aliases to the end.
+    async fn locate(self: &Arc<Self>, key: Key) -> Result<Located, ResolveError> {
+        let begun = self.begin(key.clone());
+        self.follow(key, begun).await
+    }
+
+    async fn follow(self: &Arc<Self>, mut key: Key, begun: Begun) -> Result<Located, ResolveError> {
+        let mut known = begun.wait().await?;
+        let mut until = known.until;
+        for _ in 0..=MAX_ALIASES {
+            let found = known.outcome?;
+            until = until.min(known.until);
+            let Found::Alias(name) = &*found else {
+                return Ok(Located { found, until, remembered: known.remembered });
+            };
+            key.name.clone_from(name);
+            known = self.begin(key.clone()).wait().await?;
+        }
+        Err(ResolveError::UNKNOWN)
+    }
+
+    fn addresses(&self, located: &Located) -> Vec<IpAddr> {
+        let Found::Addresses(addresses) = &*located.found else { return Vec::new() };
+        let mut addresses = addresses.clone();
+        if located.remembered {
+            let turn = self.rotation.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
+            addresses.rotate_left(turn);
+        }
+        addresses
+    }
+
+    /// What is known of a name, or a place among those who wait for it. The first of them begins the question.
+    fn begin(self: &Arc<Self>, key: Key) -> Begun {
+        if self.is_empty() {
+            return Begun::Refused(ResolveError::NoResolver);
+        }
+        let mut memory = self.memory();
+        if let Some(known) = memory.known.get(&key) {
+            if known.until > rt::now() {
+                return Begun::Known(Known { remembered: true, ..known.clone() });
+            }
+            memory.known.remove(&key);
+        }
+        let (sender, receiver) = channel();
+        if let Some(waiting) = memory.asking.get_mut(&key) {
+            waiting.retain(|waiter| !waiter.is_closed());
+            waiting.push(sender);
+        } else if memory.asking.len() >= MAX_ASKED {
+            return Begun::Refused(ResolveError::FAILURE);
+        } else {
+            memory.asking.insert(key.clone(), vec![sender]);
+            drop(memory);
+            rt::spawn_named("resolver", question(Arc::clone(self), key));
+        }
+        Begun::Asked(receiver)
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        // No code panics while it holds the lock, but for a lack of memory.
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The server to ask first this time.
+    fn first_server(&self) -> usize {
+        self.asked.fetch_add(1, Ordering::Relaxed) % self.settings.servers.len()
+    }
+
+    fn is_wanted(&self, key: &Key) -> bool {
+        self.memory().asking.get(key).is_some_and(|waiting| waiting.iter().any(|waiter| !waiter.is_closed()))
+    }
+
+    fn kinds(&self, want: Want) -> &'static [Kind] {
+        match (want, self.settings.ipv4, self.settings.ipv6) {
+            (Want::Services, ..) => &[Kind::Srv],
+            (Want::Addresses, true, false) => &[Kind::A],
+            (Want::Addresses, false, true) => &[Kind::Aaaa],
+            (Want::Addresses, ..) => &[Kind::A, Kind::Aaaa],
+        }
+    }
+
+    /// Makes one thing out of the answers to all questions about a name.
+    fn settle(&self, answers: Vec<Answer>) -> Known {
+        let ttl = answers.iter().map(|answer| answer.ttl).min().unwrap_or(0);
+        let negative_ttl = answers.iter().filter_map(|answer| answer.negative_ttl).min().unwrap_or(0);
+        let outcome = outcome(answers).map(Arc::new);
+        let lives = match outcome {
+            Ok(_) => self.settings.valid.unwrap_or(Duration::from_secs(ttl.into())),
+            Err(error) if error.is_unknown() => Duration::from_secs(negative_ttl.into()).min(MAX_NEGATIVE),
+            // Who can not say may be able to a moment later.
+            Err(_) => Duration::ZERO,
+        };
+        Known { outcome, until: rt::now() + lives, remembered: false }
+    }
+
+    /// Hands an answer to everybody who waits for it.
+    fn finish(&self, key: &Key, known: Known) {
+        let mut memory = self.memory();
+        let waiting = memory.asking.remove(key).unwrap_or_default();
+        if known.until > rt::now() {
+            memory.known.insert(key.clone(), known.clone());
+        }
+        drop(memory);
+        for waiter in waiting {
+            // One who has gone needs no answer.
+            let _ = waiter.send(known.clone());
+        }
+    }
+}
+
+/// What came of a look into the memory.
+enum Begun {
+    Known(Known),
+    Asked(Receiver<Known>),
+    Refused(ResolveError),
+}
+
+impl Begun {
+    async fn wait(self) -> Result<Known, ResolveError> {
+        match self {
+            Begun::Known(known) => Ok(known),
+            // The question's task is gone: its loop ended, or it panicked.
+            Begun::Asked(receiver) => receiver.await.map_err(|_| ResolveError::FAILURE),
+            Begun::Refused(error) => Err(error),
+        }
+    }
+}
+
+impl Key {
+    fn host(name: &[u8]) -> Key {
+        let name = name.strip_suffix(b".").unwrap_or(name);
+        Key { name: name.to_ascii_lowercase().into(), want: Want::Addresses }
+    }
+
+    fn service(service: &[u8], host: &[u8]) -> Key {
+        let (service, host) = (service.as_bstr(), host.strip_suffix(b".").unwrap_or(host).as_bstr());
+        let name = if service.contains(&b'.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") };
+        Key { name: name.to_ascii_lowercase().into(), want: Want::Services }
+    }
+}
+
+impl Service {
+    fn at(&self, ip: IpAddr) -> FoundService {
+        FoundService {
+            address: SocketAddr::new(ip, self.port),
+            name: self.target.clone(),
+            priority: self.priority,
+            weight: self.weight,
+        }
+    }
+}
+
+/// Asks for a name, on the loop of whoever wanted it first.
+async fn question(resolver: Arc<Resolver>, key: Key) {
+    let mut guard = Forget { resolver: &resolver, key: &key, armed: true };
+    let name: &BStr = key.name.as_bstr();
+    let known = match asking::ask(&resolver, name, resolver.kinds(key.want), || resolver.is_wanted(&key)).await {
+        Ok(answers) => resolver.settle(answers),
+        Err(error) => Known { outcome: Err(error), until: rt::now(), remembered: false },
+    };
+    guard.armed = false;
+    resolver.finish(&key, known);
+}
+
+/// Ends a question whose task ends early, so that the next one who wants the name begins a new one.
+struct Forget<'a> {
+    resolver: &'a Resolver,
+    key: &'a Key,
+    /// The question has no answer yet. After that, the entry may be of the next question.
+    armed: bool,
+}
+
+impl Drop for Forget<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let waiting = self.resolver.memory().asking.remove(self.key);
+            drop(waiting);
+        }
+    }
+}
+
+/// Addresses, services, an alias or an error. `answers` are in the order of [`Resolver::kinds`].
+fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
+    let codes = || answers.iter().map(|answer| answer.code).filter(|&code| code != 0);
+    let addresses: Vec<IpAddr> = answers.iter().flat_map(|answer| answer.addresses.iter().copied()).collect();
+    // Some servers say of a name that has addresses of one kind that it does not exist when asked for the other.
+    if let Some(code) = codes().find(|&code| addresses.is_empty() || code != 3) {
+        return Err(ResolveError::Code(code));
+    }
+    if !addresses.is_empty() {
+        return Ok(Found::Addresses(addresses));
+    }
+    // An alias holds for all kinds of records, so that the last answer speaks for all of them.
+    let Some(last) = answers.into_iter().next_back() else { return Err(ResolveError::UNKNOWN) };
+    if !last.services.is_empty() {
+        return Ok(Found::Services(last.services));
+    }
+    last.alias.map(Found::Alias).ok_or(ResolveError::UNKNOWN)
+}
+
+/// Gives up after `timeout`; zero is no limit, as in nginx.
+async fn within<T>(timeout: Duration, future: impl Future<Output = Result<T, ResolveError>>) -> Result<T, ResolveError> {
+    if timeout.is_zero() {
+        return future.await;
+    }
+    rt::timeout(timeout, future).await.unwrap_or(Err(ResolveError::TimedOut))
+}
+
+#[cfg(test)]
+mod tests;
