@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+pub mod resolver;
 pub mod upstream;
 
 pub use connect::{ConnectOptions, connect};
