@@ -1,6 +1,5 @@
 //! Variables of what the request asks for: line, path, arguments, file.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use bstr::BString;
@@ -233,9 +232,10 @@ fn realpath_root(request: &mut Request, out: &mut Vec<u8>) -> bool {
     }
 }
 
-/// The folder without symbolic links. A variable can not wait for a pool; but the folder of a site that is in use is in
-/// the kernel's cache, so that looking it up waits for no device.
+/// The folder without symbolic links. A variable can not wait for a pool; but the folder of a site
+/// in use is in the kernel's memory, so that the way that may wait is hardly ever gone.
 fn real_path(path: &[u8]) -> std::io::Result<BString> {
-    let path = std::fs::canonicalize(OsStr::from_bytes(path))?;
-    Ok(path.into_os_string().into_encoded_bytes().into())
+    let path = crate::files::as_path(path);
+    let real = rt::file::try_real_path(path).unwrap_or_else(|| std::fs::canonicalize(path))?;
+    Ok(real.into_os_string().into_encoded_bytes().into())
 }

@@ -29,5 +29,5 @@ pub use namespace::{
     DirectoryEntry, create_directory, read_directory, read_link, remove_directory, remove_file,
     rename, set_times,
 };
-pub use open::{OpenOptions, lstat, open, open_at, stat, try_open, try_stat};
+pub use open::{OpenOptions, lstat, open, open_at, stat, try_open, try_real_path, try_stat};
 pub use temporary::{Name, create_temporary};

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
@@ -197,6 +197,18 @@ pub fn try_stat(path: &Path) -> Option<io::Result<Metadata>> {
     let opened = open_cached(CWD, path, OpenOptions::PATH)?;
     let stat = opened.and_then(|fd| rustix::fs::fstat(&fd));
     Some(stat.map(|stat| Metadata::of(&stat)).map_err(Into::into))
+}
+
+/// A path with every symbolic link resolved, without waiting; `None`: finding out may wait for a device.
+pub fn try_real_path(path: &Path) -> Option<io::Result<PathBuf>> {
+    use std::os::fd::AsRawFd;
+    let opened = match open_cached(CWD, path, OpenOptions::PATH)? {
+        Ok(fd) => fd,
+        Err(error) => return Some(Err(error.into())),
+    };
+    // The kernel knows the path of what is open; without /proc nobody tells us.
+    let link = format!("/proc/self/fd/{}", opened.as_raw_fd());
+    std::fs::read_link(link).ok().map(Ok)
 }
 
 /// Opens, waiting if need be: for threads of a pool.
