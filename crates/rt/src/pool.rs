@@ -14,9 +14,10 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::panics;
+use crate::event_loop::{catching, install_panic_hook, report_panic};
 use crate::report::{self, Event, Limit};
 use crate::sync::{Closed, remote_oneshot};
+use crate::task::panic_message;
 use crate::time;
 
 /// The threads of the default pool, as nginx has them.
@@ -146,7 +147,7 @@ impl Pool {
     /// A pool that is not registered. `max_queue` may be 0: then a job waits until a thread is free,
     /// which is the same to its caller.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Self {
-        panics::install_hook();
+        install_panic_hook();
         Self(Arc::new(Owner(Arc::new(Shared {
             name: name.to_owned(),
             threads: threads.max(1),
@@ -196,7 +197,7 @@ impl Pool {
             if sender.is_closed() {
                 return;
             }
-            let outcome = panics::catch(f).map_err(|payload| PoolPanic::of(&name, payload));
+            let outcome = catching(f).map_err(|payload| PoolPanic::of(&name, payload));
             // An Err is the caller gone meanwhile.
             drop(sender.send(outcome));
         };
@@ -240,8 +241,8 @@ pub(crate) struct PoolPanic(String);
 
 impl PoolPanic {
     fn of(pool: &str, payload: Box<dyn Any + Send>) -> Self {
-        panics::report(pool, payload.as_ref());
-        Self(panics::message(payload.as_ref()).to_owned())
+        report_panic(pool, payload.as_ref());
+        Self(panic_message(payload.as_ref()).to_owned())
     }
 
     pub(crate) fn message(&self) -> &str {
