@@ -13,23 +13,22 @@
 //! docs/design/2026-11-21-event-loop.md.
 
 use std::any::Any;
-use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Once};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use crate::handle::{Handle, Shared};
-use crate::pool::{self, Device};
+use crate::panics;
 use crate::reactor::Reactor;
 use crate::report::{self, Event};
 use crate::stats;
-use crate::task::{self, Slab, Taken, TaskId};
+use crate::task::{Slab, Taken, TaskId};
 use crate::time::{self, Wheel};
 
 /// Tasks polled in a turn, besides one for each event, before the loop looks at its events again.
@@ -44,8 +43,6 @@ const PROBATION_TURNS: u32 = 10_000;
 const BUDGET_UNITS: u32 = 128;
 /// See [`BUDGET_UNITS`].
 const BYTES_PER_UNIT: usize = 16 * 1024;
-/// Panics whose backtraces are being written out at most.
-const PENDING_PANICS: usize = 16;
 /// The name of a loop's first task.
 const MAIN: &str = "main";
 
@@ -100,7 +97,7 @@ impl Loop {
     {
         let core = Rc::new(Core::new(self.shared, self.options)?);
         let _entered = Entered::new(&core);
-        install_panic_hook();
+        panics::install_hook();
         let output = Rc::new(Cell::new(None));
         let place = Rc::clone(&output);
         let future = main();
@@ -199,14 +196,8 @@ thread_local! {
     static CURRENT: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
     /// The id of the loop that runs here, 0 for none: what a waker compares.
     static CURRENT_ID: Cell<u64> = const { Cell::new(0) };
-    /// A task is being polled here: where a panic is caught by the loop.
-    static POLLING: Cell<bool> = const { Cell::new(false) };
     /// What the task that is being polled may still move.
     static BUDGET: Cell<u32> = const { Cell::new(BUDGET_UNITS) };
-    /// What the panic hook saw on this thread.
-    static PANIC: RefCell<Option<Panic>> = const { RefCell::new(None) };
-    /// The future being dropped here has panicked.
-    static PANICKED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The id of the loop that runs on this thread, or 0.
@@ -217,11 +208,6 @@ pub(crate) fn current_id() -> u64 {
 /// The number of this thread's present turn.
 pub(crate) fn turn() -> u64 {
     with(|core| core.shared.counters.turns.load(Relaxed))
-}
-
-/// Whether the drop that goes on is that of a task that has panicked.
-pub(crate) fn dropping_panicked() -> bool {
-    PANICKED.get() || std::thread::panicking()
 }
 
 /// Calls `f` with this thread's loop.
@@ -263,7 +249,7 @@ impl Drop for Entered<'_> {
         loop {
             let future = core.tasks.borrow_mut().pop();
             let Some(future) = future else { break };
-            let _reported_by_the_hook = panic::catch_unwind(AssertUnwindSafe(|| drop(future)));
+            core.guarded("task", || drop(future));
         }
         drop(core.shared.close());
         core.end_turn();
@@ -391,9 +377,7 @@ impl Core {
     fn poll(&self, mut taken: Taken) {
         let mut cx = Context::from_waker(&taken.waker);
         BUDGET.set(BUDGET_UNITS);
-        POLLING.set(true);
-        let polled = panic::catch_unwind(AssertUnwindSafe(|| taken.future.as_mut().poll(&mut cx)));
-        POLLING.set(false);
+        let polled = panics::catch(|| taken.future.as_mut().poll(&mut cx));
         match polled {
             Ok(Poll::Pending) => {
                 let aborted = self.tasks.borrow_mut().put_back(taken);
@@ -424,13 +408,11 @@ impl Core {
         stats::add(&self.shared.counters.panics, 1);
         if name == MAIN {
             // The process may end with it.
-            report_panic(name, payload.as_ref());
+            panics::report(name, payload.as_ref());
         } else {
-            report_panic_elsewhere(name, payload.as_ref());
+            panics::report_elsewhere(name, payload.as_ref());
         }
-        PANICKED.set(true);
-        self.guarded(name, || drop(future));
-        PANICKED.set(false);
+        panics::drop_panicked(name, future);
         self.tasks.borrow_mut().end(id, waker);
         if name == MAIN {
             self.main_panic.set(Some(payload));
@@ -439,12 +421,9 @@ impl Core {
 
     /// Runs code that must not take the loop with it when it panics.
     fn guarded(&self, name: &'static str, f: impl FnOnce()) {
-        POLLING.set(true);
-        let outcome = panic::catch_unwind(AssertUnwindSafe(f));
-        POLLING.set(false);
-        if let Err(payload) = outcome {
+        if let Err(payload) = panics::catch(f) {
             stats::add(&self.shared.counters.panics, 1);
-            report_panic_elsewhere(name, payload.as_ref());
+            panics::report_elsewhere(name, payload.as_ref());
         }
     }
 
@@ -541,92 +520,4 @@ impl Stretches {
         self.last_look = now;
         self.polled = 0;
     }
-}
-
-/// What the panic hook noted on the way to the handler that caught it.
-struct Panic {
-    location: String,
-    backtrace: Backtrace,
-}
-
-impl Panic {
-    fn unknown() -> Self {
-        Self {
-            location: "an unknown place".to_owned(),
-            backtrace: Backtrace::disabled(),
-        }
-    }
-}
-
-/// Keeps the backtrace of panics that a loop (or a pool) will catch; all others go to the hook that
-/// was there before. A backtrace can only be had here: when the panic is caught its frames are gone.
-pub(crate) fn install_panic_hook() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let previous = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !POLLING.get() {
-                return previous(info);
-            }
-            let location = info.location().map(ToString::to_string).unwrap_or_default();
-            let backtrace = Backtrace::force_capture();
-            PANIC.set(Some(Panic {
-                location,
-                backtrace,
-            }));
-        }));
-    });
-}
-
-/// Runs `f` with its panics noted for [`report_panic`].
-pub(crate) fn catching<R>(f: impl FnOnce() -> R) -> std::thread::Result<R> {
-    let outer = POLLING.replace(true);
-    let outcome = panic::catch_unwind(AssertUnwindSafe(f));
-    POLLING.set(outer);
-    outcome
-}
-
-/// Reports a panic that was caught on this thread, here and now.
-pub(crate) fn report_panic(task: &str, payload: &(dyn Any + Send)) {
-    let Panic {
-        location,
-        backtrace,
-    } = PANIC.take().unwrap_or_else(Panic::unknown);
-    let message = task::panic_message(payload);
-    report::report(&Event::Panic {
-        task,
-        message,
-        location: &location,
-        backtrace: &backtrace,
-    });
-}
-
-/// Reports a panic that was caught on a loop's thread, on a pool: to find the names of a backtrace's
-/// functions takes tens of milliseconds, and reads our own binary from the disk.
-fn report_panic_elsewhere(task: &'static str, payload: &(dyn Any + Send)) {
-    static PENDING: AtomicUsize = AtomicUsize::new(0);
-    if PENDING.fetch_add(1, Relaxed) >= PENDING_PANICS {
-        PENDING.fetch_sub(1, Relaxed);
-        // A storm. The first ones have told where; these tell that it goes on.
-        PANIC.with_borrow_mut(|noted| {
-            noted.get_or_insert_with(Panic::unknown).backtrace = Backtrace::disabled();
-        });
-        return report_panic(task, payload);
-    }
-    let noted = PANIC.take().unwrap_or_else(Panic::unknown);
-    let message = task::panic_message(payload).to_owned();
-    let report = move || {
-        let Panic {
-            location,
-            backtrace,
-        } = &noted;
-        report::report(&Event::Panic {
-            task,
-            message: &message,
-            location,
-            backtrace,
-        });
-        PENDING.fetch_sub(1, Relaxed);
-    };
-    pool::default_pool().submit(Device::UNKNOWN, Box::new(report));
 }

@@ -16,6 +16,7 @@
 
 mod event_loop;
 mod handle;
+mod panics;
 mod reactor;
 pub mod report;
 mod socket_option;

@@ -14,10 +14,9 @@ use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::event_loop::{catching, install_panic_hook, report_panic};
+use crate::panics;
 use crate::report::{self, Event, Limit};
 use crate::sync::{Closed, remote_oneshot};
-use crate::task::panic_message;
 use crate::time;
 
 /// The threads of the default pool, as nginx has them.
@@ -147,7 +146,7 @@ impl Pool {
     /// A pool that is not registered. `max_queue` may be 0: then a job waits until a thread is free,
     /// which is the same to its caller.
     pub fn new(name: &str, threads: usize, max_queue: usize) -> Self {
-        install_panic_hook();
+        panics::install_hook();
         Self(Arc::new(Owner(Arc::new(Shared {
             name: name.to_owned(),
             threads: threads.max(1),
@@ -197,7 +196,7 @@ impl Pool {
             if sender.is_closed() {
                 return;
             }
-            let outcome = catching(f).map_err(|payload| PoolPanic::of(&name, payload));
+            let outcome = panics::catch(f).map_err(|payload| PoolPanic::of(&name, payload));
             // An Err is the caller gone meanwhile.
             drop(sender.send(outcome));
         };
@@ -241,8 +240,8 @@ pub(crate) struct PoolPanic(String);
 
 impl PoolPanic {
     fn of(pool: &str, payload: Box<dyn Any + Send>) -> Self {
-        report_panic(pool, payload.as_ref());
-        Self(panic_message(payload.as_ref()).to_owned())
+        panics::report(pool, payload.as_ref());
+        Self(panics::message(payload.as_ref()).to_owned())
     }
 
     pub(crate) fn message(&self) -> &str {
@@ -288,7 +287,7 @@ impl Shared {
                 } else {
                     drop(state);
                 }
-                job();
+                self.do_job(job);
                 state = self.state();
                 state.finished(device);
                 state.admit(self.max_queue);
@@ -310,6 +309,13 @@ impl Shared {
         }
     }
 
+    /// A job whose caller waits catches its own panics, to pass them on.
+    fn do_job(&self, job: Job) {
+        if let Err(payload) = panics::catch(job) {
+            panics::report(&self.name, payload.as_ref());
+        }
+    }
+
     fn run_queued(&self) {
         loop {
             let mut state = self.state();
@@ -317,7 +323,7 @@ impl Shared {
                 return;
             };
             drop(state);
-            job();
+            self.do_job(job);
             let mut state = self.state();
             state.finished(device);
             state.admit(self.max_queue);

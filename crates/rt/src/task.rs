@@ -6,7 +6,6 @@
 //! keeps its header for the next task when no waker of the last one survives, so that a connection
 //! costs one allocation for its future and mostly none for its waker.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::Pin;
@@ -17,7 +16,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::event_loop::{self, Core};
 use crate::handle::Shared;
-use crate::pool::PoolPanic;
+use crate::panics;
 
 /// Runs `future` on this thread's loop, detached.
 ///
@@ -364,7 +363,7 @@ impl<T> Drop for Ticket<T> {
     fn drop(&mut self) {
         let mut output = self.0.output.borrow_mut();
         if matches!(*output, Output::Running) {
-            let panicked = event_loop::dropping_panicked();
+            let panicked = panics::is_dropping_panicked();
             *output = Output::Lost(if panicked {
                 JoinError::Panicked
             } else {
@@ -423,18 +422,5 @@ impl<T> Future for JoinHandle<T> {
             Output::Lost(error) => Poll::Ready(Err(error)),
             Output::Taken => panic!("a JoinHandle was polled after it gave its result"),
         }
-    }
-}
-
-/// The text of a panic's payload.
-pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> &str {
-    if let Some(text) = payload.downcast_ref::<&'static str>() {
-        text
-    } else if let Some(text) = payload.downcast_ref::<String>() {
-        text
-    } else if let Some(panic) = payload.downcast_ref::<PoolPanic>() {
-        panic.message()
-    } else {
-        "a panic without text"
     }
 }

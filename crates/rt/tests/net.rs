@@ -210,3 +210,22 @@ fn addresses_print_as_nginx_prints_them() {
     assert_eq!(unix.to_string(), "unix:/run/x");
     assert_eq!(Address::Unix(UnixPath::default()).to_string(), "unix:");
 }
+
+#[test]
+fn a_pipe_moves_all_bytes_in_order() {
+    use rt::net::Pipe;
+    run(|| async {
+        let (a, b) = Stream::pair().unwrap();
+        let (c, d) = Stream::pair().unwrap();
+        let data: Rc<Vec<u8>> = Rc::new((0..1_000_000u32).map(|i| (i / 3) as u8).collect());
+        let sent = Rc::clone(&data);
+        rt::spawn(async move { a.write_all(&sent).await.unwrap() });
+        rt::spawn(async move {
+            let pipe = Pipe::new().unwrap();
+            while pipe.transfer(&b, &c, 100_000).await.unwrap() > 0 {}
+        });
+        let mut got = Vec::new();
+        while d.read_into(&mut got, 30_000).await.unwrap() > 0 {}
+        assert!(got == *data);
+    });
+}

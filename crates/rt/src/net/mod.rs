@@ -3,12 +3,14 @@
 
 mod address;
 mod listener;
+mod pipe;
 mod stream;
 mod tcp_info;
 mod udp;
 
 pub use address::{Address, UnixPath};
 pub use listener::Listener;
+pub use pipe::Pipe;
 pub use stream::{Stream, VECTORS};
 pub use tcp_info::TcpInfo;
 pub use udp::UdpSocket;

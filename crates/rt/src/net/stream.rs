@@ -428,6 +428,29 @@ impl Stream {
         result
     }
 
+    /// A call of another module's that reads from the socket.
+    pub(super) fn poll_transfer_in(
+        &self,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        // It may give less than was asked for and yet leave something: nothing is drained by it.
+        self.poll_io(Side::Read, cx, || {
+            self.attempt_read(0, || call(self.fd.as_fd()))
+        })
+    }
+
+    /// A call of another module's that writes to the socket.
+    pub(super) fn poll_transfer_out(
+        &self,
+        cx: &mut Context<'_>,
+        mut call: impl FnMut(BorrowedFd<'_>) -> rustix::io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        self.poll_io(Side::Write, cx, || {
+            self.attempt_write(|| call(self.fd.as_fd()))
+        })
+    }
+
     fn poll_io(
         &self,
         side: Side,
