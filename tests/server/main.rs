@@ -32,3 +32,4 @@ mod signals;
 mod static_files;
 mod stub_status;
 mod try_files;
+mod weir_status;
