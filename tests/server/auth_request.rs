@@ -88,11 +88,16 @@ fn satisfy_any_takes_the_first_grant() {
 #[test]
 fn a_refusal_may_be_delayed_and_a_grant_is_not() {
     let conf = "server { listen 127.0.0.1:%%PORT%%; auth_delay 300ms; auth_basic x; auth_basic_user_file users; }";
-    let server = http(conf).file("users", "bob:{PLAIN}pw\n").file("html/a", "").start();
+    let server = http(conf)
+        .file("users", "bob:{PLAIN}pw\n")
+        .file("html/a", "")
+        .start();
     let timed = |password: &str| {
         let credentials = STANDARD.encode(format!("bob:{password}"));
         let start = Instant::now();
-        let status = server.get_with("/a", &[&format!("Authorization: Basic {credentials}")]).status;
+        let status = server
+            .get_with("/a", &[&format!("Authorization: Basic {credentials}")])
+            .status;
         (status, start.elapsed() >= Duration::from_millis(300))
     };
     assert_eq!(timed("no"), (401, true));

@@ -18,7 +18,15 @@ fn a_charset_is_named_for_its_media_types() {
             location /redirect { return 301 /x; }
         }";
     let mut site = http(conf);
-    for name in ["a.html", "a.css", "off/a.html", "all/a.css", "css/a.css", "css/a.html", "variable/a.html"] {
+    for name in [
+        "a.html",
+        "a.css",
+        "off/a.html",
+        "all/a.css",
+        "css/a.css",
+        "css/a.html",
+        "variable/a.html",
+    ] {
         site = site.file(&format!("html/{name}"), "x");
     }
     let server = site.start();
@@ -33,7 +41,11 @@ fn a_charset_is_named_for_its_media_types() {
         ("/return", "text/plain; charset=utf-8"),
         ("/redirect", "text/html"),
     ] {
-        assert_eq!(server.get(target).field("Content-Type"), media_type, "{target}");
+        assert_eq!(
+            server.get(target).field("Content-Type"),
+            media_type,
+            "{target}"
+        );
     }
 }
 
@@ -55,13 +67,25 @@ fn content_is_translated() {
         .start();
     let reply = server.get("/bytes/a.html").expect(200);
     assert_eq!(reply.body, b"a \xfe\xe0?".repeat(20_000));
-    assert_eq!(reply.field("Content-Type"), "text/html; charset=windows-1251");
+    assert_eq!(
+        reply.field("Content-Type"),
+        "text/html; charset=windows-1251"
+    );
     assert_eq!(reply.field("Content-Length"), "100000");
     let reply = server.get("/utf8/a.html").expect(200);
     assert_eq!(reply.text(), "a юа?".repeat(20_000));
     assert!(!reply.has("Content-Length"));
-    assert_eq!(server.get("/back/a.html").body, b"a \xc0\xc1&#8364;".repeat(20_000));
-    assert_eq!(server.request("HEAD", "/bytes/a.html", &[]).expect(200).field("Content-Length"), "100000");
+    assert_eq!(
+        server.get("/back/a.html").body,
+        b"a \xc0\xc1&#8364;".repeat(20_000)
+    );
+    assert_eq!(
+        server
+            .request("HEAD", "/bytes/a.html", &[])
+            .expect(200)
+            .field("Content-Length"),
+        "100000"
+    );
 }
 
 #[test]
@@ -74,9 +98,15 @@ fn a_missing_map_is_an_error_at_the_start() {
 #[test]
 fn maps_must_make_sense() {
     for (map, message) in [
-        ("charset_map a A { }", "\"charset_map\" between the same charsets \"a\" and \"A\""),
+        (
+            "charset_map a A { }",
+            "\"charset_map\" between the same charsets \"a\" and \"A\"",
+        ),
         ("charset_map a b { 58 100; }", "invalid value \"100\""),
-        ("charset_map a b { } charset_map b a { }", "duplicate \"charset_map\" between \"b\" and \"a\""),
+        (
+            "charset_map a b { } charset_map b a { }",
+            "duplicate \"charset_map\" between \"b\" and \"a\"",
+        ),
     ] {
         let tested = http(map).test();
         assert!(tested.stderr.contains(message), "{map}: {}", tested.stderr);
@@ -89,5 +119,11 @@ fn utf_8_stands_second() {
         return;
     }
     let tested = http("charset_map utf-8 a { }").test();
-    assert!(tested.stderr.contains("should be given in the second column"), "{}", tested.stderr);
+    assert!(
+        tested
+            .stderr
+            .contains("should be given in the second column"),
+        "{}",
+        tested.stderr
+    );
 }

@@ -10,5 +10,8 @@ fn a_pixel() {
     assert!(reply.body.starts_with(b"GIF89a") && reply.body.len() == 43);
     let since = format!("If-Modified-Since: {}", reply.field("Last-Modified"));
     assert_eq!(server.get_with("/", &[&since]).status, 304);
-    assert_eq!(server.request("PUT", "/", &["Content-Length: 0"]).status, 405);
+    assert_eq!(
+        server.request("PUT", "/", &["Content-Length: 0"]).status,
+        405
+    );
 }

@@ -10,14 +10,20 @@ fn without_a_line_there_is_logs_access_log() {
     if skip_on_oracle("distributions compile another path into nginx") {
         return;
     }
-    let server = whole("events { } http { server { listen 127.0.0.1:%%PORT%%; return 200; } }").start();
+    let server =
+        whole("events { } http { server { listen 127.0.0.1:%%PORT%%; return 200; } }").start();
     server.get("/here");
-    assert!(server.line("logs/access.log", "/here").starts_with("127.0.0.1 - - ["));
+    assert!(
+        server
+            .line("logs/access.log", "/here")
+            .starts_with("127.0.0.1 - - [")
+    );
 }
 
 #[test]
 fn nobody_makes_a_default_log_that_nobody_wants() {
-    let conf = "events { } http { server { listen 127.0.0.1:%%PORT%%; access_log own.log; return 200; } }";
+    let conf =
+        "events { } http { server { listen 127.0.0.1:%%PORT%%; access_log own.log; return 200; } }";
     let server = whole(conf).start();
     server.get("/");
     server.lines("own.log", 1);
@@ -44,16 +50,23 @@ fn a_log_named_by_a_variable_needs_the_root() {
     server.get("/a?site=there");
     server.get("/b?site=invented");
     assert_eq!(server.lines("logs/there.log", 1), ["/a"]);
-    server.line("error.log", "sites/invented\" existence failed (2: No such file or directory)");
+    server.line(
+        "error.log",
+        "sites/invented\" existence failed (2: No such file or directory)",
+    );
     assert!(!server.path("logs/invented.log").exists());
 }
 
 #[test]
 fn a_log_that_cannot_be_opened_is_told() {
-    let conf = "server { listen 127.0.0.1:%%PORT%%; access_log %%DIR%%/no/$arg_x.log; return 200; }";
+    let conf =
+        "server { listen 127.0.0.1:%%PORT%%; access_log %%DIR%%/no/$arg_x.log; return 200; }";
     let server = http(conf).start();
     server.get("/a?x=y");
-    server.line("error.log", "no/y.log\" failed (2: No such file or directory)");
+    server.line(
+        "error.log",
+        "no/y.log\" failed (2: No such file or directory)",
+    );
 }
 
 #[test]
@@ -77,16 +90,23 @@ fn lines_of_variable_logs_are_written_before_the_end() {
 
 #[test]
 fn syslog_over_a_unix_socket() {
-    let site = http("log_format short '$uri'; server { listen 127.0.0.1:%%PORT%%;
-        access_log syslog:server=unix:%%DIR%%/syslog,tag=x,nohostname short; return 200; }");
+    let site = http(
+        "log_format short '$uri'; server { listen 127.0.0.1:%%PORT%%;
+        access_log syslog:server=unix:%%DIR%%/syslog,tag=x,nohostname short; return 200; }",
+    );
     let socket = UnixDatagram::bind(site.path("syslog")).expect("the folder is there");
-    socket.set_read_timeout(Some(weir_tests::PATIENCE)).expect("the bound is not zero");
+    socket
+        .set_read_timeout(Some(weir_tests::PATIENCE))
+        .expect("the bound is not zero");
     let server = site.start();
     server.get("/a");
     let mut buffer = [0; 1024];
     let length = socket.recv(&mut buffer).expect("a datagram comes");
     let line = String::from_utf8_lossy(&buffer[..length]);
-    assert!(line.starts_with("<190>") && line.ends_with(" x: /a"), "local7 is 23, info 6: {line}");
+    assert!(
+        line.starts_with("<190>") && line.ends_with(" x: /a"),
+        "local7 is 23, info 6: {line}"
+    );
 }
 
 #[test]
@@ -107,8 +127,9 @@ fn two_loops_write_whole_lines_into_one_buffered_file() {
     assert!(server.ended().success());
     let mut lines: Vec<String> = server.read("b.log").lines().map(str::to_owned).collect();
     lines.sort();
-    let mut expected: Vec<String> =
-        (0..4).flat_map(|client| (0..100).map(move |i| format!("/{client}/{i}"))).collect();
+    let mut expected: Vec<String> = (0..4)
+        .flat_map(|client| (0..100).map(move |i| format!("/{client}/{i}")))
+        .collect();
     expected.sort();
     assert_eq!(lines, expected);
 }
@@ -119,23 +140,59 @@ fn mistakes_are_told_in_nginx_s_words() {
         ("access_log a.log none;", "unknown log format \"none\""),
         ("access_log off x;", "invalid parameter \"x\""),
         ("access_log a.log combined x;", "invalid parameter \"x\""),
-        ("access_log a.log combined buffer=0;", "invalid buffer size \"0\""),
-        ("access_log a.log combined flush=1s;", "no buffer is defined for access_log \"a.log\""),
-        ("access_log a.log combined gzip=10;", "invalid compression level \"10\""),
-        ("access_log a-$uri.log combined buffer=1k;", "buffered logs cannot have variables in name"),
-        ("access_log syslog:server=127.0.0.1 combined buffer=1k;", "logs to syslog cannot be buffered"),
+        (
+            "access_log a.log combined buffer=0;",
+            "invalid buffer size \"0\"",
+        ),
+        (
+            "access_log a.log combined flush=1s;",
+            "no buffer is defined for access_log \"a.log\"",
+        ),
+        (
+            "access_log a.log combined gzip=10;",
+            "invalid compression level \"10\"",
+        ),
+        (
+            "access_log a-$uri.log combined buffer=1k;",
+            "buffered logs cannot have variables in name",
+        ),
+        (
+            "access_log syslog:server=127.0.0.1 combined buffer=1k;",
+            "logs to syslog cannot be buffered",
+        ),
         ("access_log syslog:tag=x;", "no syslog server specified"),
         (
             "access_log a.log combined buffer=1k; access_log a.log combined buffer=2k;",
             "access_log \"a.log\" already defined with conflicting parameters",
         ),
-        ("log_format a x; log_format a y;", "duplicate \"log_format\" name \"a\""),
-        ("log_format combined x;", "duplicate \"log_format\" name \"combined\""),
-        ("log_format a escape=x y;", "unknown log format escaping \"x\""),
-        ("log_format a '${uri'; ", "the closing bracket in \"uri\" variable is missing"),
-        ("log_format a $nosuchvariable;", "unknown \"nosuchvariable\" variable"),
-        ("open_log_file_cache inactive=1s;", "\"open_log_file_cache\" must have \"max\" parameter"),
-        ("open_log_file_cache max=x;", "invalid \"open_log_file_cache\" parameter \"max=x\""),
+        (
+            "log_format a x; log_format a y;",
+            "duplicate \"log_format\" name \"a\"",
+        ),
+        (
+            "log_format combined x;",
+            "duplicate \"log_format\" name \"combined\"",
+        ),
+        (
+            "log_format a escape=x y;",
+            "unknown log format escaping \"x\"",
+        ),
+        (
+            "log_format a '${uri'; ",
+            "the closing bracket in \"uri\" variable is missing",
+        ),
+        (
+            "log_format a $nosuchvariable;",
+            "unknown \"nosuchvariable\" variable",
+        ),
+        (
+            "open_log_file_cache inactive=1s;",
+            "\"open_log_file_cache\" must have \"max\" parameter",
+        ),
+        (
+            "open_log_file_cache max=x;",
+            "invalid \"open_log_file_cache\" parameter \"max=x\"",
+        ),
     ] {
         let tested = whole(&format!("events {{ }} http {{ {line} }}")).test();
         assert!(tested.stderr.contains(message), "{line}: {}", tested.stderr);

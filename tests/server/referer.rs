@@ -51,13 +51,21 @@ fn names_wildcards_paths_and_patterns() {
         ("/pattern", "http://other.org/x.JPG", true),
         ("/pattern", "http://other.org/x.png", false),
     ] {
-        assert_eq!(is_valid(&server, target, referer), valid, "{target} {referer}");
+        assert_eq!(
+            is_valid(&server, target, referer),
+            valid,
+            "{target} {referer}"
+        );
     }
 }
 
 #[test]
 fn none_alone_makes_no_sense() {
     let tested = http("server { valid_referers none blocked; }").test();
-    assert!(tested.stderr.contains("without any valid referer"), "{}", tested.stderr);
+    assert!(
+        tested.stderr.contains("without any valid referer"),
+        "{}",
+        tested.stderr
+    );
     assert_ne!(tested.code, 0);
 }

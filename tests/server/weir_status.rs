@@ -25,10 +25,26 @@ fn a_table_for_people_and_json_for_programs() {
     assert_eq!(page.field("Content-Type"), "application/json");
     assert_eq!(page.field("Cache-Control"), "no-store");
     let text = page.text();
-    let counts = text.split("\"requests\":").skip(1).filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok());
+    let counts = text
+        .split("\"requests\":")
+        .skip(1)
+        .filter_map(|rest| rest.split(',').next()?.parse::<u64>().ok());
     assert_eq!(counts.sum::<u64>(), 6, "{text}");
     // The second loop may begin a moment after the first.
-    let both = until(|| (server.get("/json").text().matches("\"turn_times_log2_us\":[").count() == 2).then_some(()));
+    let both = until(|| {
+        (server
+            .get("/json")
+            .text()
+            .matches("\"turn_times_log2_us\":[")
+            .count()
+            == 2)
+            .then_some(())
+    });
     assert!(both.is_some(), "each loop is shown");
-    assert_eq!(server.request("POST", "/json", &["Content-Length: 0"]).status, 405);
+    assert_eq!(
+        server
+            .request("POST", "/json", &["Content-Length: 0"])
+            .status,
+        405
+    );
 }

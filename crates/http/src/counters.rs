@@ -39,13 +39,15 @@ impl Counter {
     /// Adds. Only the loop that owns the counter may call this: two writers would lose counts.
     #[inline]
     pub fn add(&self, number: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(number), Relaxed);
+        self.0
+            .store(self.0.load(Relaxed).wrapping_add(number), Relaxed);
     }
 
     /// Takes away, with the rule of [`Counter::add`].
     #[inline]
     pub fn sub(&self, number: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_sub(number), Relaxed);
+        self.0
+            .store(self.0.load(Relaxed).wrapping_sub(number), Relaxed);
     }
 
     /// The number now.
@@ -76,7 +78,10 @@ impl Staged {
     /// A connection that waits for its first request.
     pub fn new(counters: &Arc<Counters>) -> Staged {
         counters.waiting.add(1);
-        Staged { counters: Arc::clone(counters), stage: Cell::new(Stage::Waiting) }
+        Staged {
+            counters: Arc::clone(counters),
+            stage: Cell::new(Stage::Waiting),
+        }
     }
 
     /// Goes on to another stage.
@@ -153,7 +158,10 @@ impl AllCounters {
 
     /// All loops by index.
     pub fn loops(&self) -> Vec<CountedLoop> {
-        self.loops.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.loops
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// The sums over all loops.
@@ -198,14 +206,22 @@ mod tests {
         two.waiting.add(1);
         two.waiting.sub(1);
         assert!(Arc::ptr_eq(&two, &all.for_loop(1)));
-        assert_eq!(all.totals(), Totals { requests: 5, ..Totals::default() });
+        assert_eq!(
+            all.totals(),
+            Totals {
+                requests: 5,
+                ..Totals::default()
+            }
+        );
         assert_eq!(all.loops().len(), 2);
     }
 
     #[test]
     fn a_connection_is_counted_where_it_is() {
         let counters = Arc::default();
-        let numbers = |counters: &Counters| [&counters.waiting, &counters.reading, &counters.writing].map(Counter::get);
+        let numbers = |counters: &Counters| {
+            [&counters.waiting, &counters.reading, &counters.writing].map(Counter::get)
+        };
         let staged = Staged::new(&counters);
         assert_eq!(numbers(&counters), [1, 0, 0]);
         staged.enter(Stage::Reading);

@@ -11,7 +11,9 @@
 //! The first rule that matches decides; without one everybody may. The address is the one that `realip` settled on.
 //! A block with rules of its own inherits none.
 
-use conf::{Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION_EXCEPT, Line, Repeat, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION_EXCEPT, Line, Repeat, Setter, Table,
+};
 use http::site::Satisfy;
 use http::{Module, Outcome, Phase, Request, Step};
 
@@ -59,7 +61,10 @@ struct Conf {
 
 impl Conf {
     fn inherited(&self) -> Conf {
-        Conf { inherited: true, ..self.clone() }
+        Conf {
+            inherited: true,
+            ..self.clone()
+        }
     }
 
     fn rule(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {

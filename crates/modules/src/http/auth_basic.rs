@@ -100,26 +100,39 @@ const POOL: &str = "password hashes";
 fn authenticate(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
     let realm = request.value(&conf.realm);
-    let Some(file) = &conf.user_file else { return Outcome::Declined.into() };
+    let Some(file) = &conf.user_file else {
+        return Outcome::Declined.into();
+    };
     if realm == "off" {
         return Outcome::Declined.into();
     }
     let Some((name, password)) = request.basic_credentials() else {
-        request.log(Level::Info, format_args!("no user/password was provided for basic authentication"));
+        request.log(
+            Level::Info,
+            format_args!("no user/password was provided for basic authentication"),
+        );
         return ask(request, realm.as_bstr()).into();
     };
-    let path = file.folder.join(conf::parse::path(&request.value(&file.path)));
+    let path = file
+        .folder
+        .join(conf::parse::path(&request.value(&file.path)));
     Step::later(async move {
         let users = match users_of(&path).await {
             Ok(users) => users,
             Err(error) => return no_file(request, &path, &error),
         };
         let Some(hash) = users.get(name.as_bstr()) else {
-            request.error(format_args!("user \"{name}\" was not found in \"{}\"", path.display()));
+            request.error(format_args!(
+                "user \"{name}\" was not found in \"{}\"",
+                path.display()
+            ));
             return ask(request, realm.as_bstr());
         };
         if **hash == Hash::Unknown {
-            request.log(Level::Crit, format_args!("user \"{name}\": the format of the password's hash is not known"));
+            request.log(
+                Level::Crit,
+                format_args!("user \"{name}\": the format of the password's hash is not known"),
+            );
             return Outcome::Status(500);
         }
         if compare(hash, password.as_bstr()).await {
@@ -146,7 +159,10 @@ fn no_file(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {
         io::ErrorKind::NotFound => (Level::Error, 403),
         _ => (Level::Crit, 500),
     };
-    request.log(level, format_args!("open() \"{}\" failed{}", path.display(), Errno(error)));
+    request.log(
+        level,
+        format_args!("open() \"{}\" failed{}", path.display(), Errno(error)),
+    );
     Outcome::Status(status)
 }
 
@@ -160,7 +176,8 @@ async fn compare(hash: &Arc<Hash>, password: &BStr) -> bool {
 
 fn pool() -> Pool {
     let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-    rt::pool::get(POOL).unwrap_or_else(|| rt::pool::register(POOL, processors(), COMPARISONS_QUEUED))
+    rt::pool::get(POOL)
+        .unwrap_or_else(|| rt::pool::register(POOL, processors(), COMPARISONS_QUEUED))
 }
 
 /// Hashes by name.
@@ -212,9 +229,14 @@ async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
         return Err(io::Error::other("a password file may have 64 megabytes"));
     }
     let owned = path.to_owned();
-    let users = pool.run(move || std::fs::read(owned).map(|text| parse(&text))).await?;
+    let users = pool
+        .run(move || std::fs::read(owned).map(|text| parse(&text)))
+        .await?;
     let users = Rc::new(users);
-    let read = Read { state, users: Rc::clone(&users) };
+    let read = Read {
+        state,
+        users: Rc::clone(&users),
+    };
     FILES.with_borrow_mut(|files| files.insert(path.to_owned(), read));
     Ok(users)
 }
@@ -227,9 +249,15 @@ fn parse(text: &[u8]) -> Users {
         if line.starts_with(b"#") {
             continue;
         }
-        let Some((name, rest)) = line.split_once_str(b":") else { continue };
-        let hash = rest.split_once_str(b":").map_or(rest, |(hash, _comment)| hash);
-        users.entry(name.into()).or_insert_with(|| Arc::new(Hash::parse(hash)));
+        let Some((name, rest)) = line.split_once_str(b":") else {
+            continue;
+        };
+        let hash = rest
+            .split_once_str(b":")
+            .map_or(rest, |(hash, _comment)| hash);
+        users
+            .entry(name.into())
+            .or_insert_with(|| Arc::new(Hash::parse(hash)));
     }
     users
 }
@@ -243,6 +271,8 @@ mod tests {
         let users = parse(b"# bob:{PLAIN}no\r\nbob:{PLAIN}one:comment\r\n\nbob:{PLAIN}two\nbroken\n:x\nlast:{PLAIN}end");
         let fits = |name: &str, password: &str| users[BStr::new(name)].fits(password.as_bytes());
         assert!(fits("bob", "one") && !fits("bob", "two") && fits("last", "end"));
-        assert!(!users.contains_key(BStr::new("broken")) && !users.contains_key(BStr::new("# bob")));
+        assert!(
+            !users.contains_key(BStr::new("broken")) && !users.contains_key(BStr::new("# bob"))
+        );
     }
 }

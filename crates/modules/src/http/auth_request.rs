@@ -16,7 +16,10 @@
 //! The question is a subrequest without content. 2xx grants; 401 and 403 refuse, 401 with the challenges that came
 //! with it; anything else is an error of the service and answers 500.
 
-use conf::{Arity, Definition, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, VarId};
+use conf::{
+    Arity, Definition, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat,
+    Setter, Table, VarId,
+};
 use http::subrequest::{self, Options};
 use http::{Module, Outcome, Phase, Request, Step};
 
@@ -47,7 +50,11 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         since: "0.1",
         doc: "Sets a variable when the subrequest of `auth_request` has ended. The value is evaluated in that subrequest, \
               so that it can hold fields of its response.",
-        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.variables.clear()), auth_request_set),
+        set: Setter::Custom(
+            Arity::exactly(2),
+            Repeat::Fresh(|c| c.variables.clear()),
+            auth_request_set,
+        ),
     },
 ]);
 
@@ -80,8 +87,13 @@ fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> 
 fn ask(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
     Step::later(async move {
-        let options = Options { header_only: true, ..Options::get(conf.path.clone(), "") };
-        let Some(mut question) = subrequest::create(request, options) else { return Outcome::Status(500) };
+        let options = Options {
+            header_only: true,
+            ..Options::get(conf.path.clone(), "")
+        };
+        let Some(mut question) = subrequest::create(request, options) else {
+            return Outcome::Status(500);
+        };
         subrequest::run(&mut question, true).await;
         for (variable, value) in &conf.variables {
             let value = question.value(value);

@@ -20,8 +20,8 @@ use std::task::{Context, Poll, ready};
 use bstr::{BStr, BString, ByteSlice};
 use bytes::Bytes;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Level as Block, Line,
-    Repeat, Setter, Table,
+    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF,
+    Level as Block, Line, Repeat, Setter, Table,
 };
 use http::body::{Body, BodyError, Chunk, Source};
 use http::{Module, Request, Verdict};
@@ -54,7 +54,9 @@ static MAPS: Table<Main> = Table::new(&[Directive {
         let maps = &mut line.shared::<Maps>().0;
         if maps.iter().any(|known| known.is_same_pair(&map)) {
             let (from, to) = (line.text(0), line.text(1));
-            return Err(line.error(format!("duplicate \"charset_map\" between \"{from}\" and \"{to}\"")));
+            return Err(line.error(format!(
+                "duplicate \"charset_map\" between \"{from}\" and \"{to}\""
+            )));
         }
         maps.push(Arc::new(map));
         Ok(())
@@ -143,20 +145,30 @@ fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
 fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
     let (Some(to), Some(from)) = (&conf.charset, &conf.source) else {
         // Content may come with a charset of its own.
-        conf.maps = if conf.overrides { block.shared::<Maps>().0.as_slice().into() } else { Arc::default() };
+        conf.maps = if conf.overrides {
+            block.shared::<Maps>().0.as_slice().into()
+        } else {
+            Arc::default()
+        };
         return Ok(());
     };
     conf.maps = block.shared::<Maps>().0.as_slice().into();
     match (from.constant(), to.constant()) {
-        (Some(from), Some(to)) if !from.eq_ignore_ascii_case(to) && find(&conf.maps, from, to).is_none() => {
-            Err(Diagnostic::error(format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\""), None))
+        (Some(from), Some(to))
+            if !from.eq_ignore_ascii_case(to) && find(&conf.maps, from, to).is_none() =>
+        {
+            Err(Diagnostic::error(
+                format!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\""),
+                None,
+            ))
         }
         _ => Ok(()),
     }
 }
 
 fn find(maps: &[Arc<Map>], from: &BStr, to: &BStr) -> Option<(Arc<Map>, Direction)> {
-    maps.iter().find_map(|map| Some((Arc::clone(map), map.direction(from, to)?)))
+    maps.iter()
+        .find_map(|map| Some((Arc::clone(map), map.direction(from, to)?)))
 }
 
 fn filter(request: &mut Request) -> Verdict {
@@ -165,7 +177,9 @@ fn filter(request: &mut Request) -> Verdict {
     if request.is_subrequest() {
         return Verdict::Pass;
     }
-    let Some(to) = wanted(request, &conf) else { return Verdict::Pass };
+    let Some(to) = wanted(request, &conf) else {
+        return Verdict::Pass;
+    };
     let from = match (&request.out.charset, &conf.source) {
         (own, _) if !own.is_empty() => own.clone(),
         (_, Some(source)) => request.value(source),
@@ -175,7 +189,12 @@ fn filter(request: &mut Request) -> Verdict {
         set_charset(request, to);
         return Verdict::Pass;
     }
-    if request.out.fields.get_known(Known::ContentEncoding).is_some_and(|coding| !coding.is_empty()) {
+    if request
+        .out
+        .fields
+        .get_known(Known::ContentEncoding)
+        .is_some_and(|coding| !coding.is_empty())
+    {
         return Verdict::Pass;
     }
     match find(&conf.maps, from.as_bstr(), to.as_bstr()) {
@@ -183,7 +202,9 @@ fn filter(request: &mut Request) -> Verdict {
             set_charset(request, to);
             translate(request, map, direction);
         }
-        None => request.error(format_args!("no \"charset_map\" between the charsets \"{from}\" and \"{to}\"")),
+        None => request.error(format_args!(
+            "no \"charset_map\" between the charsets \"{from}\" and \"{to}\""
+        )),
     }
     Verdict::Pass
 }
@@ -195,7 +216,11 @@ fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
     if out.content_type.is_empty() || out.content_type.contains_str("charset=") {
         return None;
     }
-    let applies = if out.charset.is_empty() { conf.types.has(&out.content_type) } else { conf.overrides };
+    let applies = if out.charset.is_empty() {
+        conf.types.has(&out.content_type)
+    } else {
+        conf.overrides
+    };
     let name = applies.then_some(conf.charset.as_ref()?)?;
     Some(request.value(name)).filter(|name| !name.is_empty())
 }
@@ -203,7 +228,11 @@ fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
 fn set_charset(request: &mut Request, name: BString) {
     // Browsers of the nineties took the charset of a redirect for that of the page it led to; nginx still spares them.
     let is_redirect = matches!(request.out.status, 301 | 302);
-    request.out.charset = if is_redirect { BString::default() } else { name };
+    request.out.charset = if is_redirect {
+        BString::default()
+    } else {
+        name
+    };
 }
 
 fn translate(request: &mut Request, map: Arc<Map>, direction: Direction) {
@@ -214,7 +243,12 @@ fn translate(request: &mut Request, map: Arc<Map>, direction: Direction) {
         out.content_changes();
     }
     if !matches!(body, Body::Empty) {
-        out.body = Body::stream(Translated { content: Content::new(body), map, direction, rest: Vec::new() });
+        out.body = Body::stream(Translated {
+            content: Content::new(body),
+            map,
+            direction,
+            rest: Vec::new(),
+        });
     }
 }
 
@@ -236,7 +270,10 @@ impl Source for Translated {
         loop {
             let mut out = Vec::new();
             match ready!(self.content.poll_next(request, context)) {
-                Some(Ok(Piece::Bytes(piece))) => self.map.write(self.direction, &piece, &mut self.rest, &mut out),
+                Some(Ok(Piece::Bytes(piece))) => {
+                    self.map
+                        .write(self.direction, &piece, &mut self.rest, &mut out)
+                }
                 Some(Ok(Piece::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 // A sign that was cut off for good.

@@ -15,7 +15,11 @@ pub(crate) static MODULE: Module = Module {
     name: "empty_gif",
     doc: "Answers with a transparent picture of one pixel.",
     location: &DIRECTIVES,
-    answer: Some(Answer { when: |location| location.confs.get::<Conf>().on, handler: picture, adds_slash: false }),
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().on,
+        handler: picture,
+        adds_slash: false,
+    }),
     nested: |confs| {
         if let Some(conf) = confs.get_mut::<Conf>() {
             conf.on = false;

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 use bstr::ByteSlice;
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT, LOCATION_IF, Level as Block,
-    Line, Repeat, Setter, Table,
+    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT,
+    LOCATION_IF, Level as Block, Line, Repeat, Setter, Table,
 };
 use http::clock;
 use http::request::Version;
@@ -54,7 +54,9 @@ static FORMATS: Table<Main> = Table::new(&[Directive {
           that a request is one line: as `\\xHH`, as in JSON, or not at all. `combined` is known without a line: \
           `$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
           \"$http_user_agent\"`.",
-    set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| Formats::define(line, DIRECT, COMBINED)),
+    set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
+        Formats::define(line, DIRECT, COMBINED)
+    }),
 }]);
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
@@ -111,7 +113,10 @@ struct AccessLog {
 impl Conf {
     fn clear(&mut self) {
         let open_files = self.open_files.take();
-        *self = Conf { open_files, ..Conf::default() };
+        *self = Conf {
+            open_files,
+            ..Conf::default()
+        };
     }
 }
 
@@ -142,7 +147,11 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
             .ok_or_else(|| line.error_at(1, format!("unknown log format \"{}\"", name.text)))?,
         _ => Formats::predefined(line.level, COMBINED, COMBINED_TEXT, DIRECT)?,
     };
-    conf.logs.push(AccessLog { destination, format, condition });
+    conf.logs.push(AccessLog {
+        destination,
+        format,
+        condition,
+    });
     Ok(())
 }
 
@@ -155,7 +164,11 @@ fn open_default(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<
     conf.is_default = false;
     let path = block.build.in_prefix(DEFAULT_PATH);
     let format = Formats::predefined(block, COMBINED, COMBINED_TEXT, DIRECT)?;
-    conf.logs.push(AccessLog { destination: Destination::file(&path, block), format, condition: None });
+    conf.logs.push(AccessLog {
+        destination: Destination::file(&path, block),
+        format,
+        condition: None,
+    });
     Ok(())
 }
 
@@ -177,7 +190,8 @@ fn write(request: &mut Request) -> Step<'_> {
             line.clear();
         }
         log.format.write(request, &mut line);
-        log.destination.write(&mut line, request, conf.open_files.as_ref());
+        log.destination
+            .write(&mut line, request, conf.open_files.as_ref());
     }
     LINE.set(line);
     Outcome::Declined.into()
@@ -199,14 +213,22 @@ impl Subject for Request {
 
 /// The variables that most formats have. What they append needs no escaping.
 const DIRECT: &[Direct<Request>] = &[
-    ("remote_addr", |request, out| out.extend_from_slice(&request.remote.text)),
+    ("remote_addr", |request, out| {
+        out.extend_from_slice(&request.remote.text)
+    }),
     ("time_local", |_, out| clock::write_local_time(out)),
     ("time_iso8601", |_, out| clock::write_iso8601(out)),
     ("msec", |_, out| clock::write_millis(out)),
-    ("request_time", |request, out| write_seconds(request.elapsed_ms(), out)),
+    ("request_time", |request, out| {
+        write_seconds(request.elapsed_ms(), out)
+    }),
     ("status", status),
-    ("bytes_sent", |request, out| write_number(request.ledger.bytes_sent, out)),
-    ("body_bytes_sent", |request, out| write_number(request.ledger.body_bytes_sent, out)),
+    ("bytes_sent", |request, out| {
+        write_number(request.ledger.bytes_sent, out)
+    }),
+    ("body_bytes_sent", |request, out| {
+        write_number(request.ledger.body_bytes_sent, out)
+    }),
 ];
 
 /// Three digits at least, so that columns stay where they are: `000` for a client that left before its answer.

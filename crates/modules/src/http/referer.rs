@@ -13,7 +13,9 @@
 use std::collections::HashMap;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, Line, Regex, Repeat, SERVER_LOCATION, Setter, Table, Variable};
+use conf::{
+    Arity, Diagnostic, Directive, Line, Regex, Repeat, SERVER_LOCATION, Setter, Table, Variable,
+};
 use http::route::ServerName;
 use http::{Module, Request};
 use proto::Known;
@@ -97,7 +99,10 @@ fn valid_referers(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
             b"server_names" => conf.server_names = true,
             b"~" => return Err(line.error_at(index, "empty regex in \"~\"")),
             [b'~', pattern @ ..] => conf.regexes.push(line.regex(index, pattern, true)?),
-            _ => conf.names.add(text).map_err(|message| line.error_at(index, message))?,
+            _ => conf
+                .names
+                .add(text)
+                .map_err(|message| line.error_at(index, message))?,
         }
     }
     Ok(())
@@ -122,7 +127,11 @@ impl Names {
         let (name, path) = text.split_at(text.find_byte(b'/').unwrap_or(text.len()));
         let name: BString = name.to_ascii_lowercase().into();
         let stars = name.iter().filter(|byte| **byte == b'*').count();
-        let body = name.strip_prefix(b"*.").or(name.strip_suffix(b".*")).or(name.strip_prefix(b".")).unwrap_or(&name);
+        let body = name
+            .strip_prefix(b"*.")
+            .or(name.strip_suffix(b".*"))
+            .or(name.strip_prefix(b"."))
+            .unwrap_or(&name);
         if body.is_empty() || stars > 1 || body.contains(&b'*') || name.contains_str("..") {
             return Err(format!("invalid hostname or wildcard \"{name}\""));
         }
@@ -145,10 +154,15 @@ impl Names {
     /// What must follow the host; `None` when the host is not in the list.
     fn find(&self, host: &BStr) -> Option<&BString> {
         // The first dot leaves the longest rest, the last one the longest beginning.
-        let front = || host.find_iter(b".").filter(|at| *at > 0).find_map(|at| self.front.get(host[at..].as_bstr()));
+        let front = || {
+            host.find_iter(b".")
+                .filter(|at| *at > 0)
+                .find_map(|at| self.front.get(host[at..].as_bstr()))
+        };
         let end = || {
             let dots = host.rfind_iter(b".").filter(|at| at + 1 < host.len());
-            dots.into_iter().find_map(|at| self.end.get(host[..=at].as_bstr()))
+            dots.into_iter()
+                .find_map(|at| self.end.get(host[..=at].as_bstr()))
         };
         self.exact.get(host).or_else(front).or_else(end)
     }
@@ -171,8 +185,12 @@ fn is_valid(request: &mut Request) -> bool {
     if conf.is_empty() {
         return true;
     }
-    let Some(referer) = request.head.known(Known::Referer) else { return conf.none };
-    let Some(rest) = without_scheme(referer) else { return conf.blocked };
+    let Some(referer) = request.head.known(Known::Referer) else {
+        return conf.none;
+    };
+    let Some(rest) = without_scheme(referer) else {
+        return conf.blocked;
+    };
     let host_length = rest.find_byteset(b"/:").unwrap_or(rest.len());
     if host_length > MAX_HOST {
         return false;
@@ -226,10 +244,23 @@ mod tests {
 
     #[test]
     fn names_and_wildcards() {
-        let names = names(&["www.example.org/uri", "*.example.com", "www.example.*", "example.*", ".below.net"]);
+        let names = names(&[
+            "www.example.org/uri",
+            "*.example.com",
+            "www.example.*",
+            "example.*",
+            ".below.net",
+        ]);
         let find = |host: &str| names.find(host.into()).map(ToString::to_string);
         assert_eq!(find("www.example.org").as_deref(), Some("/uri"));
-        for host in ["a.example.com", "a.b.example.com", "www.example.net", "example.net", "below.net", "x.below.net"] {
+        for host in [
+            "a.example.com",
+            "a.b.example.com",
+            "www.example.net",
+            "example.net",
+            "below.net",
+            "x.below.net",
+        ] {
             assert_eq!(find(host).as_deref(), Some(""), "{host}");
         }
         for host in ["example", "other.org", "", "notbelow.net"] {
@@ -239,7 +270,16 @@ mod tests {
 
     #[test]
     fn bad_names_are_refused() {
-        for text in ["*", ".", "*.", "*example.com", "a.*.com", "example*", "a..b", "*.a.*"] {
+        for text in [
+            "*",
+            ".",
+            "*.",
+            "*example.com",
+            "a.*.com",
+            "example*",
+            "a..b",
+            "*.a.*",
+        ] {
             assert!(Names::default().add(BStr::new(text)).is_err(), "{text}");
         }
         let mut twice = names(&["example.com"]);
@@ -249,7 +289,10 @@ mod tests {
     #[test]
     fn a_scheme_is_needed() {
         assert_eq!(without_scheme("HTTP://i.ru".into()), Some("i.ru".into()));
-        assert_eq!(without_scheme("https://example.org/".into()), Some("example.org/".into()));
+        assert_eq!(
+            without_scheme("https://example.org/".into()),
+            Some("example.org/".into())
+        );
         assert_eq!(without_scheme("http://su".into()), None);
         assert_eq!(without_scheme("example.org/long/enough".into()), None);
     }

@@ -18,12 +18,36 @@ pub(crate) static MODULE: Module = Module {
     name: "stub_status",
     doc: "Shows the counters of connections and requests.",
     location: &DIRECTIVES,
-    answer: Some(Answer { when: |location| location.confs.get::<Conf>().on, handler: page, adds_slash: false }),
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().on,
+        handler: page,
+        adds_slash: false,
+    }),
     variables: &[
-        Variable::new("connections_active", active, "Client connections that are open.").volatile(),
-        Variable::new("connections_reading", reading, "Connections of which a request head is being read.").volatile(),
-        Variable::new("connections_writing", writing, "Connections that are being answered.").volatile(),
-        Variable::new("connections_waiting", waiting, "Connections that wait for a request.").volatile(),
+        Variable::new(
+            "connections_active",
+            active,
+            "Client connections that are open.",
+        )
+        .volatile(),
+        Variable::new(
+            "connections_reading",
+            reading,
+            "Connections of which a request head is being read.",
+        )
+        .volatile(),
+        Variable::new(
+            "connections_writing",
+            writing,
+            "Connections that are being answered.",
+        )
+        .volatile(),
+        Variable::new(
+            "connections_waiting",
+            waiting,
+            "Connections that wait for a request.",
+        )
+        .volatile(),
     ],
     nested: |confs| {
         if let Some(conf) = confs.get_mut::<Conf>() {
@@ -54,7 +78,10 @@ struct Conf {
 
 fn totals() -> Totals {
     match http::current::engine() {
-        Some(engine) => engine.zones.get_or_create("http", AllCounters::default).totals(),
+        Some(engine) => engine
+            .zones
+            .get_or_create("http", AllCounters::default)
+            .totals(),
         None => Totals::default(),
     }
 }
@@ -92,7 +119,15 @@ fn page(request: &mut Request) -> Step<'_> {
 
 /// The page. The blanks at the ends of lines are nginx's, and there are programs that cut at them.
 fn text(totals: &Totals) -> String {
-    let Totals { accepted, handled, requests, active, reading, writing, waiting } = totals;
+    let Totals {
+        accepted,
+        handled,
+        requests,
+        active,
+        reading,
+        writing,
+        waiting,
+    } = totals;
     format!(
         "Active connections: {active} \nserver accepts handled requests\n {accepted} {handled} {requests} \n\
          Reading: {reading} Writing: {writing} Waiting: {waiting} \n"
@@ -105,7 +140,15 @@ mod tests {
 
     #[test]
     fn the_page_is_nginx_s() {
-        let totals = Totals { accepted: 3, handled: 2, requests: 9, active: 1, reading: 0, writing: 1, waiting: 0 };
+        let totals = Totals {
+            accepted: 3,
+            handled: 2,
+            requests: 9,
+            active: 1,
+            reading: 0,
+            writing: 1,
+            waiting: 0,
+        };
         let expected = "Active connections: 1 \nserver accepts handled requests\n 3 2 9 \nReading: 0 Writing: 1 Waiting: 0 \n";
         assert_eq!(text(&totals), expected);
     }

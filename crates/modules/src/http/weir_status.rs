@@ -24,7 +24,11 @@ pub(crate) static MODULE: Module = Module {
     name: "weir_status",
     doc: "Shows what the event loops and the thread pools are doing.",
     location: &DIRECTIVES,
-    answer: Some(Answer { when: |location| location.confs.get::<Conf>().format.is_some(), handler: page, adds_slash: false }),
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().format.is_some(),
+        handler: page,
+        adds_slash: false,
+    }),
     nested: |confs| {
         if let Some(conf) = confs.get_mut::<Conf>() {
             conf.format = None;
@@ -74,7 +78,9 @@ fn page(request: &mut Request) -> Step<'_> {
     if !matches!(request.method, Method::Get | Method::Head) {
         return Outcome::Status(405).into();
     }
-    let Some(format) = request.conf::<Conf>().format else { return Outcome::Declined.into() };
+    let Some(format) = request.conf::<Conf>().format else {
+        return Outcome::Declined.into();
+    };
     let (loops, pools) = (loops(), rt::pool::all());
     let (content_type, text) = match format {
         Format::Text => ("text/plain", text(&loops, &pools)),
@@ -88,12 +94,26 @@ fn page(request: &mut Request) -> Step<'_> {
 }
 
 fn loops() -> Vec<Loop> {
-    let Some(engine) = http::current::engine() else { return Vec::new() };
-    let all = engine.zones.get_or_create("http", AllCounters::default).loops();
+    let Some(engine) = http::current::engine() else {
+        return Vec::new();
+    };
+    let all = engine
+        .zones
+        .get_or_create("http", AllCounters::default)
+        .loops();
     let state = |(index, counted): (usize, CountedLoop)| {
-        let late = counted.handle.as_ref().map(rt::Handle::late).unwrap_or_default();
+        let late = counted
+            .handle
+            .as_ref()
+            .map(rt::Handle::late)
+            .unwrap_or_default();
         let stats = counted.handle.as_ref().map(rt::Handle::stats);
-        Loop { index, counted, late_ms: late.as_millis(), stats }
+        Loop {
+            index,
+            counted,
+            late_ms: late.as_millis(),
+            stats,
+        }
     };
     all.into_iter().enumerate().map(state).collect()
 }
@@ -104,23 +124,55 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
     let _ = writeln!(
         out,
         "{:>4} {:>11} {:>7} {:>7} {:>7} {:>10} {:>5} {:>10} {:>9} {:>10} {:>6}",
-        "loop", "connections", "reading", "writing", "waiting", "requests", "tasks", "turns", "busy, ms", "in turn, ms", "panics"
+        "loop",
+        "connections",
+        "reading",
+        "writing",
+        "waiting",
+        "requests",
+        "tasks",
+        "turns",
+        "busy, ms",
+        "in turn, ms",
+        "panics"
     );
-    for Loop { index, counted, late_ms, stats } in loops {
+    for Loop {
+        index,
+        counted,
+        late_ms,
+        stats,
+    } in loops
+    {
         let counters = &counted.counters;
-        let connections =
-            [&counters.active, &counters.reading, &counters.writing, &counters.waiting].map(|counter| counter.get());
+        let connections = [
+            &counters.active,
+            &counters.reading,
+            &counters.writing,
+            &counters.waiting,
+        ]
+        .map(|counter| counter.get());
         let [active, reading, writing, waiting] = connections;
         let requests = counters.requests.get();
-        let _ = write!(out, "{index:>4} {active:>11} {reading:>7} {writing:>7} {waiting:>7} {requests:>10}");
+        let _ = write!(
+            out,
+            "{index:>4} {active:>11} {reading:>7} {writing:>7} {waiting:>7} {requests:>10}"
+        );
         if let Some(stats) = stats {
             let busy = stats.busy.as_millis();
-            let _ = write!(out, " {:>5} {:>10} {busy:>9} {late_ms:>11} {:>6}", stats.tasks, stats.turns, stats.panics);
+            let _ = write!(
+                out,
+                " {:>5} {:>10} {busy:>9} {late_ms:>11} {:>6}",
+                stats.tasks, stats.turns, stats.panics
+            );
         }
         out.push('\n');
     }
     out.push_str("\nturns by time, each column less than so many microseconds\nloop");
-    let columns = loops.iter().filter_map(|state| state.stats.as_ref()).map(|stats| used_buckets(&stats.turn_times)).max();
+    let columns = loops
+        .iter()
+        .filter_map(|state| state.stats.as_ref())
+        .map(|stats| used_buckets(&stats.turn_times))
+        .max();
     let columns = columns.unwrap_or(0);
     for bucket in 0..columns {
         let _ = write!(out, " {:>9}", 1_u64 << bucket);
@@ -133,7 +185,11 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
         }
         out.push('\n');
     }
-    let _ = writeln!(out, "\n{:<20} {:>7} {:>7} {:>7} {:>7} {:>10}", "pool", "threads", "running", "queued", "waiting", "done");
+    let _ = writeln!(
+        out,
+        "\n{:<20} {:>7} {:>7} {:>7} {:>7} {:>10}",
+        "pool", "threads", "running", "queued", "waiting", "done"
+    );
     for pool in pools {
         let stats = pool.stats();
         let _ = writeln!(
@@ -152,16 +208,30 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
 
 /// How many buckets there are up to the last one that counted anything.
 fn used_buckets(buckets: &[u64]) -> usize {
-    buckets.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1)
+    buckets
+        .iter()
+        .rposition(|count| *count > 0)
+        .map_or(0, |last| last + 1)
 }
 
 fn json(loops: &[Loop], pools: &[Pool]) -> String {
     let loops: Vec<String> = loops.iter().map(loop_json).collect();
     let pools: Vec<String> = pools.iter().map(pool_json).collect();
-    format!("{{\"loops\":[{}],\"pools\":[{}]}}\n", loops.join(","), pools.join(","))
+    format!(
+        "{{\"loops\":[{}],\"pools\":[{}]}}\n",
+        loops.join(","),
+        pools.join(",")
+    )
 }
 
-fn loop_json(Loop { index, counted, late_ms, stats }: &Loop) -> String {
+fn loop_json(
+    Loop {
+        index,
+        counted,
+        late_ms,
+        stats,
+    }: &Loop,
+) -> String {
     let counters = &counted.counters;
     let mut out = format!(
         "{{\"loop\":{index},\"accepted\":{},\"handled\":{},\"requests\":{},\"active\":{},\"reading\":{},\"writing\":{},\
@@ -231,8 +301,14 @@ mod tests {
 
     #[test]
     fn a_pool_s_name_is_a_string_of_json() {
-        assert_eq!(json_string("a \"b\" \\ \u{1}é"), "\"a \\\"b\\\" \\\\ \\u0001é\"");
+        assert_eq!(
+            json_string("a \"b\" \\ \u{1}é"),
+            "\"a \\\"b\\\" \\\\ \\u0001é\""
+        );
         let pool = Pool::new("x", 1, 1);
-        assert_eq!(pool_json(&pool), "{\"pool\":\"x\",\"threads\":0,\"running\":0,\"queued\":0,\"waiting\":0,\"done\":0}");
+        assert_eq!(
+            pool_json(&pool),
+            "{\"pool\":\"x\",\"threads\":0,\"running\":0,\"queued\":0,\"waiting\":0,\"done\":0}"
+        );
     }
 }

@@ -57,7 +57,10 @@ impl Rules {
 
     /// What the first matching rule says; `None` when no rule is about this address.
     pub(crate) fn judge(&self, address: &Address) -> Option<Judgement> {
-        self.0.iter().find(|rule| rule.who.includes(address)).map(|rule| rule.judgement)
+        self.0
+            .iter()
+            .find(|rule| rule.who.includes(address))
+            .map(|rule| rule.judgement)
     }
 }
 
@@ -82,7 +85,15 @@ mod tests {
             "unix:" => Who::Unix,
             network => Who::Network(Cidr::parse(network.as_bytes()).expect("a network").0),
         };
-        Rules(lines.iter().map(|&(text, judgement)| Rule { who: who(text), judgement }).collect())
+        Rules(
+            lines
+                .iter()
+                .map(|&(text, judgement)| Rule {
+                    who: who(text),
+                    judgement,
+                })
+                .collect(),
+        )
     }
 
     fn inet(text: &str) -> Address {
@@ -92,17 +103,28 @@ mod tests {
     #[test]
     fn the_first_match_decides_and_families_do_not_mix() {
         use Judgement::{Allow, Deny};
-        let rules = rules(&[("10.0.0.0/8", Allow), ("unix:", Allow), ("10.1.0.0/16", Deny), ("2001::/16", Deny)]);
+        let rules = rules(&[
+            ("10.0.0.0/8", Allow),
+            ("unix:", Allow),
+            ("10.1.0.0/16", Deny),
+            ("2001::/16", Deny),
+        ]);
         assert_eq!(rules.judge(&inet("10.1.2.3:1")), Some(Allow));
         assert_eq!(rules.judge(&inet("[2001:db8::1]:1")), Some(Deny));
         assert_eq!(rules.judge(&inet("[::ffff:10.0.0.1]:1")), Some(Allow));
-        assert_eq!(rules.judge(&Address::Unix(UnixPath::default())), Some(Allow));
+        assert_eq!(
+            rules.judge(&Address::Unix(UnixPath::default())),
+            Some(Allow)
+        );
     }
 
     #[test]
     fn without_a_match_there_is_no_judgement() {
         let only = rules(&[("unix:", Judgement::Deny)]);
         assert_eq!(only.judge(&inet("127.0.0.1:1")), None);
-        assert_eq!(rules(&[("all", Judgement::Deny)]).judge(&inet("127.0.0.1:1")), Some(Judgement::Deny));
+        assert_eq!(
+            rules(&[("all", Judgement::Deny)]).judge(&inet("127.0.0.1:1")),
+            Some(Judgement::Deny)
+        );
     }
 }

@@ -36,7 +36,11 @@ pub(crate) enum Piece {
 
 impl Content {
     pub(crate) fn new(body: Body) -> Content {
-        Content { body, file: None, reading: None }
+        Content {
+            body,
+            file: None,
+            reading: None,
+        }
     }
 
     /// The next piece; `None` at the end.
@@ -54,13 +58,21 @@ impl Content {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
                 Some(Ok(Chunk::Flush)) => return Poll::Ready(Some(Ok(Piece::Flush))),
                 Some(Ok(Chunk::Bytes(bytes))) => return Poll::Ready(Some(Ok(Piece::Bytes(bytes)))),
-                Some(Ok(Chunk::File(range))) => self.file = Some(range).filter(|range| range.length > 0),
+                Some(Ok(Chunk::File(range))) => {
+                    self.file = Some(range).filter(|range| range.length > 0)
+                }
             }
         }
     }
 
-    fn poll_file(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Result<Piece, BodyError>> {
-        let Some(range) = &self.file else { return Poll::Ready(Err(BodyError::Producer)) };
+    fn poll_file(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Piece, BodyError>> {
+        let Some(range) = &self.file else {
+            return Poll::Ready(Err(BodyError::Producer));
+        };
         let want = usize::try_from(range.length).unwrap_or(PIECE).min(PIECE);
         if self.reading.is_none() {
             let mut data = Vec::new();
@@ -72,10 +84,15 @@ impl Content {
                 Err(error) => return Poll::Ready(Err(failed(&error))),
             }
         }
-        let Some(reading) = &mut self.reading else { return Poll::Pending };
+        let Some(reading) = &mut self.reading else {
+            return Poll::Pending;
+        };
         let data = ready!(reading.as_mut().poll(context));
         self.reading = None;
-        Poll::Ready(data.map_err(|error| failed(&error)).and_then(|data| self.took(data)))
+        Poll::Ready(
+            data.map_err(|error| failed(&error))
+                .and_then(|data| self.took(data)),
+        )
     }
 
     /// Notes that these bytes of the file are read.
@@ -105,5 +122,10 @@ fn failed(error: &io::Error) -> BodyError {
 fn read_waiting(request: &mut Request, range: FileRange, want: usize) -> Reading {
     let site = Rc::clone(&request.site);
     let pool = http::files::pool(request, &site.location(request.location).core.delivery.aio);
-    Box::pin(async move { range.file.read_at(Vec::new(), range.offset, want, &pool).await })
+    Box::pin(async move {
+        range
+            .file
+            .read_at(Vec::new(), range.offset, want, &pool)
+            .await
+    })
 }

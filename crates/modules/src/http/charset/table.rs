@@ -19,9 +19,15 @@ pub(super) struct Map {
 
 enum Table {
     /// Both have one byte per sign.
-    Bytes { forward: Box<[u8; 256]>, backward: Box<[u8; 256]> },
+    Bytes {
+        forward: Box<[u8; 256]>,
+        backward: Box<[u8; 256]>,
+    },
     /// The second is UTF-8.
-    Utf8 { forward: Vec<Vec<u8>>, backward: HashMap<char, u8> },
+    Utf8 {
+        forward: Vec<Vec<u8>>,
+        backward: HashMap<char, u8>,
+    },
 }
 
 const UTF_8: &str = "utf-8";
@@ -30,28 +36,43 @@ const MISSING: u8 = b'?';
 impl Map {
     /// Reads a `charset_map` block.
     pub(super) fn read(line: &mut Line) -> Result<Map, Diagnostic> {
-        let (from, to) = (line.text(0).to_ascii_lowercase(), line.text(1).to_ascii_lowercase());
+        let (from, to) = (
+            line.text(0).to_ascii_lowercase(),
+            line.text(1).to_ascii_lowercase(),
+        );
         if from == to {
-            let message =
-                format!("\"charset_map\" between the same charsets \"{}\" and \"{}\"", line.text(0), line.text(1));
+            let message = format!(
+                "\"charset_map\" between the same charsets \"{}\" and \"{}\"",
+                line.text(0),
+                line.text(1)
+            );
             return Err(line.error(message));
         }
         if from == UTF_8.as_bytes() {
-            return Err(line.error("\"charset_map\" with \"utf-8\" charset should be given in the second column"));
+            return Err(line.error(
+                "\"charset_map\" with \"utf-8\" charset should be given in the second column",
+            ));
         }
         let mut table = Table::new(to == UTF_8.as_bytes());
         for entry in line.entries() {
-            let [to] = &entry.args[..] else { return Err(entry.error("invalid parameters number")) };
+            let [to] = &entry.args[..] else {
+                return Err(entry.error("invalid parameters number"));
+            };
             let invalid = |text: &BString| entry.error(format!("invalid value \"{text}\""));
             let byte = hex(&entry.name.text).ok_or_else(|| invalid(&entry.name.text))?;
             table.set(byte, &to.text).ok_or_else(|| invalid(&to.text))?;
         }
-        Ok(Map { from: from.into(), to: to.into(), table })
+        Ok(Map {
+            from: from.into(),
+            to: to.into(),
+            table,
+        })
     }
 
     /// Whether both maps are between the same charsets.
     pub(super) fn is_same_pair(&self, other: &Map) -> bool {
-        (&self.from, &self.to) == (&other.from, &other.to) || (&self.from, &self.to) == (&other.to, &other.from)
+        (&self.from, &self.to) == (&other.from, &other.to)
+            || (&self.from, &self.to) == (&other.to, &other.from)
     }
 
     /// Whether this map leads from one charset to the other: in which direction.
@@ -73,10 +94,21 @@ impl Map {
 
     /// Appends a piece of content in the other charset. What stands in `rest` is the beginning of a sign that the
     /// piece before ended in; what the piece ends in is left there.
-    pub(super) fn write(&self, direction: Direction, piece: &[u8], rest: &mut Vec<u8>, out: &mut Vec<u8>) {
+    pub(super) fn write(
+        &self,
+        direction: Direction,
+        piece: &[u8],
+        rest: &mut Vec<u8>,
+        out: &mut Vec<u8>,
+    ) {
         match (&self.table, direction) {
             (Table::Bytes { forward: table, .. }, Direction::Forward)
-            | (Table::Bytes { backward: table, .. }, Direction::Backward) => {
+            | (
+                Table::Bytes {
+                    backward: table, ..
+                },
+                Direction::Backward,
+            ) => {
                 out.extend(piece.iter().map(|byte| table[usize::from(*byte)]));
             }
             (Table::Utf8 { forward, .. }, Direction::Forward) => {
@@ -106,10 +138,16 @@ impl Table {
     fn new(utf8: bool) -> Table {
         let ascii = |byte: usize| if byte < 128 { byte as u8 } else { MISSING };
         if utf8 {
-            return Table::Utf8 { forward: (0..256).map(|byte| vec![ascii(byte)]).collect(), backward: HashMap::new() };
+            return Table::Utf8 {
+                forward: (0..256).map(|byte| vec![ascii(byte)]).collect(),
+                backward: HashMap::new(),
+            };
         }
         let identity = || Box::new(std::array::from_fn(ascii));
-        Table::Bytes { forward: identity(), backward: identity() }
+        Table::Bytes {
+            forward: identity(),
+            backward: identity(),
+        }
     }
 
     /// Enters a pair, of which `text` is the second part in hexadecimal; `None` when it is no sign of the charset.
@@ -121,7 +159,10 @@ impl Table {
                 backward[usize::from(other)] = byte;
             }
             Table::Utf8 { forward, backward } => {
-                let bytes: Option<Vec<u8>> = text.chunks(2).map(|pair| hex(pair).filter(|_| pair.len() == 2)).collect();
+                let bytes: Option<Vec<u8>> = text
+                    .chunks(2)
+                    .map(|pair| hex(pair).filter(|_| pair.len() == 2))
+                    .collect();
                 let bytes = bytes?;
                 let mut signs = std::str::from_utf8(&bytes).ok()?.chars();
                 let sign = signs.next().filter(|_| signs.next().is_none())?;
@@ -158,7 +199,8 @@ fn from_utf8(backward: &HashMap<char, u8>, text: &[u8], out: &mut Vec<u8>) -> us
 
 /// Whether a text may be the beginning of one sign of UTF-8.
 fn is_beginning(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
+    std::str::from_utf8(text)
+        .is_err_and(|error| error.valid_up_to() == 0 && error.error_len().is_none())
 }
 
 /// A byte in one or two hexadecimal digits.
@@ -176,7 +218,11 @@ mod tests {
         for (byte, text) in pairs {
             table.set(*byte, text.as_bytes()).expect("a valid pair");
         }
-        Map { from: "koi8-r".into(), to: to.into(), table }
+        Map {
+            from: "koi8-r".into(),
+            to: to.into(),
+            table,
+        }
     }
 
     fn all(map: &Map, direction: Direction, pieces: &[&[u8]]) -> BString {
@@ -191,8 +237,14 @@ mod tests {
     #[test]
     fn bytes_to_bytes_and_back() {
         let map = map("windows-1251", &[(0xc0, "fe"), (0xc1, "E0")]);
-        assert_eq!(all(&map, Direction::Forward, &[b"a\xc0\xc1\xc2"]), b"a\xfe\xe0?".as_bstr());
-        assert_eq!(all(&map, Direction::Backward, &[b"a\xfe\xe0\xff"]), b"a\xc0\xc1?".as_bstr());
+        assert_eq!(
+            all(&map, Direction::Forward, &[b"a\xc0\xc1\xc2"]),
+            b"a\xfe\xe0?".as_bstr()
+        );
+        assert_eq!(
+            all(&map, Direction::Backward, &[b"a\xfe\xe0\xff"]),
+            b"a\xc0\xc1?".as_bstr()
+        );
         assert!(map.keeps_length());
     }
 
@@ -200,7 +252,10 @@ mod tests {
     fn bytes_to_utf8_and_back() {
         let map = map(UTF_8, &[(0xc0, "D18E"), (0xc1, "D0B0")]);
         assert_eq!(all(&map, Direction::Forward, &[b"a\xc0\xc1\xff"]), "aюа?");
-        assert_eq!(all(&map, Direction::Backward, &["aюа€".as_bytes()]), b"a\xc0\xc1&#8364;".as_bstr());
+        assert_eq!(
+            all(&map, Direction::Backward, &["aюа€".as_bytes()]),
+            b"a\xc0\xc1&#8364;".as_bstr()
+        );
         assert_eq!(all(&map, Direction::Backward, &[b"a\xff\xd1"]), "a?!");
         assert!(!map.keeps_length());
     }
@@ -211,7 +266,11 @@ mod tests {
         let text = "xю€\u{1f600}z".as_bytes();
         let whole = all(&map, Direction::Backward, &[text]);
         for cut in 0..=text.len() {
-            assert_eq!(all(&map, Direction::Backward, &[&text[..cut], &text[cut..]]), whole, "{cut}");
+            assert_eq!(
+                all(&map, Direction::Backward, &[&text[..cut], &text[cut..]]),
+                whole,
+                "{cut}"
+            );
         }
     }
 

@@ -28,8 +28,16 @@ struct Queue<T> {
 
 impl<T: Send + 'static> Batch<T> {
     pub(super) fn new(work: fn(T)) -> Arc<Batch<T>> {
-        let queue = Queue { items: VecDeque::new(), bytes: 0, called: false };
-        Arc::new(Batch { queue: Mutex::new(queue), at_work: Mutex::new(()), work })
+        let queue = Queue {
+            items: VecDeque::new(),
+            bytes: 0,
+            called: false,
+        };
+        Arc::new(Batch {
+            queue: Mutex::new(queue),
+            at_work: Mutex::new(()),
+            work,
+        })
     }
 
     /// Adds an item that stands for so many bytes. It is given back when too many wait.
@@ -80,7 +88,8 @@ mod tests {
     #[test]
     fn items_are_done_in_order() {
         let (sender, receiver) = mpsc::channel();
-        let batch = Batch::new(|(number, sender): (u32, mpsc::Sender<u32>)| sender.send(number).unwrap());
+        let batch =
+            Batch::new(|(number, sender): (u32, mpsc::Sender<u32>)| sender.send(number).unwrap());
         for number in 0..1000 {
             assert!(batch.add(1, (number, sender.clone())).is_ok());
         }

@@ -111,7 +111,9 @@ impl Buffered {
     }
 
     fn part(&self, index: usize) -> MutexGuard<'_, Part> {
-        self.parts[index].lock().unwrap_or_else(PoisonError::into_inner)
+        self.parts[index]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Hands the lines of a part over.
@@ -125,7 +127,11 @@ impl Buffered {
             return;
         };
         let lines = std::mem::take(&mut part.lines);
-        let compress = Compress { level, file: Arc::clone(&self.file), lines };
+        let compress = Compress {
+            level,
+            file: Arc::clone(&self.file),
+            lines,
+        };
         if let Err(compress) = self.compressor.add(compress.lines.len(), compress) {
             // The threads of the pool are behind. Better a loop that stands still for a moment than lost lines; and
             // for as long as it stands, it makes no new ones.
@@ -157,7 +163,10 @@ impl Drop for Buffered {
 
 impl Compress {
     fn run(self) {
-        let mut encoder = GzEncoder::new(Vec::with_capacity(self.lines.len() / 4), Compression::new(self.level));
+        let mut encoder = GzEncoder::new(
+            Vec::with_capacity(self.lines.len() / 4),
+            Compression::new(self.level),
+        );
         // Neither can fail: the encoder writes to memory.
         if encoder.write_all(&self.lines).is_ok()
             && let Ok(compressed) = encoder.finish()

@@ -50,14 +50,21 @@ pub(crate) struct Formats<R> {
 
 impl<R> Default for Formats<R> {
     fn default() -> Self {
-        Formats { named: Vec::new(), subject: PhantomData }
+        Formats {
+            named: Vec::new(),
+            subject: PhantomData,
+        }
     }
 }
 
 impl<R: Scope + 'static> Formats<R> {
     /// Reads a `log_format` line: its name, perhaps `escape=`, and texts that are joined. `reserved` is a name that
     /// exists without a line.
-    pub(crate) fn define(line: &mut Line, direct: &[Direct<R>], reserved: &str) -> Result<(), Diagnostic> {
+    pub(crate) fn define(
+        line: &mut Line,
+        direct: &[Direct<R>],
+        reserved: &str,
+    ) -> Result<(), Diagnostic> {
         let name = line.text(0);
         let known = &line.shared::<Formats<R>>().named;
         if name == reserved || known.iter().any(|(other, _)| other == name) {
@@ -73,18 +80,28 @@ impl<R: Scope + 'static> Formats<R> {
             format.add(&expression, direct);
         }
         let name = name.to_owned();
-        line.shared::<Formats<R>>().named.push((name, Arc::new(format)));
+        line.shared::<Formats<R>>()
+            .named
+            .push((name, Arc::new(format)));
         Ok(())
     }
 
     /// The format of a name, letter case not counted (nginx does not).
     pub(crate) fn find(level: &mut Level, name: &BStr) -> Option<Arc<Format<R>>> {
         let named = &level.shared::<Formats<R>>().named;
-        named.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, format)| Arc::clone(format))
+        named
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|(_, format)| Arc::clone(format))
     }
 
     /// The format that exists under `name` without a line; compiled when it is used first.
-    pub(crate) fn predefined(level: &mut Level, name: &str, text: &str, direct: &[Direct<R>]) -> Result<Arc<Format<R>>, Diagnostic> {
+    pub(crate) fn predefined(
+        level: &mut Level,
+        name: &str,
+        text: &str,
+        direct: &[Direct<R>],
+    ) -> Result<Arc<Format<R>>, Diagnostic> {
         if let Some(format) = Formats::find(level, name.into()) {
             return Ok(format);
         }
@@ -92,14 +109,21 @@ impl<R: Scope + 'static> Formats<R> {
         let mut format = Format::new(Escape::Default);
         format.add(&expression, direct);
         let format = Arc::new(format);
-        level.shared::<Formats<R>>().named.push((name.into(), Arc::clone(&format)));
+        level
+            .shared::<Formats<R>>()
+            .named
+            .push((name.into(), Arc::clone(&format)));
         Ok(format)
     }
 }
 
 impl<R: Scope> Format<R> {
     fn new(escape: Escape) -> Format<R> {
-        Format { texts: Vec::new(), operations: Vec::new(), escape }
+        Format {
+            texts: Vec::new(),
+            operations: Vec::new(),
+            escape,
+        }
     }
 
     /// Adds the operations of a text.
@@ -170,7 +194,10 @@ impl Escape {
             b"default" => Ok(Escape::Default),
             b"json" => Ok(Escape::Json),
             b"none" => Ok(Escape::None),
-            _ => Err(line.error_at(1, format!("unknown log format escaping \"{}\"", word.as_bstr()))),
+            _ => Err(line.error_at(
+                1,
+                format!("unknown log format escaping \"{}\"", word.as_bstr()),
+            )),
         }
     }
 
@@ -187,7 +214,12 @@ impl Escape {
                 out.extend_from_slice(b"\\x");
                 write_hex(byte, out);
             }),
-            Escape::Json => escape_from(start, out, |byte| byte < b' ' || matches!(byte, b'"' | b'\\'), json),
+            Escape::Json => escape_from(
+                start,
+                out,
+                |byte| byte < b' ' || matches!(byte, b'"' | b'\\'),
+                json,
+            ),
         }
     }
 }
@@ -197,8 +229,15 @@ fn is_unsafe(byte: u8) -> bool {
 }
 
 /// Rewrites what stands at the end of `out`. Most values need nothing; they are looked at and stay.
-fn escape_from(start: usize, out: &mut Vec<u8>, needs: fn(u8) -> bool, write: fn(u8, &mut Vec<u8>)) {
-    let Some(first) = out[start..].iter().position(|byte| needs(*byte)) else { return };
+fn escape_from(
+    start: usize,
+    out: &mut Vec<u8>,
+    needs: fn(u8) -> bool,
+    write: fn(u8, &mut Vec<u8>),
+) {
+    let Some(first) = out[start..].iter().position(|byte| needs(*byte)) else {
+        return;
+    };
     let rest = out.split_off(start + first);
     for byte in rest {
         if needs(byte) {
@@ -228,7 +267,10 @@ fn json(byte: u8, out: &mut Vec<u8>) {
 /// Appends a byte as two hexadecimal digits, large letters: nginx's, which log shippers compare with.
 fn write_hex(byte: u8, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    out.extend_from_slice(&[DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+    out.extend_from_slice(&[
+        DIGITS[usize::from(byte >> 4)],
+        DIGITS[usize::from(byte & 15)],
+    ]);
 }
 
 #[cfg(test)]
@@ -246,8 +288,14 @@ mod tests {
     #[test]
     fn values_are_escaped_as_the_format_says() {
         let value = Some(&b"\"a\\\n\x1b\x7f\xc3\xa9"[..]);
-        assert_eq!(escaped(Escape::Default, value), r"\x22a\x5C\x0A\x1B\x7F\xC3\xA9");
-        assert_eq!(escaped(Escape::Json, value), b"\\\"a\\\\\\n\\u001B\x7f\xc3\xa9".as_bstr());
+        assert_eq!(
+            escaped(Escape::Default, value),
+            r"\x22a\x5C\x0A\x1B\x7F\xC3\xA9"
+        );
+        assert_eq!(
+            escaped(Escape::Json, value),
+            b"\\\"a\\\\\\n\\u001B\x7f\xc3\xa9".as_bstr()
+        );
         assert_eq!(escaped(Escape::None, value), value.unwrap().as_bstr());
     }
 
@@ -264,7 +312,11 @@ mod tests {
         for byte in 0..=255 {
             for escape in [Escape::Default, Escape::Json] {
                 let text = escaped(escape, Some(&[byte]));
-                assert!(!text.contains(&b'\n') && text.iter().filter(|b| **b == b'"').count() == text.find("\\\"").iter().count());
+                assert!(
+                    !text.contains(&b'\n')
+                        && text.iter().filter(|b| **b == b'"').count()
+                            == text.find("\\\"").iter().count()
+                );
             }
         }
     }

@@ -72,13 +72,17 @@ impl Destination {
 
     /// Reads word 0 of an `access_log`: a path, perhaps with variables, or `syslog:…`. `buffering` is what its other
     /// words say.
-    pub(crate) fn read(line: &mut Line, buffering: Option<Buffering>) -> Result<Destination, Diagnostic> {
+    pub(crate) fn read(
+        line: &mut Line,
+        buffering: Option<Buffering>,
+    ) -> Result<Destination, Diagnostic> {
         let word = line.arg(0);
         if let Some(server) = word.text.strip_prefix(b"syslog:") {
             if buffering.is_some() {
                 return Err(line.error_at(0, "logs to syslog cannot be buffered"));
             }
-            let syslog = Syslog::parse(server, program()).map_err(|message| line.error_at(0, message))?;
+            let syslog =
+                Syslog::parse(server, program()).map_err(|message| line.error_at(0, message))?;
             return Ok(Destination::Syslog(Arc::new(syslog)));
         }
         if Expression::has_variables(&word.text) {
@@ -88,17 +92,24 @@ impl Destination {
             return Destination::named(line);
         }
         let path = line.prefix_path(word);
-        let Some(buffering) = buffering else { return Ok(Destination::file(&path, line.level)) };
+        let Some(buffering) = buffering else {
+            return Ok(Destination::file(&path, line.level));
+        };
         if let Some(known) = line.shared::<BufferedFiles>().0.get(&path) {
             if known.buffering() != buffering {
-                let message = format!("access_log \"{}\" already defined with conflicting parameters", word.text);
+                let message = format!(
+                    "access_log \"{}\" already defined with conflicting parameters",
+                    word.text
+                );
                 return Err(line.error_at(0, message));
             }
             return Ok(Destination::Buffered(Arc::clone(known)));
         }
         let file = line.shared::<LogFiles>().want(&path);
         let buffered = Buffered::new(file, buffering);
-        line.shared::<BufferedFiles>().0.insert(path, Arc::clone(&buffered));
+        line.shared::<BufferedFiles>()
+            .0
+            .insert(path, Arc::clone(&buffered));
         Ok(Destination::Buffered(buffered))
     }
 
@@ -112,7 +123,12 @@ impl Destination {
 
     /// Sends a line, which has no newline yet; the buffer may be used. `open_files` is for files with variables in
     /// their names.
-    pub(crate) fn write(&self, line: &mut Vec<u8>, subject: &mut dyn Subject, open_files: Option<&Arc<OpenFiles>>) {
+    pub(crate) fn write(
+        &self,
+        line: &mut Vec<u8>,
+        subject: &mut dyn Subject,
+        open_files: Option<&Arc<OpenFiles>>,
+    ) {
         match self {
             Destination::Syslog(syslog) => syslog.send(None, line),
             Destination::File(file) => {
@@ -137,7 +153,9 @@ pub(crate) fn is_true(value: &[u8]) -> bool {
 }
 
 /// The words of an `access_log` from the third on: buffering and condition.
-pub(crate) fn read_parameters(line: &mut Line) -> Result<(Option<Buffering>, Option<Expression>), Diagnostic> {
+pub(crate) fn read_parameters(
+    line: &mut Line,
+) -> Result<(Option<Buffering>, Option<Expression>), Diagnostic> {
     let (mut size, mut flush, mut gzip, mut condition) = (None, None, None, None);
     for index in 2..line.args().len() {
         let word = line.arg(index);
@@ -152,7 +170,8 @@ pub(crate) fn read_parameters(line: &mut Line) -> Result<(Option<Buffering>, Opt
             gzip = Some(Buffering::FASTEST);
         } else if let Some(value) = parameter("gzip") {
             let level = conf::parse::number(value).filter(|level| (1..=9).contains(level));
-            gzip = Some(level.ok_or_else(|| invalid(line, index, "compression level", value))? as u32);
+            gzip =
+                Some(level.ok_or_else(|| invalid(line, index, "compression level", value))? as u32);
         } else if let Some(value) = parameter("if") {
             condition = Some(line.expression_of(word, value)?);
         } else {
@@ -166,7 +185,11 @@ pub(crate) fn read_parameters(line: &mut Line) -> Result<(Option<Buffering>, Opt
         let message = format!("no buffer is defined for access_log \"{}\"", line.text(0));
         return Err(line.error(message));
     }
-    let buffering = size.map(|size| Buffering { size: usize::try_from(size).unwrap_or(usize::MAX), flush, gzip });
+    let buffering = size.map(|size| Buffering {
+        size: usize::try_from(size).unwrap_or(usize::MAX),
+        flush,
+        gzip,
+    });
     Ok((buffering, condition))
 }
 

@@ -42,14 +42,24 @@ struct Write1 {
 impl Named {
     pub(super) fn new(path: Expression, prefix: Option<PathBuf>, files: &LogFiles) -> Arc<Named> {
         let batch = Batch::new(Write1::run);
-        let named = Arc::new(Named { path, prefix, batch, lost: AtomicU64::new(0) });
+        let named = Arc::new(Named {
+            path,
+            prefix,
+            batch,
+            lost: AtomicU64::new(0),
+        });
         let holder: Weak<Named> = Arc::downgrade(&named);
         files.add_holder(holder);
         named
     }
 
     /// Sends a line on its way.
-    pub(super) fn write(&self, line: &[u8], subject: &mut dyn Subject, open_files: Option<&Arc<OpenFiles>>) {
+    pub(super) fn write(
+        &self,
+        line: &[u8],
+        subject: &mut dyn Subject,
+        open_files: Option<&Arc<OpenFiles>>,
+    ) {
         let mut path = Vec::new();
         if let Some(prefix) = &self.prefix {
             path.extend_from_slice(prefix.as_os_str().as_encoded_bytes());
@@ -70,7 +80,10 @@ impl Named {
             // Powers of two: a log that is lost must not fill the other one.
             if lost.is_power_of_two() {
                 let path = work.path.display();
-                work.report(Level::Error, format_args!("{lost} lines of access logs such as \"{path}\" were lost"));
+                work.report(
+                    Level::Error,
+                    format_args!("{lost} lines of access logs such as \"{path}\" were lost"),
+                );
             }
         }
     }
@@ -88,7 +101,10 @@ impl Write1 {
             && let Err(error) = is_folder(folder)
         {
             let folder = folder.display();
-            return self.report(Level::Error, format_args!("testing \"{folder}\" existence failed{}", Errno(&error)));
+            return self.report(
+                Level::Error,
+                format_args!("testing \"{folder}\" existence failed{}", Errno(&error)),
+            );
         }
         let opened = match &self.open_files {
             Some(files) => files.open(&self.path),
@@ -96,10 +112,16 @@ impl Write1 {
         };
         let path = self.path.display();
         match opened {
-            Err(error) => self.report(Level::Crit, format_args!("open() \"{path}\" failed{}", Errno(&error))),
+            Err(error) => self.report(
+                Level::Crit,
+                format_args!("open() \"{path}\" failed{}", Errno(&error)),
+            ),
             Ok(file) => {
                 if let Err(error) = (&*file).write_all(&self.line) {
-                    self.report(Level::Crit, format_args!("write() to \"{path}\" failed{}", Errno(&error)));
+                    self.report(
+                        Level::Crit,
+                        format_args!("write() to \"{path}\" failed{}", Errno(&error)),
+                    );
                 }
             }
         }

@@ -34,7 +34,8 @@ struct Entry {
 impl OpenFiles {
     /// Reads `max=N [inactive=time] [min_uses=N] [valid=time]`; `None` for `off`.
     pub(crate) fn read(line: &mut Line) -> Result<Option<Arc<OpenFiles>>, Diagnostic> {
-        let (mut max, mut inactive, mut min_uses, mut valid) = (0, Duration::from_secs(10), 1, Duration::from_secs(60));
+        let (mut max, mut inactive, mut min_uses, mut valid) =
+            (0, Duration::from_secs(10), 1, Duration::from_secs(60));
         for index in 0..line.args().len() {
             let text = line.text(index);
             let number = |name| conf::parse::parameter(text, name).and_then(conf::parse::number);
@@ -50,18 +51,31 @@ impl OpenFiles {
             } else if let Some(value) = time("valid") {
                 valid = value;
             } else {
-                return Err(line.error_at(index, format!("invalid \"open_log_file_cache\" parameter \"{text}\"")));
+                return Err(line.error_at(
+                    index,
+                    format!("invalid \"open_log_file_cache\" parameter \"{text}\""),
+                ));
             }
         }
         if max == 0 {
             return Err(line.error("\"open_log_file_cache\" must have \"max\" parameter"));
         }
         let max = usize::try_from(max).unwrap_or(usize::MAX);
-        Ok(Some(Arc::new(OpenFiles::new(max, inactive, min_uses.unsigned_abs(), valid))))
+        Ok(Some(Arc::new(OpenFiles::new(
+            max,
+            inactive,
+            min_uses.unsigned_abs(),
+            valid,
+        ))))
     }
 
     fn new(max: usize, inactive: Duration, min_uses: u64, valid: Duration) -> OpenFiles {
-        OpenFiles { entries: Mutex::new(Lru::new(max)), inactive, valid, min_uses }
+        OpenFiles {
+            entries: Mutex::new(Lru::new(max)),
+            inactive,
+            valid,
+            min_uses,
+        }
     }
 
     /// The file of a path, open.
@@ -80,7 +94,15 @@ impl OpenFiles {
             // Opened first: a path that can not be opened takes nobody's place.
             let file = Arc::new(super::named::open(path)?);
             let kept = (self.min_uses <= 1).then(|| Arc::clone(&file));
-            entries.insert(path.to_owned(), Entry { file: kept, uses: 1, used: now, checked: now });
+            entries.insert(
+                path.to_owned(),
+                Entry {
+                    file: kept,
+                    uses: 1,
+                    used: now,
+                    checked: now,
+                },
+            );
             return Ok(file);
         };
         entry.uses += 1;
@@ -118,7 +140,8 @@ mod tests {
     use super::*;
 
     fn folder(name: &str) -> PathBuf {
-        let path = std::env::temp_dir().join(format!("weir-open-files-{name}-{}", std::process::id()));
+        let path =
+            std::env::temp_dir().join(format!("weir-open-files-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).expect("the temporary folder can be written");
         path
     }
@@ -129,10 +152,15 @@ mod tests {
         let path = folder.join("a");
         let (second, start) = (Duration::from_secs(1), Instant::now());
         let files = OpenFiles::new(2, 10 * second, 2, 60 * second);
-        let is_kept = |at: Instant| Arc::strong_count(&files.open_at(&path, at).expect("it can be opened")) == 2;
+        let is_kept = |at: Instant| {
+            Arc::strong_count(&files.open_at(&path, at).expect("it can be opened")) == 2
+        };
         assert!(!is_kept(start), "the first use");
         assert!(is_kept(start + second), "the second");
-        assert!(is_kept(start + 11 * second), "not idle for longer than ten seconds");
+        assert!(
+            is_kept(start + 11 * second),
+            "not idle for longer than ten seconds"
+        );
         assert!(!is_kept(start + 22 * second), "forgotten");
         fs::remove_dir_all(folder).expect("we made it");
     }
@@ -143,7 +171,13 @@ mod tests {
         let (path, moved) = (folder.join("a"), folder.join("b"));
         let (second, start) = (Duration::from_secs(1), Instant::now());
         let files = OpenFiles::new(2, 100 * second, 1, 5 * second);
-        let inode = |at: Instant| files.open_at(&path, at).and_then(|file| file.metadata()).expect("it is open").ino();
+        let inode = |at: Instant| {
+            files
+                .open_at(&path, at)
+                .and_then(|file| file.metadata())
+                .expect("it is open")
+                .ino()
+        };
         let first = inode(start);
         fs::rename(&path, &moved).expect("we may");
         assert_eq!(inode(start + 4 * second), first);
@@ -157,7 +191,11 @@ mod tests {
         let files = OpenFiles::new(2, Duration::from_secs(10), 1, Duration::from_secs(60));
         let now = Instant::now();
         for name in ["a", "b", "c"] {
-            drop(files.open_at(&folder.join(name), now).expect("it can be opened"));
+            drop(
+                files
+                    .open_at(&folder.join(name), now)
+                    .expect("it can be opened"),
+            );
         }
         assert!(files.open_at(&folder.join("no/such/folder"), now).is_err());
         let entries = files.entries.lock().expect("nobody panicked");

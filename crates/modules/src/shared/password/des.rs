@@ -86,7 +86,10 @@ pub(super) fn crypt(password: &[u8], salt: [u8; 2]) -> Vec<u8> {
     let mut out = salt.to_vec();
     for group in block.chunks(6) {
         // The last group has four bits; zeros follow.
-        let index = group.iter().fold(0, |value, bit| value << 1 | usize::from(*bit)) << (6 - group.len());
+        let index = group
+            .iter()
+            .fold(0, |value, bit| value << 1 | usize::from(*bit))
+            << (6 - group.len());
         out.push(SIGNS[index]);
     }
     out

@@ -16,9 +16,17 @@ const GROUPS: [[usize; 3]; 5] = [[0, 6, 12], [1, 7, 13], [2, 8, 14], [3, 9, 15],
 
 /// Hashes a password with the format and the salt of `setting`, which may be a whole hash.
 pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Vec<u8> {
-    let magic: &[u8] = if setting.starts_with(b"$apr1$") { b"$apr1$" } else { b"$1$" };
+    let magic: &[u8] = if setting.starts_with(b"$apr1$") {
+        b"$apr1$"
+    } else {
+        b"$1$"
+    };
     let rest = setting.get(magic.len()..).unwrap_or_default();
-    let salt_length = rest.iter().take(MAX_SALT).take_while(|byte| **byte != b'$').count();
+    let salt_length = rest
+        .iter()
+        .take(MAX_SALT)
+        .take_while(|byte| **byte != b'$')
+        .count();
     let salt = &rest[..salt_length];
 
     let mut digest = first_digest(password, magic, salt);
@@ -28,7 +36,8 @@ pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Vec<u8> {
 
     let mut out = [magic, salt, b"$"].concat();
     for [high, middle, low] in GROUPS {
-        let value = u32::from(digest[high]) << 16 | u32::from(digest[middle]) << 8 | u32::from(digest[low]);
+        let value =
+            u32::from(digest[high]) << 16 | u32::from(digest[middle]) << 8 | u32::from(digest[low]);
         write_signs(value, 4, &mut out);
     }
     write_signs(u32::from(digest[11]), 2, &mut out);
@@ -36,8 +45,16 @@ pub(super) fn crypt(password: &[u8], setting: &[u8]) -> Vec<u8> {
 }
 
 fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> [u8; 16] {
-    let around: [u8; 16] = Md5::new().chain_update(password).chain_update(salt).chain_update(password).finalize().into();
-    let mut md5 = Md5::new().chain_update(password).chain_update(magic).chain_update(salt);
+    let around: [u8; 16] = Md5::new()
+        .chain_update(password)
+        .chain_update(salt)
+        .chain_update(password)
+        .finalize()
+        .into();
+    let mut md5 = Md5::new()
+        .chain_update(password)
+        .chain_update(magic)
+        .chain_update(salt);
     // As many bytes of the digest as the password has.
     for start in (0..password.len()).step_by(around.len()) {
         md5.update(&around[..around.len().min(password.len() - start)]);
@@ -45,7 +62,11 @@ fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> [u8; 16] {
     // One byte for each bit of the length: zero, or the password's first letter.
     let mut bits = password.len();
     while bits != 0 {
-        md5.update(if bits & 1 == 1 { &[0][..] } else { &password[..1] });
+        md5.update(if bits & 1 == 1 {
+            &[0][..]
+        } else {
+            &password[..1]
+        });
         bits >>= 1;
     }
     md5.finalize().into()
@@ -54,13 +75,15 @@ fn first_digest(password: &[u8], magic: &[u8], salt: &[u8]) -> [u8; 16] {
 fn next_digest(round: usize, last: &[u8; 16], password: &[u8], salt: &[u8]) -> [u8; 16] {
     let odd = round % 2 == 1;
     let mut md5 = Md5::new().chain_update(if odd { password } else { last });
-    if round % 3 != 0 {
+    if !round.is_multiple_of(3) {
         md5.update(salt);
     }
-    if round % 7 != 0 {
+    if !round.is_multiple_of(7) {
         md5.update(password);
     }
-    md5.chain_update(if odd { last } else { password }).finalize().into()
+    md5.chain_update(if odd { last } else { password })
+        .finalize()
+        .into()
 }
 
 /// Writes the lowest bits first, six to a sign.
@@ -77,8 +100,14 @@ mod tests {
 
     #[test]
     fn values_of_openssl() {
-        assert_eq!(crypt(b"password", b"$1$salt$"), b"$1$salt$qJH7.N4xYta3aEG/dfqo/0");
-        assert_eq!(crypt(b"password", b"$apr1$salt$x"), b"$apr1$salt$Xxd1irWT9ycqoYxGFn4cb.");
+        assert_eq!(
+            crypt(b"password", b"$1$salt$"),
+            b"$1$salt$qJH7.N4xYta3aEG/dfqo/0"
+        );
+        assert_eq!(
+            crypt(b"password", b"$apr1$salt$x"),
+            b"$apr1$salt$Xxd1irWT9ycqoYxGFn4cb."
+        );
     }
 
     #[test]
@@ -86,7 +115,11 @@ mod tests {
         for length in 0..70 {
             let password = vec![b'a'; length];
             let hash = crypt(&password, b"$1$0123456789");
-            assert_eq!(hash.len(), "$1$01234567$".len() + 22, "the salt ends after eight signs");
+            assert_eq!(
+                hash.len(),
+                "$1$01234567$".len() + 22,
+                "the salt ends after eight signs"
+            );
             assert_eq!(crypt(&password, &hash), hash, "a hash is a setting too");
         }
         assert_eq!(crypt(b"", b"$1$"), crypt(b"", b"$1$$"));

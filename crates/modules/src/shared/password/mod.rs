@@ -29,7 +29,10 @@ pub(crate) enum Hash {
     /// `{PLAIN}`
     Plain(Box<[u8]>),
     /// `{SHA}` and `{SSHA}`; without salt that is empty.
-    Sha1 { digest: [u8; SHA1_SIZE], salt: Box<[u8]> },
+    Sha1 {
+        digest: [u8; SHA1_SIZE],
+        salt: Box<[u8]>,
+    },
     /// `$apr1$` and `$1$`, as written.
     Md5Crypt(Box<[u8]>),
     /// `$5$` and `$6$`, as written.
@@ -62,14 +65,20 @@ impl Hash {
         if text.starts_with(b"$apr1$") || text.starts_with(b"$1$") {
             return Hash::Md5Crypt(text.into());
         }
-        let as_str = |make: fn(Box<str>) -> Hash| std::str::from_utf8(text).map_or(Hash::Broken, |text| make(text.into()));
+        let as_str = |make: fn(Box<str>) -> Hash| {
+            std::str::from_utf8(text).map_or(Hash::Broken, |text| make(text.into()))
+        };
         if text.starts_with(b"$5$") || text.starts_with(b"$6$") {
             return as_str(Hash::ShaCrypt);
         }
         if let [b'$', b'2', b'a' | b'b' | b'x' | b'y', b'$', ..] = text {
             return as_str(Hash::Bcrypt);
         }
-        if des::is_hash(text) { Hash::Des(text.into()) } else { Hash::Unknown }
+        if des::is_hash(text) {
+            Hash::Des(text.into())
+        } else {
+            Hash::Unknown
+        }
     }
 
     /// Whether comparing takes long enough to matter to everybody else on the loop (a good part of a millisecond, or
@@ -97,7 +106,9 @@ impl Hash {
                 equal(digest, &sha1.finalize())
             }
             Hash::Md5Crypt(known) => equal(known, &md5_crypt::crypt(password, known)),
-            Hash::ShaCrypt(known) => ShaCrypt::default().verify_password(password, &**known).is_ok(),
+            Hash::ShaCrypt(known) => ShaCrypt::default()
+                .verify_password(password, &**known)
+                .is_ok(),
             Hash::Bcrypt(known) => bcrypt::verify(password, known).unwrap_or(false),
             Hash::Des(known) => equal(known, &des::crypt(password, [known[0], known[1]])),
             Hash::Broken | Hash::Unknown => false,
@@ -106,16 +117,26 @@ impl Hash {
 }
 
 fn sha1_hash(encoded: &[u8]) -> Hash {
-    let Ok(decoded) = STANDARD.decode(encoded) else { return Hash::Broken };
+    let Ok(decoded) = STANDARD.decode(encoded) else {
+        return Hash::Broken;
+    };
     match decoded.split_first_chunk() {
-        Some((digest, salt)) => Hash::Sha1 { digest: *digest, salt: salt.into() },
+        Some((digest, salt)) => Hash::Sha1 {
+            digest: *digest,
+            salt: salt.into(),
+        },
         None => Hash::Broken,
     }
 }
 
 /// Compares in a time that does not depend on where the first difference is.
 fn equal(one: &[u8], two: &[u8]) -> bool {
-    one.len() == two.len() && one.iter().zip(two).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
+    one.len() == two.len()
+        && one
+            .iter()
+            .zip(two)
+            .fold(0, |difference, (a, b)| difference | (a ^ b))
+            == 0
 }
 
 /// The 64 signs of `crypt(3)` in the order of their values.
