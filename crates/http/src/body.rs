@@ -83,6 +83,10 @@ pub trait Source {
     fn poll_next(&mut self, request: &mut Request, context: &mut Context<'_>)
     -> Poll<Option<Result<Chunk, BodyError>>>;
 
+    /// Goes on producing while the client takes nothing, if this is a producer that works ahead. What it produces stays
+    /// with it until it is asked for. One that wraps another passes the call on.
+    fn poll_ahead(&mut self, _request: &mut Request, _context: &mut Context<'_>) {}
+
     /// The number of bytes still to come, when that is known.
     fn length(&self) -> Option<u64> {
         None
@@ -144,6 +148,14 @@ impl Body {
             Body::Parts(parts) => Poll::Ready(parts.pop_front().map(Ok)),
             Body::Empty => Poll::Ready(None),
             Body::Bytes(_) | Body::File(_) => Poll::Ready(std::mem::take(self).into_chunk().map(Ok)),
+        }
+    }
+
+    /// Lets the producer of `request`'s body work ahead: called while the client takes nothing.
+    pub fn poll_ahead_of(request: &mut Request, context: &mut Context<'_>) {
+        if let Body::Stream(mut source) = std::mem::take(&mut request.out.body) {
+            source.poll_ahead(request, context);
+            request.out.body = Body::Stream(source);
         }
     }
 

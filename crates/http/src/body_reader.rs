@@ -258,7 +258,8 @@ async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, Bo
     .await
 }
 
-fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
+/// Logs why content can not be had, and gives the status to answer with.
+pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
     use rt::error_log::Level;
     request.flow.close = true;
     match error {

@@ -48,6 +48,8 @@ pub struct Request {
     pub body: RequestBody,
     /// The response, as far as there is one.
     pub out: Response,
+    /// What is known of the upstream servers that were asked; it survives internal redirects.
+    pub upstream: Option<Box<crate::upstream::Record>>,
     /// How it moves through the phases.
     pub flow: Flow,
     /// When each step of it happened.
@@ -140,6 +142,8 @@ pub struct Flow {
     pub path_after_alias: bool,
     /// An error page is being made, and those who make it get none of their own.
     pub error_page: bool,
+    /// An error ends the request without a page: whoever made this subrequest has something else to show.
+    pub no_error_page: bool,
     /// The status that the response must have, whatever its handler says.
     pub forced_status: Option<u16>,
     /// A response without content, whatever it says: HEAD.
@@ -217,6 +221,8 @@ pub struct Parent {
 #[derive(Default)]
 pub struct Variables {
     slots: RefCell<Vec<Slot>>,
+    /// What modules keep for a request and all of its subrequests; see [`Request::shared`].
+    shared: RefCell<Vec<Rc<dyn Any>>>,
     /// How many variables are being evaluated, each for the sake of the one before.
     depth: Cell<u8>,
 }
@@ -236,6 +242,7 @@ impl Variables {
     /// Forgets all values, keeps the memory.
     pub fn clear(&self) {
         self.slots.borrow_mut().clear();
+        self.shared.borrow_mut().clear();
     }
 
     /// The remembered value: `None` when nothing is remembered, `Some(None)` when it is known that there is none.
@@ -280,6 +287,7 @@ impl Request {
             remote,
             body: RequestBody::none(),
             out: Response::default(),
+            upstream: None,
             flow: Flow::default(),
             ledger: Ledger::begin(),
             variables: Rc::default(),
@@ -376,6 +384,18 @@ impl Request {
     pub fn set_state<T: Any>(&mut self, state: T) {
         self.states.retain(|old| !old.is::<T>());
         self.states.push(Box::new(state));
+    }
+
+    /// What the module that owns `T` keeps for the client's request and all of its subrequests, made with `Default` at
+    /// first. Unlike a [`Request::state`] it outlives internal redirects.
+    pub fn shared<T: Any + Default>(&self) -> Rc<T> {
+        let mut shared = self.variables.shared.borrow_mut();
+        let known = shared.iter().find_map(|known| Rc::clone(known).downcast().ok());
+        known.unwrap_or_else(|| {
+            let made = Rc::new(T::default());
+            shared.push(Rc::clone(&made) as Rc<dyn Any>);
+            made
+        })
     }
 
     /// The value of an expression.
@@ -509,6 +529,9 @@ impl rt::error_log::Context for Request {
             out.extend_from_slice(b", subrequest: \"");
             out.extend_from_slice(&self.uri.path);
             out.push(b'"');
+        }
+        if let Some(upstream) = &self.upstream {
+            upstream.describe(out);
         }
         for (label, name) in [(", host: \"", &b"Host"[..]), (", referrer: \"", &b"Referer"[..])] {
             if let Some(value) = self.head.field(name) {

@@ -17,8 +17,21 @@
 //! An exchange belongs to a [`Request`](crate::Request), but not to the client of it: what watches the client is
 //! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
 
+mod content;
+pub mod exchange;
+mod interim;
 pub mod protocol;
+pub mod record;
+mod respond;
 pub mod settings;
+mod spool;
+mod target;
+mod transmit;
+mod tunnel;
+pub mod variables;
 
+pub use exchange::{Exchange, Plan, RequestContent, Stop, Target};
 pub use protocol::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
+pub use record::Record;
+pub use respond::pass;
 pub use settings::{Settings, SettingsRef, parse_local_address};

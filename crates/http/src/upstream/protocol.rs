@@ -14,7 +14,7 @@ use crate::request::Request;
 /// A codec between the exchange and the wire.
 pub trait Protocol {
     /// What stands before the peer's name in logs: `http://`, `fastcgi://`.
-    fn scheme(&self) -> &str;
+    fn scheme(&self) -> &'static str;
 
     /// What stands after the peer's name in logs: the path that is asked for.
     fn target(&self) -> &[u8] {

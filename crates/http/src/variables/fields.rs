@@ -88,7 +88,7 @@ fn trailer(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
 }
 
 /// Appends the values of all fields whose name is `name` as a variable writes it.
-fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn joined(fields: &Fields, name: &str, between: &[u8], out: &mut Vec<u8>) -> bool {
     let mut found = false;
     for (field, value) in fields.iter() {
         if is_named(field, name.as_bytes()) {

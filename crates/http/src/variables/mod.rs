@@ -6,7 +6,7 @@
 //! `$bytes_sent`), which only ever surprised people, so that here they are volatile as well.
 
 mod client;
-mod fields;
+pub(crate) mod fields;
 mod general;
 mod response;
 mod target;
@@ -21,8 +21,7 @@ pub static VARIABLES: &[&[Variable<Request>]] = &[
     fields::VARIABLES,
     client::VARIABLES,
     response::VARIABLES,
-    general::VARIABLES,
-];
+    general::VARIABLES, crate::upstream::variables::VARIABLES];
 
 /// Appends a text that is there.
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {

@@ -1,0 +1,356 @@
+//! The content of a response on its way from the peer to the client.
+//!
+//! What has been received stands in a queue, from which the client is served. With buffering, the queue is filled while
+//! the client is slow as well: first in memory, then by a temporary file that the pool writes. Without, the peer is only
+//! read when the client wants more, and every piece leaves at once.
+
+use std::collections::VecDeque;
+use std::io;
+use std::task::{Context, Poll};
+
+use bstr::ByteSlice;
+use bytes::Bytes;
+use rt::error_log::Errno;
+
+use super::exchange::{Exchange, record_of};
+use super::protocol::{ContentLength, Piece};
+use super::spool::Spool;
+use super::transmit::{Progress, SendFailure};
+use crate::body::{Body, BodyError, Chunk, Source};
+use crate::request::Request;
+
+/// The least and the most that is read at a time, in bytes. The buffers of the settings decide between them.
+const READ_SIZE: (usize, usize) = (4 * 1024, 64 * 1024);
+
+/// Reads the content of a response.
+pub(super) struct Reader {
+    exchange: Exchange,
+    queue: VecDeque<Chunk>,
+    /// Bytes of `queue` that are in memory.
+    queued: u64,
+    spool: Spool,
+    state: State,
+    buffering: bool,
+    /// The client shall have what was produced so far.
+    flush_due: bool,
+    /// Content left, if that is known.
+    left: Option<u64>,
+    read_size: usize,
+    memory: u64,
+    scratch: Vec<u8>,
+    /// `limit_rate`, in bytes per second; 0 is no limit.
+    rate: u64,
+    received: u64,
+    pause: rt::Timer,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Reading,
+    /// All of it was received.
+    Ended,
+    /// It will not come to its end. That has been logged.
+    Cut,
+}
+
+impl Reader {
+    /// A reader of the response of `exchange`, whose head was read.
+    pub(super) fn new(exchange: Exchange, request: &mut Request) -> Reader {
+        let settings = &exchange.settings;
+        let buffers = u64::from(settings.buffers.count) * settings.buffers.size;
+        let buffering = exchange.buffering;
+        let memory = buffers.max(settings.buffer_size);
+        let read_size = usize::try_from(memory).unwrap_or(READ_SIZE.1).clamp(READ_SIZE.0, READ_SIZE.1);
+        let left = match exchange.protocol.content_length() {
+            ContentLength::None => Some(0),
+            ContentLength::Known(length) => Some(length),
+            ContentLength::Unknown => None,
+        };
+        let rate = match (&settings.limit_rate, buffering) {
+            (Some(rate), true) => base::units::parse_size(&request.value(&rate.clone())).unwrap_or(0),
+            _ => 0,
+        };
+        if !buffering {
+            // What is not buffered can not be slowed down either.
+            request.flow.limit_rate = Some(0);
+        }
+        let spool = Spool::new(settings, buffering);
+        let mut reader = Reader {
+            exchange,
+            queue: VecDeque::new(),
+            queued: 0,
+            spool,
+            state: State::Reading,
+            buffering,
+            flush_due: false,
+            left,
+            read_size,
+            memory,
+            scratch: Vec::new(),
+            rate,
+            received: 0,
+            pause: rt::Timer::new(),
+        };
+        reader.exchange.timer.set(reader.exchange.settings.read_timeout);
+        let rest = std::mem::take(&mut reader.exchange.rest);
+        reader.received = rest.len() as u64;
+        reader.decode(request, rest);
+        reader
+    }
+
+    /// The body of the response: plain bytes if all of it is there already.
+    pub(super) fn into_body(mut self, request: &mut Request) -> Body {
+        if self.state == State::Ended && self.queue.len() <= 1 {
+            self.copy_trailers(request);
+            return match self.queue.pop_front() {
+                Some(Chunk::Bytes(bytes)) => Body::Bytes(bytes),
+                _ => Body::Empty,
+            };
+        }
+        Body::stream(self)
+    }
+
+    /// Takes what was received apart.
+    fn decode(&mut self, request: &mut Request, mut input: Bytes) {
+        while self.state == State::Reading {
+            match self.exchange.protocol.read_content(request, &input) {
+                Ok(Piece::Data(range)) => {
+                    let rest = input.slice(range.end..);
+                    self.push(request, input.slice(range));
+                    input = rest;
+                }
+                Ok(Piece::More) => return,
+                Ok(Piece::End(used)) => {
+                    self.state = State::Ended;
+                    if used < input.len() {
+                        request.log(
+                            rt::error_log::Level::Warn,
+                            format_args!("upstream sent more data than specified in \"Content-Length\" header while reading upstream"),
+                        );
+                    }
+                    self.end(request, used == input.len());
+                }
+                Err(fault) => {
+                    request.error(format_args!("{} while reading upstream", fault.message.as_bstr()));
+                    self.cut(request);
+                }
+            }
+        }
+    }
+
+    fn push(&mut self, request: &mut Request, data: Bytes) {
+        record_of(request).current().response_length += data.len() as u64;
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(data.len() as u64);
+        }
+        if self.spool.is_active() {
+            self.spool.add(&data);
+        } else {
+            self.queued += data.len() as u64;
+            self.queue.push_back(Chunk::Bytes(data));
+        }
+        self.flush_due = !self.buffering;
+    }
+
+    fn end(&mut self, request: &mut Request, clean: bool) {
+        if let Some(trailers) = self.exchange.protocol.trailers()
+            && !trailers.is_empty()
+        {
+            record_of(request).trailers = trailers.clone();
+        }
+        self.exchange.finish(request, clean);
+    }
+
+    fn copy_trailers(&self, request: &mut Request) {
+        if !self.exchange.settings.pass_trailers {
+            return;
+        }
+        let record = request.upstream.as_ref();
+        let Some(record) = record else { return };
+        for (known, name, value) in record.trailers.iter_known() {
+            if !self.exchange.settings.hide.contains(known, name) {
+                request.out.trailers.push(name, value);
+            }
+        }
+    }
+
+    fn cut(&mut self, request: &mut Request) {
+        self.state = State::Cut;
+        self.exchange.finish(request, false);
+    }
+
+    /// Goes on with the request, if its content is still being sent.
+    fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        let exchange = &mut self.exchange;
+        let Some(link) = &exchange.link else { return };
+        if exchange.transmit.is_done() {
+            return;
+        }
+        match exchange.transmit.poll(request, &link.connection.stream, &*exchange.protocol, context) {
+            Ok(Progress::Done) => exchange.timer.set(exchange.settings.read_timeout),
+            Ok(Progress::PeerBusy { .. } | Progress::Waiting) => {}
+            // The response is there; what else the client sends does not matter any more.
+            Err(SendFailure::Peer(_)) => exchange.transmit.abandon(),
+            Err(SendFailure::Client(_)) => self.cut(request),
+        }
+    }
+
+    /// Receives once. `Ready` when something has changed.
+    fn poll_receive(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
+        let Some(link) = &self.exchange.link else { return Poll::Pending };
+        let mut most = self.read_size;
+        if self.rate > 0 {
+            match self.allowance() {
+                0 => {
+                    // Half the second in which more is allowed: nginx's clock for this ticks in seconds too.
+                    if !self.pause.is_set() {
+                        self.pause.set(std::time::Duration::from_millis(250));
+                    }
+                    return match self.pause.poll_expired(context) {
+                        Poll::Ready(()) => {
+                            self.pause.clear();
+                            context.waker().wake_by_ref();
+                            Poll::Pending
+                        }
+                        Poll::Pending => Poll::Pending,
+                    };
+                }
+                bytes => most = most.min(usize::try_from(bytes).unwrap_or(most)),
+            }
+        }
+        self.scratch.clear();
+        match link.connection.stream.poll_read_into(context, &mut self.scratch, most) {
+            Poll::Pending => {
+                if self.exchange.timer.poll_expired(context).is_ready() {
+                    request.error(format_args!("upstream timed out (110: Connection timed out) while reading upstream"));
+                    record_of(request).current().status = 504;
+                    self.cut(request);
+                    return Poll::Ready(());
+                }
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(0)) => self.end_of_input(request),
+            Poll::Ready(Ok(n)) => {
+                self.received += n as u64;
+                record_of(request).current().bytes_received += n as u64;
+                self.exchange.timer.set(self.exchange.settings.read_timeout);
+                let input = self.take_scratch();
+                self.decode(request, input);
+            }
+            Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
+            Poll::Ready(Err(error)) => {
+                request.error(format_args!("recv() failed{} while reading upstream", Errno(&error)));
+                self.cut(request);
+            }
+        }
+        Poll::Ready(())
+    }
+
+    /// What was just read, in memory of its own size: a small piece must not hold a large buffer.
+    fn take_scratch(&mut self) -> Bytes {
+        if self.scratch.len() * 2 < self.scratch.capacity() {
+            return Bytes::copy_from_slice(&self.scratch);
+        }
+        Bytes::from(std::mem::take(&mut self.scratch))
+    }
+
+    fn end_of_input(&mut self, request: &mut Request) {
+        match self.exchange.protocol.end_of_input() {
+            Ok(()) => {
+                self.state = State::Ended;
+                self.end(request, false);
+            }
+            Err(fault) => {
+                request.error(format_args!("{} while reading upstream", fault.message.as_bstr()));
+                self.cut(request);
+            }
+        }
+    }
+
+    /// How many bytes may be received now.
+    fn allowance(&self) -> u64 {
+        let since = self.exchange.head_arrived.unwrap_or(self.exchange.began);
+        let seconds = rt::now().saturating_duration_since(since).as_secs() + 1;
+        (self.rate.saturating_mul(seconds)).saturating_sub(self.received)
+    }
+
+    fn next_queued(&mut self) -> Option<Chunk> {
+        let chunk = self.queue.pop_front()?;
+        if let Chunk::Bytes(bytes) = &chunk {
+            self.queued = self.queued.saturating_sub(bytes.len() as u64);
+        }
+        Some(chunk)
+    }
+
+    /// Takes over what was written to the file meanwhile.
+    fn poll_spool(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        match self.spool.poll(request, &mut self.queue, self.state != State::Reading, context) {
+            Ok(()) => {}
+            Err(()) => self.cut(request),
+        }
+        if self.queue.is_empty()
+            && let Some(data) = self.spool.take_unwritten()
+        {
+            self.queued += data.len() as u64;
+            self.queue.push_back(Chunk::Bytes(data));
+        }
+    }
+}
+
+impl Source for Reader {
+    fn poll_next(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        self.poll_send(request, context);
+        loop {
+            if self.spool.is_active() {
+                self.poll_spool(request, context);
+            }
+            if let Some(chunk) = self.next_queued() {
+                return Poll::Ready(Some(Ok(chunk)));
+            }
+            if std::mem::take(&mut self.flush_due) {
+                return Poll::Ready(Some(Ok(Chunk::Flush)));
+            }
+            if !self.spool.is_busy() {
+                match self.state {
+                    State::Reading => {}
+                    State::Ended => {
+                        self.copy_trailers(request);
+                        return Poll::Ready(None);
+                    }
+                    State::Cut => return Poll::Ready(Some(Err(BodyError::Producer))),
+                }
+            }
+            if self.state != State::Reading || self.poll_receive(request, context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.poll_send(request, context);
+        if !self.buffering {
+            return;
+        }
+        loop {
+            if self.spool.is_active() {
+                self.poll_spool(request, context);
+            }
+            let full = self.queued >= self.memory;
+            if self.state != State::Reading || full && !self.spool.begin(request) || self.spool.is_full() {
+                return;
+            }
+            if self.poll_receive(request, context).is_pending() {
+                return;
+            }
+        }
+    }
+
+    fn length(&self) -> Option<u64> {
+        let in_files: u64 = self.queue.iter().map(Chunk::len).sum();
+        self.left.map(|left| left + in_files + self.spool.unwritten())
+    }
+}

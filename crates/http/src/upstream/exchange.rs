@@ -1,0 +1,580 @@
+//! One exchange: from the choice of a peer to the head of a response, over as many tries as it takes.
+
+use std::future::Future;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bstr::ByteSlice;
+use bytes::Bytes;
+use net::ConnectOptions;
+use net::upstream::{Connection, Group, Lease, NoPeer, Outcome as PeerOutcome, Selection, Times};
+use proto::h1::Method;
+use proto::h1::response::ResponseHead;
+use rt::error_log::{Errno, Level};
+use rt::net::Address;
+
+use super::protocol::{Content, HeadProgress, Protocol};
+use super::record::{PeerName, Record};
+use super::settings::{NextUpstream, SettingsRef};
+use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
+use crate::client::Client;
+use crate::module::internal_status;
+use crate::request::Request;
+
+/// What a handler asks for.
+pub struct Plan {
+    /// What directives say.
+    pub settings: SettingsRef,
+    /// Where it goes.
+    pub target: Target,
+    /// The codec.
+    pub protocol: Box<dyn Protocol>,
+    /// What becomes of the request's content.
+    pub content: RequestContent,
+    /// Whether the exchange ends when the client leaves before the response.
+    pub watch_client: bool,
+    /// Who may use the same idle connections, where they are not for all.
+    pub tag: u64,
+}
+
+/// Where an exchange goes.
+pub enum Target {
+    /// A group.
+    Group(Arc<Group>),
+    /// A host that a URL with variables named.
+    Host {
+        /// The name or address.
+        host: bstr::BString,
+        /// The port, also where the URL did not name it; a unix socket has none.
+        port: Option<u16>,
+        /// The URL named the port.
+        explicit_port: bool,
+    },
+}
+
+/// What becomes of a request's content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestContent {
+    /// It is read first, and sent then.
+    Buffered,
+    /// It is sent while it is read.
+    Streamed,
+    /// It is read, but not sent.
+    Dropped,
+}
+
+/// An exchange.
+pub struct Exchange {
+    pub(super) settings: SettingsRef,
+    pub(super) protocol: Box<dyn Protocol>,
+    pub(super) link: Option<Link>,
+    pub(super) transmit: Transmit,
+    /// What follows the head and was received with it.
+    pub(super) rest: Bytes,
+    pub(super) timer: rt::Timer,
+    pub(super) began: Instant,
+    pub(super) connected: Option<Instant>,
+    pub(super) head_arrived: Option<Instant>,
+    /// Whether the response is read ahead of the client.
+    pub(super) buffering: bool,
+    selection: Selection,
+    first_began: Instant,
+    watch_client: bool,
+    tag: u64,
+    group: Arc<Group>,
+    /// The address to connect from.
+    local: Option<Address>,
+}
+
+/// A peer in use, and the connection to it.
+pub(super) struct Link {
+    pub(super) lease: Lease,
+    pub(super) connection: Connection,
+}
+
+/// Why there is no response.
+pub enum Stop {
+    /// Answer with this status.
+    Status(u16),
+}
+
+/// How a try failed.
+enum Failure {
+    /// No peer can be used.
+    NoPeer(NoPeer),
+    /// The connection could not be made or broke. It has been logged.
+    Broken,
+    /// The time is over; while doing what.
+    TimedOut(&'static str),
+    /// The head makes no sense. It has been logged.
+    InvalidHeader,
+    /// The response has a status that lets another peer be tried.
+    Status(u16),
+    /// Something that no other peer can change. It has been logged.
+    Final(u16),
+}
+
+/// The number that stands for the system's `ETIMEDOUT` in logs.
+const TIMED_OUT: &str = "(110: Connection timed out)";
+
+impl Exchange {
+    /// Runs until the head of a response is there, which then is in `request.upstream`.
+    pub async fn run(request: &mut Request, plan: Plan) -> Result<Exchange, Stop> {
+        let Plan { settings, target, mut protocol, content, watch_client, tag } = plan;
+        if content != RequestContent::Streamed || request.body.is_complete() {
+            crate::body_reader::read(request).await.map_err(Stop::Status)?;
+        }
+        let (announced, source) = describe_content(request, content);
+        let mut first = Vec::with_capacity(FIRST_CAPACITY);
+        protocol.write_head(request, announced, &mut first).map_err(Stop::Status)?;
+        let record = request.upstream.get_or_insert_with(Box::default);
+        record.begin();
+        record.target.clear();
+        record.target.extend_from_slice(protocol.target());
+        let scheme = protocol.scheme();
+        let group = super::target::group(request, target).await.map_err(Stop::Status)?;
+        let mut selection = super::target::select(request, &group);
+        if settings.next_upstream_tries > 0 {
+            selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
+        }
+        let buffering = settings.buffering;
+        let local = local_address(request, &settings);
+        let transmit = Transmit::new(first, source, request, &*protocol);
+        let watch_client = watch_client && !settings.ignore_client_abort;
+        let mut exchange = Exchange {
+            settings,
+            protocol,
+            link: None,
+            transmit,
+            rest: Bytes::new(),
+            timer: rt::Timer::new(),
+            began: rt::now(),
+            connected: None,
+            head_arrived: None,
+            buffering,
+            selection,
+            first_began: rt::now(),
+            watch_client,
+            tag,
+            group,
+            local,
+        };
+        loop {
+            let record = record_of(request);
+            record.begin_try();
+            record.scheme = scheme;
+            match exchange.attempt(request).await {
+                Ok(()) => return Ok(exchange),
+                Err(failure) => exchange.next(request, failure)?,
+            }
+        }
+    }
+
+    /// One try.
+    async fn attempt(&mut self, request: &mut Request) -> Result<(), Failure> {
+        self.began = rt::now();
+        self.connected = None;
+        self.head_arrived = None;
+        let client = Rc::clone(&request.client);
+        let watch = self.watch_client;
+        let lease = while_client_stays(&client, watch, self.selection.acquire())
+            .await
+            .map_err(|ClientLeft| client_left(request))?
+            .map_err(|why| no_peer(request, &self.group, why))?;
+        record_of(request).current().peer = Some(PeerName::Peer(Arc::clone(lease.peer())));
+        let connection = while_client_stays(&client, watch, self.connect(request, &lease))
+            .await
+            .map_err(|ClientLeft| client_left(request));
+        let connection = match connection.and_then(|result| result) {
+            Ok(connection) => connection,
+            Err(failure) => {
+                self.release(request, lease, judge(&failure));
+                return Err(failure);
+            }
+        };
+        self.connected = Some(rt::now());
+        record_of(request).current().connect_time = Some(rt::now().saturating_duration_since(self.began));
+        self.link = Some(Link { lease, connection });
+        self.protocol.begin_response();
+        self.timer.set(self.settings.send_timeout);
+        let mut head = std::mem::take(&mut record_of(request).head);
+        head.clear();
+        let mut input = Vec::new();
+        let result = std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context)).await;
+        let record = record_of(request);
+        record.head = head;
+        let used = result?;
+        self.rest = Bytes::from(input);
+        self.rest = self.rest.slice(used..);
+        self.accept_head(request)
+    }
+
+    async fn connect(&self, request: &Request, lease: &Lease) -> Result<Connection, Failure> {
+        if let Some(connection) = lease.reuse(self.tag).await {
+            return Ok(connection);
+        }
+        let settings = &*self.settings;
+        let mut options = ConnectOptions {
+            timeout: settings.connect_timeout,
+            keepalive: settings.socket_keepalive,
+            ..ConnectOptions::default()
+        };
+        if let Some(bind) = &settings.bind {
+            options.from = self.local.clone();
+            options.transparent = bind.transparent;
+        }
+        match net::connect(lease.address(), &options).await {
+            Ok(stream) => Ok(Connection::new(stream)),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(Failure::TimedOut("connecting to upstream")),
+            Err(error) => {
+                log_connect_error(request, lease.address(), &error);
+                Err(Failure::Broken)
+            }
+        }
+    }
+
+    /// Sends, and reads until the head is complete. Gives how many bytes of the input belonged to it.
+    fn poll_head(
+        &mut self,
+        request: &mut Request,
+        input: &mut Vec<u8>,
+        head: &mut ResponseHead,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<usize, Failure>> {
+        if self.watch_client && request.client.stream.poll_closed(context).is_ready() {
+            return Poll::Ready(Err(client_left(request)));
+        }
+        if !self.transmit.is_done()
+            && let Err(failure) = self.poll_send(request, context)
+        {
+            return Poll::Ready(Err(failure));
+        }
+        loop {
+            match self.poll_receive(request, input, context) {
+                Poll::Pending => break,
+                Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
+                Poll::Ready(Ok(())) => {}
+            }
+            match self.read_head(request, input, head) {
+                Ok(None) => {}
+                Ok(Some(used)) => return Poll::Ready(Ok(used)),
+                Err(failure) => return Poll::Ready(Err(failure)),
+            }
+        }
+        if self.timer.poll_expired(context).is_ready() {
+            let doing = match self.transmit.is_done() {
+                true => "reading response header from upstream",
+                false => "sending request to upstream",
+            };
+            return Poll::Ready(Err(Failure::TimedOut(doing)));
+        }
+        Poll::Pending
+    }
+
+    /// Sends what can be sent, and sets the timer for what is waited for then.
+    fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) -> Result<(), Failure> {
+        let Some(link) = &self.link else { return Ok(()) };
+        match self.transmit.poll(request, &link.connection.stream, &*self.protocol, context) {
+            Ok(Progress::Done) => self.timer.set(self.settings.read_timeout),
+            Ok(Progress::PeerBusy { moved: true }) => self.timer.set(self.settings.send_timeout),
+            Ok(Progress::PeerBusy { moved: false }) => {}
+            // The peer is not to blame for the client's silence, which has a timer of its own.
+            Ok(Progress::Waiting) => self.timer.set(self.settings.read_timeout),
+            Err(SendFailure::Client(status)) => return Err(Failure::Final(status)),
+            Err(SendFailure::Peer(error)) => {
+                // It may have answered before it closed: what it said counts, and if it said nothing that is logged.
+                request.log(Level::Info, format_args!("send() failed{} while sending request to upstream", Errno(&error)));
+                self.transmit.abandon();
+                self.timer.set(self.settings.read_timeout);
+            }
+        }
+        record_of(request).current().bytes_sent = self.transmit.sent();
+        Ok(())
+    }
+
+    /// Appends what the peer sent to `input`.
+    fn poll_receive(
+        &mut self,
+        request: &mut Request,
+        input: &mut Vec<u8>,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), Failure>> {
+        let Some(link) = &self.link else { return Poll::Pending };
+        let room = usize::try_from(self.settings.buffer_size).unwrap_or(usize::MAX).saturating_sub(input.len());
+        let result = match link.connection.stream.poll_read_into(context, input, room.max(1)) {
+            Poll::Pending => return Poll::Pending,
+            Poll::Ready(result) => result,
+        };
+        Poll::Ready(match result {
+            Ok(0) => {
+                request.error(format_args!(
+                    "upstream prematurely closed connection while reading response header from upstream"
+                ));
+                Err(Failure::Broken)
+            }
+            Ok(n) => {
+                record_of(request).current().bytes_received += n as u64;
+                if self.transmit.is_done() {
+                    self.timer.set(self.settings.read_timeout);
+                }
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            Err(error) => {
+                request.error(format_args!("recv() failed{} while reading response header from upstream", Errno(&error)));
+                Err(Failure::Broken)
+            }
+        })
+    }
+
+    fn read_head(
+        &mut self,
+        request: &mut Request,
+        input: &mut Vec<u8>,
+        head: &mut ResponseHead,
+    ) -> Result<Option<usize>, Failure> {
+        loop {
+            match self.protocol.read_head(request, input, head) {
+                Ok(HeadProgress::Complete(used)) => return Ok(Some(used)),
+                Ok(HeadProgress::Interim(used)) => {
+                    super::interim::pass_on(request, &self.settings, head);
+                    head.clear();
+                    input.drain(..used);
+                }
+                Ok(HeadProgress::Partial) if input.len() as u64 >= self.settings.buffer_size => {
+                    request.error(format_args!("upstream sent too big header while reading response header from upstream"));
+                    return Err(Failure::InvalidHeader);
+                }
+                Ok(HeadProgress::Partial) => return Ok(None),
+                Err(fault) => {
+                    let message = fault.message.as_bstr();
+                    request.error(format_args!("{message} while reading response header from upstream"));
+                    return Err(Failure::InvalidHeader);
+                }
+            }
+        }
+    }
+
+    /// Notes that the head is there, and judges its status.
+    fn accept_head(&mut self, request: &mut Request) -> Result<(), Failure> {
+        let now = rt::now();
+        self.head_arrived = Some(now);
+        let took = now.saturating_duration_since(self.began);
+        if let Some(link) = &mut self.link {
+            link.lease.head_arrived(took);
+        }
+        let method = request.method;
+        let record = record_of(request);
+        let status = record.head.status;
+        let current = record.current();
+        current.header_time = Some(took);
+        current.status = status;
+        let Some(bit) = NextUpstream::of_status(status) else { return Ok(()) };
+        let another = self.selection.tries() > 1
+            && self.settings.next_upstream.has(self.reasons(bit, method))
+            && !(self.transmit.has_begun() && self.transmit.is_streamed())
+            && !self.is_out_of_time();
+        if another { Err(Failure::Status(status)) } else { Ok(()) }
+    }
+
+    /// The reasons that `next_upstream` must have for another try.
+    fn reasons(&self, bit: u32, method: Method) -> u32 {
+        let once_only = matches!(method, Method::Post | Method::Lock | Method::Patch);
+        if once_only && self.transmit.has_begun() { bit | NextUpstream::NON_IDEMPOTENT } else { bit }
+    }
+
+    fn is_out_of_time(&self) -> bool {
+        let limit = self.settings.next_upstream_timeout;
+        !limit.is_zero() && rt::now().saturating_duration_since(self.first_began) >= limit
+    }
+
+    /// Ends a try that failed. `Ok` when there is to be another.
+    fn next(&mut self, request: &mut Request, failure: Failure) -> Result<(), Stop> {
+        let mut reused = false;
+        if let Some(Link { lease, connection }) = self.link.take() {
+            reused = connection.is_reused();
+            drop(connection);
+            self.release(request, lease, judge(&failure));
+        }
+        let (bit, status) = match failure {
+            Failure::Final(status) => {
+                record_of(request).current().end(self.began);
+                record_of(request).current().status = status;
+                return Err(Stop::Status(status));
+            }
+            Failure::TimedOut(doing) => {
+                request.error(format_args!("upstream timed out {TIMED_OUT} while {doing}"));
+                (NextUpstream::TIMEOUT, 504)
+            }
+            Failure::Broken => (NextUpstream::ERROR, 502),
+            Failure::InvalidHeader => (NextUpstream::INVALID_HEADER, 502),
+            Failure::Status(status) => (NextUpstream::of_status(status).unwrap_or(NextUpstream::ERROR), status),
+            Failure::NoPeer(why) => (0, if why == NoPeer::QueueFull { 503 } else { 502 }),
+        };
+        if reused && matches!(failure, Failure::Broken) {
+            self.selection.grant_try();
+        }
+        let began = self.began;
+        let current = record_of(request).current();
+        current.status = status;
+        current.end(began);
+        let another = !matches!(failure, Failure::NoPeer(_))
+            && self.selection.tries() > 0
+            && self.settings.next_upstream.has(self.reasons(bit, request.method))
+            && !(self.transmit.has_begun() && self.transmit.is_streamed())
+            && !self.is_out_of_time();
+        if !another {
+            if status == 503 && matches!(failure, Failure::NoPeer(_)) {
+                request.out.fields.set(b"Retry-After", b"1");
+            }
+            return Err(Stop::Status(status));
+        }
+        self.transmit.rewind();
+        Ok(())
+    }
+
+    fn release(&mut self, request: &Request, lease: Lease, verdict: Verdict) {
+        let times = self.times();
+        let outcome = match verdict {
+            Verdict::Failed => PeerOutcome::Failed(times),
+            Verdict::Next => PeerOutcome::Next(times),
+            Verdict::Ok => PeerOutcome::Ok(times),
+            Verdict::Unknown => return drop(lease),
+        };
+        if self.selection.release(lease, outcome).disabled {
+            request.log(Level::Warn, format_args!("upstream server temporarily disabled while reading response header from upstream"));
+        }
+    }
+
+    fn times(&self) -> Times {
+        let since = |instant: Option<Instant>| instant.map(|instant| instant.saturating_duration_since(self.began));
+        Times { connect: since(self.connected), header: since(self.head_arrived), response: Some(rt::now().saturating_duration_since(self.began)) }
+    }
+
+    /// Ends the exchange when its response is over. `reusable` says that nothing more can come on the connection.
+    pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
+        let began = self.began;
+        let record = record_of(request);
+        record.current().bytes_sent = self.transmit.sent();
+        record.current().end(began);
+        let Some(Link { lease, connection }) = self.link.take() else { return };
+        if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
+            lease.keep(connection, self.tag);
+        }
+        self.release(request, lease, Verdict::Ok);
+    }
+}
+
+/// What a failed or finished try says of the peer.
+enum Verdict {
+    Ok,
+    Failed,
+    Next,
+    /// Nothing: the client left.
+    Unknown,
+}
+
+fn judge(failure: &Failure) -> Verdict {
+    match failure {
+        Failure::Status(403 | 404) => Verdict::Next,
+        Failure::Final(_) | Failure::NoPeer(_) => Verdict::Unknown,
+        Failure::Broken | Failure::TimedOut(_) | Failure::InvalidHeader | Failure::Status(_) => Verdict::Failed,
+    }
+}
+
+/// The request's record. Every exchange makes sure that there is one before its first try.
+pub(super) fn record_of(request: &mut Request) -> &mut Record {
+    request.upstream.get_or_insert_with(Box::default)
+}
+
+struct ClientLeft;
+
+/// Waits for `future`, but not for longer than the client does.
+async fn while_client_stays<T>(client: &Client, watch: bool, future: impl Future<Output = T>) -> Result<T, ClientLeft> {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|context| {
+        if let Poll::Ready(value) = future.as_mut().poll(context) {
+            return Poll::Ready(Ok(value));
+        }
+        match watch && client.stream.poll_closed(context).is_ready() {
+            true => Poll::Ready(Err(ClientLeft)),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+fn client_left(request: &Request) -> Failure {
+    request.log(
+        Level::Info,
+        format_args!("client prematurely closed connection, so upstream connection is closed too while sending request to upstream"),
+    );
+    Failure::Final(internal_status::CLIENT_CLOSED)
+}
+
+fn no_peer(request: &mut Request, group: &Group, why: NoPeer) -> Failure {
+    record_of(request).current().peer = Some(PeerName::Group(group.name().to_owned()));
+    let what = match why {
+        NoPeer::NoneAlive | NoPeer::Busy => "no live upstreams",
+        NoPeer::QueueFull => "upstream queue is full",
+        NoPeer::QueueTimeout => "upstream queue timed out",
+    };
+    request.error(format_args!("{what} while connecting to upstream"));
+    Failure::NoPeer(why)
+}
+
+fn log_connect_error(request: &Request, address: &Address, error: &io::Error) {
+    use io::ErrorKind::{ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable};
+    let usual = matches!(error.kind(), ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable);
+    let level = if usual { Level::Error } else { Level::Crit };
+    let error = Errno(error);
+    if address.is_unix() {
+        request.log(level, format_args!("connect() to {address} failed{error} while connecting to upstream"));
+    } else {
+        request.log(level, format_args!("connect() failed{error} while connecting to upstream"));
+    }
+}
+
+/// The address of `bind` for this request.
+fn local_address(request: &mut Request, settings: &SettingsRef) -> Option<Address> {
+    let bind = settings.bind.as_ref()?;
+    let text = request.value(&bind.address);
+    if text.is_empty() {
+        return None;
+    }
+    let address = super::parse_local_address(&text);
+    if address.is_none() {
+        request.error(format_args!("invalid local address \"{text}\""));
+    }
+    address
+}
+
+/// What the head shall announce, and where content comes from.
+fn describe_content(request: &Request, content: RequestContent) -> (Content, ContentSource) {
+    if content == RequestContent::Dropped {
+        return (Content::None, ContentSource::None);
+    }
+    let body = &request.body;
+    if !body.is_complete() {
+        let announced = body.announced_length().map_or(Content::Unknown, Content::Length);
+        return (announced, ContentSource::Client);
+    }
+    if body.length() == 0 {
+        // A client that says so sends no content: `Content-Length: 0`, or chunks without any.
+        let fields = &request.head.wire.fields;
+        let says_so = fields.has(proto::Known::ContentLength) || fields.has(proto::Known::TransferEncoding);
+        let announced = if says_so && !request.is_subrequest() { Content::Length(0) } else { Content::None };
+        return (announced, ContentSource::None);
+    }
+    let source = match body.file() {
+        Some(file) => ContentSource::File(Rc::clone(file), body.length()),
+        None => ContentSource::Memory,
+    };
+    (Content::Length(body.length()), source)
+}
+
+/// Room for the head of a usual request, in bytes.
+const FIRST_CAPACITY: usize = 1024;

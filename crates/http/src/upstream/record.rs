@@ -1,0 +1,111 @@
+//! What a request remembers of its upstream exchanges, for `$upstream_…` and the error log.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bstr::BString;
+use net::upstream::Peer;
+use proto::fields::Fields;
+use proto::h1::response::ResponseHead;
+
+/// All exchanges of a request.
+#[derive(Default)]
+pub struct Record {
+    /// The tries, in order. Between those before and after an internal redirect stands one without a peer.
+    pub tries: Vec<Try>,
+    /// The head of the last response.
+    pub head: ResponseHead,
+    /// Fields after the content of the last response.
+    pub trailers: Fields,
+    /// `http://` and the like, for the error log; empty before a peer was chosen.
+    pub scheme: &'static str,
+    /// The path that is asked for, for the error log.
+    pub target: Vec<u8>,
+}
+
+/// One try.
+#[derive(Debug, Default)]
+pub struct Try {
+    /// Where it went.
+    pub peer: Option<PeerName>,
+    /// The status of the response, or the one that stands for the failure; 0: none.
+    pub status: u16,
+    /// Until the connection stood.
+    pub connect_time: Option<Duration>,
+    /// Until the head of the response was there.
+    pub header_time: Option<Duration>,
+    /// Until it was over.
+    pub response_time: Option<Duration>,
+    /// Bytes of the response's content.
+    pub response_length: u64,
+    /// Bytes received.
+    pub bytes_received: u64,
+    /// Bytes sent.
+    pub bytes_sent: u64,
+}
+
+/// What a try went to.
+#[derive(Debug)]
+pub enum PeerName {
+    /// A peer.
+    Peer(Arc<Peer>),
+    /// A group of which no peer could be used.
+    Group(BString),
+}
+
+impl PeerName {
+    /// The text.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            PeerName::Peer(peer) => peer.name(),
+            PeerName::Group(name) => name,
+        }
+    }
+}
+
+impl Record {
+    /// Begins an exchange; tries of an earlier one stay.
+    pub fn begin(&mut self) {
+        if !self.tries.is_empty() {
+            self.tries.push(Try::default());
+        }
+        self.head.clear();
+        self.trailers.clear();
+        self.scheme = "";
+    }
+
+    /// Begins a try.
+    pub fn begin_try(&mut self) {
+        self.tries.push(Try::default());
+    }
+
+    /// The present try.
+    pub fn current(&mut self) -> &mut Try {
+        if self.tries.is_empty() {
+            self.begin_try();
+        }
+        self.tries.last_mut().expect("one was pushed just now if there was none")
+    }
+
+    /// Appends what the error log shows of the upstream.
+    pub fn describe(&self, out: &mut Vec<u8>) {
+        let peer = self.tries.last().and_then(|last| last.peer.as_ref());
+        let Some(peer) = peer.filter(|_| !self.scheme.is_empty()) else { return };
+        out.extend_from_slice(b", upstream: \"");
+        out.extend_from_slice(self.scheme.as_bytes());
+        let name = peer.as_bytes();
+        out.extend_from_slice(name);
+        if name.starts_with(b"unix:") && !self.target.is_empty() {
+            out.push(b':');
+        }
+        out.extend_from_slice(&self.target);
+        out.push(b'"');
+    }
+}
+
+impl Try {
+    /// Sets the time at which it is over, if that was not set before.
+    pub fn end(&mut self, began: Instant) {
+        self.response_time.get_or_insert_with(|| rt::now().saturating_duration_since(began));
+    }
+}

@@ -1,0 +1,59 @@
+//! Which group an exchange goes to, and what its balancer looks at.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use bstr::ByteSlice;
+use net::upstream::{Group, Groups, Selection};
+use rt::net::{Address, UnixPath};
+
+use super::exchange::Target;
+use crate::request::Request;
+
+/// The group of a target. The error is the status to answer with; it has been logged.
+pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<Group>, u16> {
+    let (host, port, explicit_port) = match target {
+        Target::Group(group) => return Ok(group),
+        Target::Host { host, port, explicit_port } => (host, port, explicit_port),
+    };
+    let groups = request.site.main_confs.get::<Groups>();
+    if let Some(group) = groups.find_url(&host, port, explicit_port) {
+        return Ok(group);
+    }
+    if let Some(path) = host.strip_prefix(b"unix:") {
+        let address = Address::Unix(UnixPath::new(Path::new(OsStr::from_bytes(path))));
+        return Ok(Arc::new(Group::of_addresses(host, vec![address])));
+    }
+    let port = port.unwrap_or(80);
+    let bare = host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or(&host);
+    if let Ok(ip) = bare.to_str_lossy().parse::<std::net::IpAddr>() {
+        return Ok(Arc::new(Group::of_addresses(host, vec![std::net::SocketAddr::new(ip, port).into()])));
+    }
+    resolve(request, host, port).await
+}
+
+async fn resolve(request: &mut Request, host: bstr::BString, _port: u16) -> Result<Arc<Group>, u16> {
+    request.error(format_args!("no resolver defined to resolve {host}"));
+    Err(502)
+}
+
+/// Begins the choice of a peer.
+pub(super) fn select(request: &mut Request, group: &Group) -> Selection {
+    let key = match group.settings.balance.key() {
+        Some(key) => request.value(key),
+        None => Default::default(),
+    };
+    let mut sticky = bstr::BString::default();
+    if let Some(configured) = &group.settings.sticky {
+        for lookup in &configured.lookup {
+            sticky = request.value(lookup);
+            if !sticky.is_empty() {
+                break;
+            }
+        }
+    }
+    let client = request.remote.address.ip();
+    group.select(&net::upstream::Request { key: &key, client, sticky: &sticky })
+}

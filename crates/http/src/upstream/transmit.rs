@@ -1,0 +1,306 @@
+//! The request on its way to the peer: a head, then content from memory, from a file, or from the client as it comes.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use proto::fields::Fields;
+use rt::file::File;
+use rt::net::Stream;
+
+use super::protocol::Protocol;
+use crate::body_reader::{BodyReadError, TemporaryFile};
+use crate::request::Request;
+
+/// How much content is framed and sent at a time, in bytes.
+pub(super) const PIECE: usize = 64 * 1024;
+
+/// How much is taken from the client at a time, in bytes.
+const CLIENT_READ: usize = 16 * 1024;
+
+/// A request being sent. It can be sent again from its beginning, unless its content comes from the client.
+pub(super) struct Transmit {
+    /// The head, and the first piece of content when that is in memory.
+    first: Vec<u8>,
+    /// Bytes of `first` that are sent.
+    first_sent: usize,
+    /// What follows, framed.
+    out: Vec<u8>,
+    out_sent: usize,
+    source: ContentSource,
+    /// Where in `source` the next piece begins.
+    position: u64,
+    /// Where `first` ends in the content.
+    first_end: u64,
+    done: bool,
+    reading: Option<Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>>,
+    /// Bytes sent on the present connection.
+    sent: u64,
+    scratch: Vec<u8>,
+    client_timer: rt::Timer,
+}
+
+/// Where content comes from.
+pub(super) enum ContentSource {
+    /// There is none.
+    None,
+    /// It is all in the memory of the request.
+    Memory,
+    /// It is all in a file.
+    File(Rc<TemporaryFile>, u64),
+    /// The client sends it.
+    Client,
+}
+
+/// Why sending failed.
+pub(super) enum SendFailure {
+    /// The connection to the peer.
+    Peer(io::Error),
+    /// The client: answer with this status. It has been logged.
+    Client(u16),
+}
+
+/// What a call of [`Transmit::poll`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Everything is sent.
+    Done,
+    /// The peer takes nothing now.
+    PeerBusy {
+        /// Whether it took something in this call.
+        moved: bool,
+    },
+    /// The client has not sent the next piece, or a disk has not.
+    Waiting,
+}
+
+impl Transmit {
+    /// A request whose head is `first`.
+    pub(super) fn new(mut first: Vec<u8>, source: ContentSource, request: &Request, protocol: &dyn Protocol) -> Transmit {
+        let mut first_end = 0;
+        let mut done = false;
+        match &source {
+            ContentSource::None => {
+                protocol.write_content_end(&Fields::default(), &mut first);
+                done = true;
+            }
+            ContentSource::Memory => {
+                let content = request.body.in_memory().unwrap_or_default();
+                let piece = &content[..content.len().min(PIECE)];
+                if !piece.is_empty() {
+                    protocol.write_content(piece, &mut first);
+                }
+                first_end = piece.len() as u64;
+                if piece.len() == content.len() {
+                    protocol.write_content_end(&request.body.trailers, &mut first);
+                    done = true;
+                }
+            }
+            ContentSource::File(..) | ContentSource::Client => {}
+        }
+        let source = if done { ContentSource::None } else { source };
+        Transmit {
+            first,
+            first_sent: 0,
+            out: Vec::new(),
+            out_sent: 0,
+            source,
+            position: first_end,
+            first_end,
+            done,
+            reading: None,
+            sent: 0,
+            scratch: Vec::new(),
+            client_timer: rt::Timer::new(),
+        }
+    }
+
+    /// Whether anything was sent on the present connection.
+    pub(super) fn has_begun(&self) -> bool {
+        self.sent > 0
+    }
+
+    /// Whether everything was sent.
+    pub(super) fn is_done(&self) -> bool {
+        self.done && self.first_sent == self.first.len() && self.out_sent == self.out.len()
+    }
+
+    /// Bytes sent on the present connection.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Whether the content can not be sent a second time.
+    pub(super) fn is_streamed(&self) -> bool {
+        matches!(self.source, ContentSource::Client)
+    }
+
+    /// Goes back to the beginning, for another connection.
+    pub(super) fn rewind(&mut self) {
+        self.first_sent = 0;
+        self.out.clear();
+        self.out_sent = 0;
+        self.position = self.first_end;
+        self.done = matches!(self.source, ContentSource::None);
+        self.reading = None;
+        self.sent = 0;
+    }
+
+    /// Sends no more: the peer does not want it.
+    pub(super) fn abandon(&mut self) {
+        self.first_sent = self.first.len();
+        self.out.clear();
+        self.out_sent = 0;
+        self.source = ContentSource::None;
+        self.done = true;
+    }
+
+    /// Sends what can be sent now.
+    pub(super) fn poll(
+        &mut self,
+        request: &mut Request,
+        stream: &Stream,
+        protocol: &dyn Protocol,
+        context: &mut Context<'_>,
+    ) -> Result<Progress, SendFailure> {
+        let mut moved = false;
+        loop {
+            let (buffer, sent) = if self.first_sent < self.first.len() {
+                (&self.first, &mut self.first_sent)
+            } else {
+                (&self.out, &mut self.out_sent)
+            };
+            if *sent < buffer.len() {
+                match stream.poll_write(context, &buffer[*sent..]) {
+                    Poll::Pending => return Ok(Progress::PeerBusy { moved }),
+                    Poll::Ready(Err(error)) => return Err(SendFailure::Peer(error)),
+                    Poll::Ready(Ok(n)) => {
+                        *sent += n;
+                        self.sent += n as u64;
+                        moved = true;
+                        continue;
+                    }
+                }
+            }
+            if self.done {
+                return Ok(Progress::Done);
+            }
+            self.out.clear();
+            self.out_sent = 0;
+            if !self.poll_refill(request, protocol, context)? {
+                return Ok(Progress::Waiting);
+            }
+        }
+    }
+
+    /// Puts the next piece into `out`. `false` when it is not there yet.
+    fn poll_refill(
+        &mut self,
+        request: &mut Request,
+        protocol: &dyn Protocol,
+        context: &mut Context<'_>,
+    ) -> Result<bool, SendFailure> {
+        match &self.source {
+            ContentSource::None => self.done = true,
+            ContentSource::Memory => {
+                let content = request.body.in_memory().unwrap_or_default();
+                let from = usize::try_from(self.position).unwrap_or(usize::MAX).min(content.len());
+                let piece = &content[from..content.len().min(from + PIECE)];
+                if !piece.is_empty() {
+                    protocol.write_content(piece, &mut self.out);
+                }
+                self.position += piece.len() as u64;
+                if self.position >= content.len() as u64 {
+                    self.finish(&request.body.trailers, protocol);
+                }
+            }
+            ContentSource::File(file, length) => {
+                let (file, length) = (file.file.clone(), *length);
+                let Some(piece) = self.poll_read_file(file, length, context) else { return Ok(false) };
+                let piece = piece.map_err(|error| {
+                    let error = rt::error_log::Errno(&error);
+                    request.log(rt::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
+                    SendFailure::Client(500)
+                })?;
+                if !piece.is_empty() {
+                    protocol.write_content(&piece, &mut self.out);
+                }
+                self.position += piece.len() as u64;
+                if piece.is_empty() || self.position >= length {
+                    self.finish(&request.body.trailers, protocol);
+                }
+            }
+            ContentSource::Client => return self.poll_client(request, protocol, context),
+        }
+        Ok(true)
+    }
+
+    fn finish(&mut self, trailers: &Fields, protocol: &dyn Protocol) {
+        protocol.write_content_end(trailers, &mut self.out);
+        self.done = true;
+    }
+
+    fn poll_read_file(&mut self, file: File, length: u64, context: &mut Context<'_>) -> Option<io::Result<Vec<u8>>> {
+        let position = self.position;
+        let wanted = usize::try_from(length.saturating_sub(position)).unwrap_or(PIECE).min(PIECE);
+        if self.reading.is_none() {
+            self.scratch.clear();
+            match file.try_read_into(&mut self.scratch, wanted, position) {
+                Ok(_) => return Some(Ok(self.scratch.clone())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Some(Err(error)),
+            }
+            let read = async move { file.read_at(Vec::new(), position, wanted, &rt::pool::default_pool()).await };
+            self.reading = Some(Box::pin(read));
+        }
+        let reading = self.reading.as_mut()?;
+        match reading.as_mut().poll(context) {
+            Poll::Pending => None,
+            Poll::Ready(result) => {
+                self.reading = None;
+                Some(result)
+            }
+        }
+    }
+
+    fn poll_client(
+        &mut self,
+        request: &mut Request,
+        protocol: &dyn Protocol,
+        context: &mut Context<'_>,
+    ) -> Result<bool, SendFailure> {
+        self.scratch.clear();
+        let core = request.core();
+        let ended = match request.body.poll_read(&mut self.scratch, CLIENT_READ, context) {
+            Poll::Pending => {
+                if !self.client_timer.is_set() {
+                    self.client_timer.set(core.client_body_timeout);
+                }
+                if self.client_timer.poll_expired(context).is_ready() {
+                    return Err(SendFailure::Client(crate::body_reader::refuse(request, BodyReadError::TimedOut)));
+                }
+                return Ok(false);
+            }
+            Poll::Ready(Err(error)) => return Err(SendFailure::Client(crate::body_reader::refuse(request, error))),
+            Poll::Ready(Ok(ended)) => ended,
+        };
+        self.client_timer.clear();
+        let limit = core.client_max_body_size;
+        if limit != 0 && request.body.length() > limit {
+            let length = request.body.length();
+            request.error(format_args!("client intended to send too large chunked body: {length} bytes"));
+            return Err(SendFailure::Client(413));
+        }
+        if !self.scratch.is_empty() {
+            protocol.write_content(&self.scratch, &mut self.out);
+        }
+        if ended {
+            let trailers = std::mem::take(&mut request.body.trailers);
+            self.finish(&trailers, protocol);
+            request.body.trailers = trailers;
+        }
+        Ok(true)
+    }
+}
