@@ -3,10 +3,12 @@
 //! The rows are each engine's own; their setters are here. A block is read into a [`Draft`], which becomes the settings
 //! of a `net::upstream::Group` at its end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
 use conf::{Address, Diagnostic, Host, Line, parse};
+use net::resolver::Resolver;
 use net::upstream::{Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, ResolvedAt, Server, ServerState};
 use net::upstream::{Settings, Sticky, lookup};
 
@@ -17,7 +19,7 @@ const DEFAULT_PORT: u16 = 80;
 const SMALLEST_ZONE: u64 = 8 * 4096;
 
 /// A block as far as it is read.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Draft {
     /// `server`.
     pub(crate) servers: Vec<Server>,
@@ -29,6 +31,10 @@ pub(crate) struct Draft {
     pub(crate) queue: Option<Queue>,
     /// `sticky`.
     pub(crate) sticky: Option<Sticky>,
+    /// `resolver`.
+    pub(crate) resolver: Option<Arc<Resolver>>,
+    /// `resolver_timeout`; zero while nothing says it.
+    pub(crate) resolver_timeout: Duration,
 }
 
 /// `keepalive`, `keepalive_requests`, `keepalive_time`, `keepalive_timeout`.
@@ -79,6 +85,8 @@ impl Draft {
         settings.keepalive = keepalive;
         settings.queue = self.queue;
         settings.sticky = self.sticky;
+        settings.resolver = self.resolver;
+        settings.resolver_timeout = Some(self.resolver_timeout).filter(|timeout| !timeout.is_zero());
         Ok(settings)
     }
 }

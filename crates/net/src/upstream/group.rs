@@ -13,6 +13,7 @@ use super::groups::Origin;
 use super::selection::{Request, Selection};
 use super::state::GroupState;
 use super::sticky::Sticky;
+use crate::resolver::Resolver;
 
 /// A group of servers. Immutable; what changes is in its [`GroupState`].
 pub struct Group {
@@ -22,7 +23,7 @@ pub struct Group {
 }
 
 /// Everything that directives say about a group.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// The name: of the `upstream` block, or the host in the URL.
     pub name: BString,
@@ -40,6 +41,10 @@ pub struct Settings {
     pub queue: Option<Queue>,
     /// How a client comes back to the server that it had.
     pub sticky: Option<Sticky>,
+    /// Who looks up names while running; `None`: whom the engine's outermost block names.
+    pub resolver: Option<Arc<Resolver>>,
+    /// How long it may take.
+    pub resolver_timeout: Option<Duration>,
 }
 
 impl Settings {
@@ -54,6 +59,8 @@ impl Settings {
             keepalive: None,
             queue: None,
             sticky: None,
+            resolver: None,
+            resolver_timeout: None,
         }
     }
 
@@ -288,6 +295,12 @@ impl Group {
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.settings.fmt(f)
+        let Settings { name, origin, servers, balance, .. } = &self.settings;
+        f.debug_struct("Group")
+            .field("name", name)
+            .field("origin", origin)
+            .field("servers", servers)
+            .field("balance", balance)
+            .finish_non_exhaustive()
     }
 }

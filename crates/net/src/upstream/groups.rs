@@ -4,17 +4,26 @@
 //! one. While running, a URL made of variables is looked up here too.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use bstr::{BString, ByteSlice};
 use conf::{Address, Host};
 
 use super::group::{Group, Server, Settings};
 use super::lookup::{lookup, peer_address};
+use super::names;
+use crate::resolver;
 
 /// The groups. Clones are the same registry.
 #[derive(Clone, Default)]
-pub struct Groups(Arc<RwLock<Vec<Arc<Group>>>>);
+pub struct Groups(Arc<Registry>);
+
+#[derive(Default)]
+struct Registry {
+    groups: RwLock<Vec<Arc<Group>>>,
+    /// The system's resolvers, once they are needed.
+    system: OnceLock<resolver::Settings>,
+}
 
 /// What made a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +49,7 @@ pub struct Reference {
 impl Groups {
     /// Adds the group of a block. The error is nginx's message.
     pub fn define(&self, settings: Settings) -> Result<Arc<Group>, String> {
-        let mut groups = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut groups = self.write();
         let same_name = |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
         for group in groups.iter().filter(same_name) {
             match group.settings.origin {
@@ -81,7 +90,7 @@ impl Groups {
         settings.place = place.to_owned();
         settings.servers.push(server);
         let group = Arc::new(Group::new(settings));
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(group.clone());
+        self.write().push(group.clone());
         Ok(Reference { group, warning })
     }
 
@@ -95,14 +104,32 @@ impl Groups {
 
     /// All groups.
     pub fn all(&self) -> Vec<Arc<Group>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read().clone()
     }
 
-    /// Gives every group the state that its name had before a reload.
+    /// Gives every group the state that its name had before a reload. Not on a loop: it may read a file.
     pub fn commit(&self, zones: &rt::engine::Zones) {
+        let mut has_names = false;
         for group in self.all() {
             group.commit(zones);
+            has_names |= group.settings.servers.iter().any(|server| server.resolve.is_some());
         }
+        if has_names {
+            self.0.system.get_or_init(names::read_system_settings);
+        }
+    }
+
+    /// The system's resolvers; none before [`Groups::commit`].
+    pub(super) fn system_resolver(&self) -> resolver::Settings {
+        self.0.system.get().cloned().unwrap_or_default()
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Vec<Arc<Group>>> {
+        self.0.groups.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Group>>> {
+        self.0.groups.write().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn block(&self, name: &[u8]) -> Option<Arc<Group>> {
@@ -116,7 +143,7 @@ impl Groups {
     }
 
     fn search(&self, is_it: impl Fn(&Settings) -> bool) -> Option<Arc<Group>> {
-        let groups = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let groups = self.read();
         groups.iter().find(|group| is_it(&group.settings)).cloned()
     }
 }

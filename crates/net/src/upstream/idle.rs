@@ -143,7 +143,10 @@ impl Idle {
 
     /// An idle connection to `address`: the one that was left last, preferably on this loop.
     pub(crate) async fn take(&self, address: &Address, tag: u64) -> Option<Connection> {
-        while let Some((number, home)) = self.pool().find(address, tag) {
+        loop {
+            // A statement of its own: the lock must be free again before the wait below.
+            let found = self.pool().find(address, tag);
+            let (number, home) = found?;
             let taken = if home.is_current() {
                 unpark((self.id, number)).map(|parked| parked.connection)
             } else {
@@ -156,7 +159,6 @@ impl Idle {
                 return Some(connection);
             }
         }
-        None
     }
 
     /// Keeps a connection, if the settings of the group let it.

@@ -29,6 +29,7 @@ mod group;
 mod groups;
 mod idle;
 mod lookup;
+mod names;
 mod peer;
 mod selection;
 mod state;
@@ -38,6 +39,7 @@ pub use group::{Balance, Group, Keepalive, Metric, Queue, RandomTwo, ResolvedAt,
 pub use groups::{Groups, Origin, Reference};
 pub use idle::{Connection, close_idle};
 pub use lookup::{Found, lookup, peer_address};
+pub use names::Names;
 pub use peer::{Health, Peer, PeerStatus};
 pub use selection::{Lease, NoPeer, Outcome, Pick, Released, Request, Selection, Times};
 pub use state::{GroupState, Resolved};

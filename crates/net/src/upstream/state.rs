@@ -238,7 +238,6 @@ impl GroupState {
         }
     }
 
-    #[expect(clippy::type_complexity, reason = "used once, by the function above")]
     fn enqueue(
         self: &Arc<Self>,
         memory: &mut Memory,

@@ -2,6 +2,7 @@
 //! is registered with epoll only when it would wait.
 
 mod address;
+mod connect;
 mod listener;
 mod pipe;
 mod stream;
@@ -9,6 +10,7 @@ mod tcp_info;
 mod udp;
 
 pub use address::{Address, UnixPath};
+pub use connect::ConnectOptions;
 pub use listener::Listener;
 pub use pipe::Pipe;
 pub use stream::{Stream, VECTORS};

@@ -23,7 +23,6 @@ use crate::event_loop;
 use crate::file::File;
 use crate::pool::Pool;
 use crate::reactor::{Registration, Side};
-use crate::socket_option;
 
 /// See the module's page.
 pub struct Stream {
@@ -72,37 +71,6 @@ impl Stream {
             Self::accepted(a, Address::from_any(None)),
             Self::accepted(b, Address::from_any(None)),
         ))
-    }
-
-    /// Connects to `address`.
-    pub async fn connect(address: &Address) -> io::Result<Self> {
-        Self::connect_from(address, None).await
-    }
-
-    /// Connects to `address` from the local address `from`, if given.
-    pub async fn connect_from(address: &Address, from: Option<&Address>) -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = rustix::net::socket_with(address.family(), SocketType::STREAM, flags, None)?;
-        if let Some(from) = from {
-            if from.port() == 0 && !from.is_unix() {
-                // The port is chosen at connect, so that it may serve several destinations.
-                set_bind_address_no_port(&fd);
-            }
-            rustix::net::bind(&fd, &from.to_any()?)?;
-        }
-        let connected = rustix::net::connect(&fd, &address.to_any()?);
-        let stream = Self::accepted(fd, address.clone());
-        match connected {
-            Ok(()) => return Ok(stream),
-            Err(Errno::INPROGRESS | Errno::INTR) => {}
-            // (A unix socket whose backlog is full says EAGAIN, and there is nothing to wait for.)
-            Err(error) => return Err(error.into()),
-        }
-        std::future::poll_fn(|cx| stream.poll_ready(Side::Write, cx)).await?;
-        match stream.take_error()? {
-            Some(error) => Err(error),
-            None => Ok(stream),
-        }
     }
 
     // -- reading --
@@ -481,7 +449,7 @@ impl Stream {
         }
     }
 
-    fn poll_ready(&self, side: Side, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(super) fn poll_ready(&self, side: Side, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let registration = match self.registration() {
             Ok(registration) => registration,
             Err(error) => return Poll::Ready(Err(error)),
@@ -516,12 +484,6 @@ fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usiz
             result => return result.map_err(Into::into),
         }
     }
-}
-
-fn set_bind_address_no_port(fd: &OwnedFd) {
-    let option = libc::IP_BIND_ADDRESS_NO_PORT;
-    // Its absence only costs ephemeral ports.
-    let _best_effort = socket_option::set_int(fd, libc::IPPROTO_IP, option, 1);
 }
 
 impl AsFd for Stream {

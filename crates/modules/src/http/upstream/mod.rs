@@ -16,11 +16,15 @@
 
 mod sticky;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use conf::{Arity, Confs, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, dispatch, parse};
 use http::Module;
-use net::upstream::{Balance, Groups, Metric, Queue};
+use http::core::resolver::ResolverConf;
+use http::engine::HttpLoop;
+use net::resolver::Resolver;
+use net::upstream::{Balance, Groups, Metric, Names, Queue};
 
 use crate::shared::upstream::{self, Draft};
 
@@ -33,7 +37,11 @@ pub(crate) static MODULE: Module = Module {
         site.main_confs.get::<Groups>().commit(zones);
         Ok(())
     },
-    stop: |_| net::upstream::close_idle(),
+    start,
+    stop: |_| {
+        NAMES.take();
+        net::upstream::close_idle();
+    },
     ..Module::EMPTY
 };
 
@@ -184,6 +192,27 @@ static BLOCK: Table<Draft> = Table::new(&[
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, queue),
     },
     Directive {
+        name: "resolver",
+        syntax: "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "DNS servers for the names of this group. Without it those of `http` are asked, and without them the system's.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Once, |draft, line| {
+            draft.resolver = Some(Resolver::from_line(line)?);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "resolver_timeout",
+        syntax: "time",
+        default: None,
+        contexts: UPSTREAM,
+        since: "0.1",
+        doc: "How long a name is waited for; as in `http` if it is not said.",
+        set: Setter::Millis(|draft| &mut draft.resolver_timeout),
+    },
+    Directive {
         name: "sticky",
         syntax: "cookie name [expires=time] [domain=domain] [httponly] [samesite=strict|lax|none|$variable] [secure] \
                  [path=path] | route $variable ... | learn create=$variable lookup=$variable zone=name:size \
@@ -196,6 +225,23 @@ static BLOCK: Table<Draft> = Table::new(&[
         set: Setter::Custom(Arity::at_least(2), Repeat::Once, sticky::read),
     },
 ]);
+
+thread_local! {
+    /// The look-ups of the generation that is served, on the loop that does them.
+    static NAMES: RefCell<Option<Names>> = const { RefCell::new(None) };
+}
+
+/// Begins to look up names: on one loop, for all of them.
+fn start(engine: &HttpLoop) {
+    if engine.index != 0 {
+        return;
+    }
+    let site = engine.site();
+    let ResolverConf { resolver, timeout } = site.outer_confs.get::<ResolverConf>();
+    let names = Names::follow(site.main_confs.get::<Groups>(), resolver, *timeout, &engine.log);
+    // Those of the former generation end here.
+    NAMES.replace(Some(names));
+}
 
 /// Reads an `upstream` block.
 fn block(line: &mut Line) -> Result<(), Diagnostic> {

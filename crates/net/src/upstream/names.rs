@@ -1,0 +1,81 @@
+//! Names of servers that are looked up while running: `server NAME resolve`, and names that were unknown at the start.
+//!
+//! One loop does it for the whole process; what it finds goes into the groups' states, which all loops share.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rt::error_log::Logger;
+
+use super::group::{Group, ResolvedAt};
+use super::groups::Groups;
+use super::state::Resolved;
+use crate::resolver::{FoundService, Resolver, Settings, Update, Watch};
+
+/// Where the system keeps the addresses of its resolvers.
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+
+/// How long an answer is waited for where nothing says so.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The look-ups of a generation's groups. Dropping it ends them.
+pub struct Names {
+    _tasks: Vec<rt::JoinHandle<()>>,
+}
+
+impl Names {
+    /// Begins to look up the names of all groups, on this loop.
+    ///
+    /// `resolver` and `timeout` are those of the engine's outermost block, for groups without their own. Where there is
+    /// none either, the system's is used.
+    pub fn follow(groups: &Groups, resolver: &Arc<Resolver>, timeout: Duration, log: &Logger) -> Names {
+        let mut system = None;
+        let mut tasks = Vec::new();
+        for group in groups.all() {
+            let names: HashSet<&ResolvedAt> = group.settings.servers.iter().filter_map(|server| server.resolve.as_ref()).collect();
+            for at in names {
+                let settings = &group.settings;
+                let mut resolver = settings.resolver.as_ref().unwrap_or(resolver).clone();
+                if resolver.is_empty() {
+                    let known = groups.system_resolver();
+                    resolver = system.get_or_insert_with(|| Resolver::new(known, log.clone())).clone();
+                }
+                let timeout = settings.resolver_timeout.unwrap_or(if timeout.is_zero() { TIMEOUT } else { timeout });
+                let watch = Watch::new(resolver, at.host.clone(), at.service.clone(), at.port, timeout);
+                let task = rt::spawn_handle("upstream names", follow(group.clone(), at.clone(), watch));
+                tasks.push(task.abort_on_drop());
+            }
+        }
+        Names { _tasks: tasks }
+    }
+}
+
+async fn follow(group: Arc<Group>, at: ResolvedAt, mut watch: Watch) {
+    loop {
+        if let Update::Servers(found) = watch.next().await {
+            let known = !found.is_empty();
+            group.state().set_resolved(&at, records(found));
+            if known && at.once {
+                return;
+            }
+        }
+    }
+}
+
+/// What was found, as the state wants it: records of the best priority are primary.
+fn records(found: Vec<FoundService>) -> Vec<Resolved> {
+    let best = found.iter().map(|record| record.priority).min();
+    let record = |found: FoundService| Resolved {
+        address: found.address.into(),
+        weight: u32::from(found.weight),
+        backup: Some(found.priority) != best,
+        name: found.name,
+    };
+    found.into_iter().map(record).collect()
+}
+
+/// Reads the system's settings. May wait for the disk.
+pub(super) fn read_system_settings() -> Settings {
+    Settings::from_resolv_conf(&std::fs::read(RESOLV_CONF).unwrap_or_default())
+}
