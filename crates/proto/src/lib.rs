@@ -10,26 +10,32 @@
 //! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
 //!   [`cookie`], [`form`], [`mime`], [`list`]: grammars of single fields.
 //! - [`status`]: reason phrases.
+//! - [`cgi`], [`fastcgi`], [`scgi`], [`uwsgi`], [`memcached`]: what applications and caches speak.
 //! - [`proxy_protocol`]: the PROXY protocol, versions 1 and 2.
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;
 pub mod cache_control;
+pub mod cgi;
 pub mod conditional;
 pub mod cookie;
 pub mod date;
 pub mod etag;
+pub mod fastcgi;
 pub mod fields;
 pub mod form;
 pub mod h1;
 pub mod host;
 pub mod known;
 pub mod list;
+pub mod memcached;
 pub mod mime;
 pub mod proxy_protocol;
 pub mod range;
+pub mod scgi;
 pub mod status;
 pub mod uri;
+pub mod uwsgi;
 
 pub use fields::Fields;
 pub use known::Known;

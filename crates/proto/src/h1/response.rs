@@ -107,6 +107,15 @@ impl ResponseHead {
         self.text(self.status_text)
     }
 
+    /// Makes the value of a field the status and reason phrase, if it has both.
+    pub(crate) fn take_status_text(&mut self, field: Known) {
+        let found = self.fields.iter_spans().find(|(known, _)| *known == field);
+        self.status_text = match found {
+            Some((_, value)) if value.end - value.start > 3 => value,
+            _ => Span::default(),
+        };
+    }
+
     /// The header lines that were dropped because an earlier one has the same name.
     pub fn repeated(&self) -> impl Iterator<Item = &[u8]> + '_ {
         self.repeated.iter().map(|&line| self.text(line))

@@ -1,0 +1,114 @@
+//! Response heads of CGI and its relatives FastCGI, SCGI and uwsgi (RFC 3875, section 6).
+//!
+//! They are header lines as in HTTP, without a status line: the field `Status` has the status, and without one it is
+//! 302 when there is a `Location`, else 200. Some SCGI and uwsgi applications send a status line all the same.
+
+use crate::h1::response::{Parser, ResponseHead, Status};
+use crate::known::Known;
+
+/// Reads one head. The buffer must begin with the same bytes at every call, and only grow.
+#[derive(Clone, Debug)]
+pub struct HeadParser {
+    fields: Parser,
+    status_line: StatusLine,
+}
+
+/// Whether a head may begin with a status line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatusLine {
+    /// It is all fields.
+    Never,
+    /// If it begins like HTTP it is read as HTTP.
+    Tolerated,
+}
+
+impl HeadParser {
+    /// Ready for a response.
+    pub fn new(status_line: StatusLine) -> HeadParser {
+        let fields = match status_line {
+            StatusLine::Never => Parser::without_status_line(),
+            StatusLine::Tolerated => Parser::new(),
+        };
+        HeadParser { fields, status_line }
+    }
+
+    /// Reads on; gives the length of the head once it is complete. `head` must be empty at the first call.
+    ///
+    /// The error is the line for the error log, in nginx's words.
+    pub fn parse(&mut self, buf: &[u8], max_bytes: usize, head: &mut ResponseHead) -> Result<Option<usize>, Vec<u8>> {
+        loop {
+            match self.fields.parse(buf, max_bytes, head).map_err(|bad| bad.log_line())? {
+                Status::Partial => return Ok(None),
+                Status::NotHttp => *self = HeadParser::new(StatusLine::Never),
+                Status::Complete(length) => {
+                    // A status line that was there has the last word.
+                    if head.status == 0 {
+                        settle_status(head)?;
+                    }
+                    return Ok(Some(length));
+                }
+            }
+        }
+    }
+
+    /// Ready for the next response.
+    pub fn reset(&mut self) {
+        *self = HeadParser::new(self.status_line);
+    }
+}
+
+fn settle_status(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
+    let Some(value) = head.fields.get_known(Known::Status) else {
+        head.status = if head.fields.has(Known::Location) { 302 } else { 200 };
+        return Ok(());
+    };
+    match value.first_chunk::<3>() {
+        Some(digits @ [b'1'..=b'9', ..]) if digits.iter().all(u8::is_ascii_digit) => {
+            head.status = digits.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
+        }
+        _ => return Err([b"upstream sent invalid status \"", value, b"\""].concat()),
+    }
+    head.take_status_text(Known::Status);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(wire: &[u8], status_line: StatusLine) -> Result<(u16, Vec<u8>, usize), Vec<u8>> {
+        let mut seen = None;
+        for step in 1..=wire.len() {
+            let (mut parser, mut head) = (HeadParser::new(status_line), ResponseHead::default());
+            let mut end = 0;
+            let used = loop {
+                end = (end + step).min(wire.len());
+                if let Some(used) = parser.parse(&wire[..end], 4096, &mut head)? {
+                    break used;
+                }
+                assert!(end < wire.len(), "the head is whole");
+            };
+            let found = (head.status, head.status_text().to_vec(), used);
+            assert!(seen.replace(found.clone()).is_none_or(|before| before == found), "step {step}");
+        }
+        Ok(seen.expect("no wire is empty"))
+    }
+
+    #[test]
+    fn the_status_comes_from_its_field_or_from_location() {
+        let status = |wire| read(wire, StatusLine::Never).map(|(status, text, _)| (status, text));
+        assert_eq!(status(b"Status: 404 Gone fishing\r\n\r\n"), Ok((404, b"404 Gone fishing".to_vec())));
+        assert_eq!(status(b"Status: 404\r\n\r\n"), Ok((404, Vec::new())));
+        assert_eq!(status(b"X: y\nLocation: /a\n\n"), Ok((302, Vec::new())));
+        assert_eq!(status(b"\r\n"), Ok((200, Vec::new())));
+        assert_eq!(status(b"Status: no\r\n\r\n"), Err(b"upstream sent invalid status \"no\"".to_vec()));
+        assert_eq!(status(b"Status: 099 x\r\n\r\n"), Err(b"upstream sent invalid status \"099 x\"".to_vec()));
+    }
+
+    #[test]
+    fn a_status_line_is_tolerated_where_it_may_be() {
+        let wire = b"HTTP/1.1 404 Not Found\r\nStatus: 500 x\r\n\r\nbody";
+        assert_eq!(read(wire, StatusLine::Tolerated), Ok((404, b"404 Not Found".to_vec(), wire.len() - 4)));
+        assert_eq!(read(b"Host: a\r\n\r\n", StatusLine::Tolerated), Ok((200, Vec::new(), 11)));
+    }
+}

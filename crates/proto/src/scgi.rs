@@ -1,0 +1,40 @@
+//! SCGI, the web server's side: what a request begins with.
+//!
+//! ```text
+//! 70:CONTENT_LENGTH\0 27\0 SCGI\0 1\0 REQUEST_METHOD\0 POST\0 …,content      (without the blanks)
+//! ```
+//!
+//! A netstring of names and values, then the content; the response is a CGI response until the connection closes.
+
+/// Appends a name and its value in the form that [`write_head`] takes. A zero byte would begin a new one, so that what
+/// follows it is left away.
+pub fn push_param(name: &[u8], value: &[u8], params: &mut Vec<u8>) {
+    for text in [name, value] {
+        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+        params.extend_from_slice(&text[..end]);
+        params.push(0);
+    }
+}
+
+/// Appends the head of a request with this much content. `params` must not have the length in them, but should have
+/// `SCGI` with the value 1.
+pub fn write_head(content_length: u64, params: &[u8], out: &mut Vec<u8>) {
+    let length = format!("CONTENT_LENGTH\0{content_length}\0");
+    out.extend_from_slice(format!("{}:{length}", length.len() + params.len()).as_bytes());
+    out.extend_from_slice(params);
+    out.push(b',');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_is_a_netstring_that_begins_with_the_length() {
+        let (mut params, mut out) = (Vec::new(), Vec::new());
+        push_param(b"SCGI", b"1", &mut params);
+        push_param(b"A", b"b\0C", &mut params);
+        write_head(27, &params, &mut out);
+        assert_eq!(out, b"29:CONTENT_LENGTH\x0027\0SCGI\x001\0A\0b\0,");
+    }
+}

@@ -1,0 +1,80 @@
+//! The uwsgi protocol, the web server's side: what a request begins with.
+//!
+//! ```text
+//! byte   0          1 2            3
+//!        modifier1  size of vars   modifier2   vars: (length, name, length, value) …   content
+//!                   little-endian                     two bytes each, little-endian
+//! ```
+//!
+//! The response is a CGI response, or one with a status line, until the connection closes.
+
+/// The vars of one request; they have a bound in the format itself.
+#[derive(Clone, Debug, Default)]
+pub struct Vars {
+    bytes: Vec<u8>,
+    /// How much all that was pushed needs.
+    size: usize,
+}
+
+impl Vars {
+    /// The size that the header can tell.
+    pub const MAX_SIZE: usize = 0xffff;
+
+    /// No vars.
+    pub fn new() -> Vars {
+        Vars::default()
+    }
+
+    /// Adds a name and its value.
+    pub fn push(&mut self, name: &[u8], value: &[u8]) {
+        self.size = self.size.saturating_add(4 + name.len() + value.len());
+        if self.size > Self::MAX_SIZE {
+            return;
+        }
+        for text in [name, value] {
+            self.bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
+            self.bytes.extend_from_slice(text);
+        }
+    }
+
+    /// Adds bytes as they are (`uwsgi_string`).
+    pub fn push_raw(&mut self, bytes: &[u8]) {
+        self.size = self.size.saturating_add(bytes.len());
+        if self.size <= Self::MAX_SIZE {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    /// Appends the head of a request. The error is the size, when it is beyond [`Vars::MAX_SIZE`].
+    pub fn write_head(&self, modifier1: u8, modifier2: u8, out: &mut Vec<u8>) -> Result<(), usize> {
+        let [low, high] = u16::try_from(self.size).map_err(|_| self.size)?.to_le_bytes();
+        out.extend_from_slice(&[modifier1, low, high, modifier2]);
+        out.extend_from_slice(&self.bytes);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_head_has_both_modifiers_and_all_vars() {
+        let (mut vars, mut out) = (Vars::new(), Vec::new());
+        vars.push(b"AB", b"c");
+        vars.push_raw(b"x");
+        assert_eq!(vars.write_head(5, 6, &mut out), Ok(()));
+        assert_eq!(out, b"\x05\x08\x00\x06\x02\x00AB\x01\x00cx");
+    }
+
+    #[test]
+    fn the_size_has_a_bound() {
+        let value = vec![b'v'; Vars::MAX_SIZE - 4];
+        let (mut vars, mut out) = (Vars::new(), Vec::new());
+        vars.push(b"", &value);
+        assert_eq!(vars.write_head(0, 0, &mut out), Ok(()));
+        assert_eq!(out.len(), 4 + Vars::MAX_SIZE);
+        vars.push(b"", b"");
+        assert_eq!(vars.write_head(0, 0, &mut out), Err(Vars::MAX_SIZE + 4));
+    }
+}
