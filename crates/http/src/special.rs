@@ -17,7 +17,13 @@ use proto::h1::Method;
 
 /// What an internal redirect for an error page keeps of the response so far: fields such as `WWW-Authenticate`, which
 /// belong to the status.
-const KEPT_FIELDS: [&[u8]; 5] = [b"WWW-Authenticate", b"Proxy-Authenticate", b"Retry-After", b"Content-Range", b"Allow"];
+const KEPT_FIELDS: [&[u8]; 5] = [
+    b"WWW-Authenticate",
+    b"Proxy-Authenticate",
+    b"Retry-After",
+    b"Content-Range",
+    b"Allow",
+];
 
 /// Ends a request with a status: through `error_page`, or with the built-in page.
 ///
@@ -30,6 +36,11 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
         request.flow.close = true;
         return Outcome::Respond;
     }
+    if request.flow.no_error_page {
+        request.out.clear();
+        request.out.status = status;
+        return Outcome::Respond;
+    }
     request.flow.forced_status = Some(status);
     if closes_connection(status) {
         request.flow.close = true;
@@ -37,7 +48,9 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     request.out.content_type.clear();
     request.out.charset.clear();
     request.out.content_length = None;
-    if status >= 300 && let Some(outcome) = error_page(request, status) {
+    if status >= 300
+        && let Some(outcome) = error_page(request, status)
+    {
         return outcome;
     }
     page(request, status)
@@ -45,14 +58,19 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
 
 /// Statuses after which the rest of the connection can not be trusted or is not worth having.
 fn closes_connection(status: u16) -> bool {
-    matches!(status, 400 | 413 | 414 | 500 | 501 | internal::HEADER_TOO_LARGE)
-        || (internal::CERTIFICATE_ERROR..=internal::HTTP_TO_HTTPS).contains(&status)
+    matches!(
+        status,
+        400 | 413 | 414 | 500 | 501 | internal::HEADER_TOO_LARGE
+    ) || (internal::CERTIFICATE_ERROR..=internal::HTTP_TO_HTTPS).contains(&status)
 }
 
 fn error_page(request: &mut Request, status: u16) -> Option<Outcome> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
-    if core.error_pages.is_empty() || request.flow.error_page || request.flow.jumps > crate::phase::MAX_JUMPS {
+    if core.error_pages.is_empty()
+        || request.flow.error_page
+        || request.flow.jumps > crate::phase::MAX_JUMPS
+    {
         return None;
     }
     if !core.recursive_error_pages {
@@ -103,7 +121,11 @@ fn prepare_jump(request: &mut Request) {
     request.out.etag = None;
     request.out.reason = None;
     request.out.transforms = Default::default();
-    request.out.fields.retain(|_, name, _| KEPT_FIELDS.iter().any(|kept| kept.eq_ignore_ascii_case(name)));
+    request.out.fields.retain(|_, name, _| {
+        KEPT_FIELDS
+            .iter()
+            .any(|kept| kept.eq_ignore_ascii_case(name))
+    });
 }
 
 /// Makes the built-in page of a status the response. Statuses without one get no content.
@@ -144,9 +166,16 @@ fn text(request: &Request, title: &str, status: u16) -> Bytes {
     let mut text = String::with_capacity(512);
     let detail = match status {
         internal::CERTIFICATE_ERROR => Some(("400 Bad Request", "The SSL certificate error")),
-        internal::NO_CERTIFICATE => Some(("400 Bad Request", "No required SSL certificate was sent")),
-        internal::HTTP_TO_HTTPS => Some(("400 Bad Request", "The plain HTTP request was sent to HTTPS port")),
-        internal::HEADER_TOO_LARGE => Some(("400 Bad Request", "Request Header Or Cookie Too Large")),
+        internal::NO_CERTIFICATE => {
+            Some(("400 Bad Request", "No required SSL certificate was sent"))
+        }
+        internal::HTTP_TO_HTTPS => Some((
+            "400 Bad Request",
+            "The plain HTTP request was sent to HTTPS port",
+        )),
+        internal::HEADER_TOO_LARGE => {
+            Some(("400 Bad Request", "Request Header Or Cookie Too Large"))
+        }
         _ => None,
     };
     text.push_str("<html>\r\n<head><title>");

@@ -3,17 +3,27 @@
 //! A subrequest has the client's head and variables, a path of its own, and no content. It passes the phases but for
 //! access, and its response is handed to whoever asked, who decides what becomes of the body.
 
+use std::cell::Cell;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll, ready};
 
 use bstr::BString;
+use bytes::Bytes;
 use proto::h1::Method;
 
+use crate::body::{Body, BodyError, Chunk};
 use crate::body_reader::RequestBody;
 use crate::request::{Parent, Request};
 use crate::{phase, serve};
 
 /// How deep subrequests may stand inside subrequests.
 pub const MAX_DEPTH: u8 = 50;
+
+/// How many subrequests one request of a client may come to. Pages that include themselves twice would otherwise never
+/// end.
+pub const MAX_COUNT: u32 = 60_000;
 
 /// What a subrequest is to be.
 pub struct Options {
@@ -29,7 +39,22 @@ pub struct Options {
     pub body: Option<RequestBody>,
     /// The method; GET, or HEAD where only the head matters.
     pub method: Method,
+    /// What stands in for a response that is an error or has no content. The error's own page is not made then.
+    pub stub: Option<Stub>,
 }
+
+/// Content in place of a response.
+#[derive(Clone, Debug, Default)]
+pub struct Stub {
+    /// Its media type.
+    pub content_type: BString,
+    /// The content.
+    pub content: Bytes,
+}
+
+/// How many subrequests a request has come to.
+#[derive(Default)]
+struct Count(Cell<u32>);
 
 impl Options {
     /// A GET of `path`.
@@ -41,6 +66,7 @@ impl Options {
             filtered: true,
             body: None,
             method: Method::Get,
+            stub: None,
         }
     }
 }
@@ -49,11 +75,27 @@ impl Options {
 pub fn create(parent: &Request, options: Options) -> Option<Request> {
     let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
     if depth > MAX_DEPTH {
-        parent.error(format_args!("subrequests cycle while processing \"{}\"", options.path));
+        parent.error(format_args!(
+            "subrequests cycle while processing \"{}\"",
+            options.path
+        ));
+        return None;
+    }
+    let count = &parent.shared::<Count>().0;
+    if count.replace(count.get() + 1) >= MAX_COUNT {
+        parent.error(format_args!(
+            "too many subrequests while processing \"{}\"",
+            options.path
+        ));
         return None;
     }
     let site = Rc::clone(&parent.site);
-    let mut request = Request::new(site, Rc::clone(&parent.client), Rc::clone(&parent.head), parent.server);
+    let mut request = Request::new(
+        site,
+        Rc::clone(&parent.client),
+        Rc::clone(&parent.head),
+        parent.server,
+    );
     request.method = options.method;
     request.uri.path = options.path;
     request.uri.args = options.args;
@@ -67,6 +109,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
     if let Some(body) = options.body {
         request.body = body;
     }
+    request.flow.no_error_page = options.stub.is_some();
     Some(request)
 }
 
@@ -88,4 +131,112 @@ pub async fn end(request: &mut Request) {
     if request.site.location(request.location).core.log_subrequest {
         crate::log_phase::log(request).await;
     }
+}
+
+/// A subrequest whose response becomes a part of another one.
+///
+/// It runs while it is polled, so that several make progress side by side, and its content is pulled when it is its
+/// turn: whoever includes it gathers nothing.
+pub struct Inclusion {
+    state: State,
+}
+
+enum State {
+    /// On its way to a response.
+    Running(Pin<Box<dyn Future<Output = Box<Request>>>>),
+    /// The response is there, and its content is pulled.
+    Sending(Box<Request>),
+    /// The content is through.
+    Ending(Pin<Box<dyn Future<Output = ()>>>),
+    Ended,
+}
+
+impl Inclusion {
+    /// A subrequest of `parent`; `None` when there are too many, which is logged.
+    pub fn new(parent: &Request, mut options: Options) -> Option<Inclusion> {
+        let stub = options.stub.clone();
+        options.filtered = true;
+        let mut request = Box::new(create(parent, options)?);
+        let running = Box::pin(async move {
+            phase::run(&mut request).await;
+            if let Some(stub) = stub
+                && has_nothing_to_show(&request)
+            {
+                put_in_place(stub, &mut request);
+            }
+            serve::finish(&mut request).await;
+            request
+        });
+        Some(Inclusion {
+            state: State::Running(running),
+        })
+    }
+
+    /// Whether the response is there.
+    pub fn poll_response(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if let State::Running(running) = &mut self.state {
+            let request = ready!(running.as_mut().poll(context));
+            self.state = State::Sending(request);
+        }
+        Poll::Ready(())
+    }
+
+    /// The subrequest while its content is pulled.
+    pub fn request(&self) -> Option<&Request> {
+        match &self.state {
+            State::Sending(request) => Some(request),
+            State::Running(_) | State::Ending(_) | State::Ended => None,
+        }
+    }
+
+    /// The next chunk of its content, `None` at the end.
+    pub fn poll_next(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        ready!(self.poll_response(context));
+        if let State::Sending(request) = &mut self.state {
+            let mut body = std::mem::take(&mut request.out.body);
+            let next = match request.flow.silent || request.flow.header_only {
+                true => Poll::Ready(None),
+                false => body.poll_next(request, context),
+            };
+            match ready!(keep(body, request, next)) {
+                Some(chunk) => return Poll::Ready(Some(chunk)),
+                None => self.begin_end(),
+            }
+        }
+        if let State::Ending(ending) = &mut self.state {
+            ready!(ending.as_mut().poll(context));
+            self.state = State::Ended;
+        }
+        Poll::Ready(None)
+    }
+
+    fn begin_end(&mut self) {
+        let State::Sending(mut request) = std::mem::replace(&mut self.state, State::Ended) else {
+            return;
+        };
+        self.state = State::Ending(Box::pin(async move { end(&mut request).await }));
+    }
+}
+
+/// Puts a body back that has not ended.
+fn keep<T>(body: Body, request: &mut Request, next: Poll<Option<T>>) -> Poll<Option<T>> {
+    if !matches!(next, Poll::Ready(None)) {
+        request.out.body = body;
+    }
+    next
+}
+
+fn has_nothing_to_show(request: &Request) -> bool {
+    request.out.status >= 300 || request.out.body.length() == Some(0)
+}
+
+fn put_in_place(stub: Stub, request: &mut Request) {
+    request.out.clear();
+    request.flow.forced_status = None;
+    request.out.status = 200;
+    request.out.content_type = stub.content_type;
+    request.out.body = Body::bytes(stub.content);
 }

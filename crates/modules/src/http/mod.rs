@@ -1,12 +1,14 @@
 //! The modules of http, in the order in which they run.
 
 mod access;
+mod addition;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
 mod charset;
 mod empty_gif;
 mod geo;
+mod gunzip;
 mod gzip;
 mod gzip_static;
 mod headers;
@@ -14,15 +16,19 @@ mod index;
 mod log;
 mod map;
 mod not_modified;
+mod random_index;
 mod range;
 mod referer;
 mod rewrite;
+mod secure_link;
 mod session;
 mod split_clients;
 mod static_file;
 mod stub_status;
+mod sub_filter;
 mod try_files;
 mod upstream;
+mod userid;
 mod weir_status;
 
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
@@ -33,6 +39,7 @@ pub static MODULES: &[&::http::Module] = &[
     &geo::MODULE,
     &split_clients::MODULE,
     &referer::MODULE,
+    &secure_link::MODULE,
     // Groups of servers.
     &upstream::MODULE,
     // Rewriting.
@@ -49,6 +56,7 @@ pub static MODULES: &[&::http::Module] = &[
     &empty_gif::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,
+    &random_index::MODULE,
     &index::MODULE,
     &autoindex::MODULE,
     &gzip_static::MODULE,
@@ -58,7 +66,12 @@ pub static MODULES: &[&::http::Module] = &[
     // range.
     &not_modified::MODULE,
     &headers::MODULE,
+    &userid::MODULE,
+    &gunzip::MODULE,
+    &addition::MODULE,
+    &sub_filter::MODULE,
     &charset::MODULE,
+    &addition::JOIN,
     &gzip::MODULE,
     &crate::shared::gzip_accept::MODULE,
     &range::MODULE,

@@ -13,6 +13,7 @@ pub(crate) mod media_types;
 pub(crate) mod password;
 pub(crate) mod session;
 pub(crate) mod split_clients;
+pub(crate) mod transform;
 pub(crate) mod upstream;
 pub(crate) mod upstream_rows;
 

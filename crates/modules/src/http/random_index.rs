@@ -1,0 +1,116 @@
+//! `random_index`: answers for a directory with one of its files, by chance.
+//!
+//! ```nginx
+//! location /pictures/ { random_index on; }
+//! ```
+//!
+//! Names that begin with a dot do not take part, and neither does what is not a file. The request goes on to the
+//! location of the file that was drawn.
+
+use std::hash::{BuildHasher, RandomState};
+use std::os::unix::ffi::OsStrExt;
+
+use bstr::{BString, ByteSlice};
+use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
+use http::files;
+use http::{Module, Outcome, Phase, Request, Step};
+use proto::h1::Method;
+use rt::error_log::{Errno, Level};
+use rt::file::{Kind, errno};
+use rt::pool::Pool;
+
+pub(crate) static MODULE: Module = Module {
+    name: "random_index",
+    doc: "Answers for directories with a file in them, by chance.",
+    location: &DIRECTIVES,
+    phases: &[(Phase::Content, draw)],
+    enabled: |location| location.confs.get::<Conf>().on,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "random_index",
+    syntax: "on | off",
+    default: Some("off"),
+    contexts: HTTP_SERVER_LOCATION,
+    since: "0.1",
+    doc: "Whether a directory is answered for by one of its files, by chance.",
+    set: Setter::Flag(|c| &mut c.on),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    on: bool,
+}
+
+/// Of a directory larger than this, what comes first takes part.
+const MAX_ENTRIES: usize = 100_000;
+
+fn draw(request: &mut Request) -> Step<'_> {
+    if !request.uri.path.ends_with(b"/")
+        || !matches!(request.method, Method::Get | Method::Head | Method::Post)
+    {
+        return Outcome::Declined.into();
+    }
+    Step::later(answer(request))
+}
+
+async fn answer(request: &mut Request) -> Outcome {
+    let Some(mut path) = request.file_path() else {
+        return Outcome::Status(500);
+    };
+    if path.len() > 1 {
+        path.pop();
+    }
+    let site = std::rc::Rc::clone(&request.site);
+    let pool = files::pool(request, &site.location(request.location).core.delivery.aio);
+    let mut names = match rt::file::read_directory(files::as_path(&path), MAX_ENTRIES, &pool).await
+    {
+        Ok(entries) => entries,
+        Err(error) => return Outcome::Status(refuse(request, &path, &error)),
+    };
+    names.retain(|entry| !entry.name.as_bytes().starts_with(b".") && may_be_file(entry.kind));
+    // What a name stands for is only looked up for the one that is drawn: mostly it is a file.
+    while !names.is_empty() {
+        let entry = names.swap_remove(number_below(names.len()));
+        let name = BString::from(entry.name.as_bytes());
+        if entry.kind == Some(Kind::Regular) || is_file(&path, &name, &pool).await {
+            let target = [&request.uri.path[..], &name].concat();
+            let args = std::mem::take(&mut request.uri.args);
+            return request.redirect(target, args);
+        }
+    }
+    Outcome::Declined
+}
+
+fn may_be_file(kind: Option<Kind>) -> bool {
+    matches!(kind, None | Some(Kind::Regular | Kind::Symlink))
+}
+
+async fn is_file(directory: &[u8], name: &[u8], pool: &Pool) -> bool {
+    let path = [directory, b"/", name].concat();
+    // A link to nowhere, or a file that went away meanwhile, is not drawn.
+    rt::file::stat(files::as_path(&path), pool)
+        .await
+        .is_ok_and(|metadata| metadata.is_file())
+}
+
+/// A number from 0, all with the same chance; `count` is not 0.
+fn number_below(count: usize) -> usize {
+    // Each state has keys of its own, so its hash of nothing is a number by chance.
+    let number = RandomState::new().hash_one(());
+    (number % count as u64) as usize
+}
+
+fn refuse(request: &Request, path: &[u8], error: &std::io::Error) -> u16 {
+    let (level, status) = match error.raw_os_error().unwrap_or(errno::IO) {
+        errno::NOENT | errno::NOTDIR | errno::NAMETOOLONG => (Level::Error, 404),
+        errno::ACCES => (Level::Error, 403),
+        _ => (Level::Crit, 500),
+    };
+    request.log(
+        level,
+        format_args!("opendir() \"{}\" failed{}", path.as_bstr(), Errno(error)),
+    );
+    status
+}

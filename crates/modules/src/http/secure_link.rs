@@ -1,0 +1,226 @@
+//! `secure_link`: links that cannot be made up, and that may end.
+//!
+//! ```nginx
+//! location /files/ {
+//!     secure_link     $arg_md5,$arg_expires;
+//!     secure_link_md5 "$secure_link_expires$uri$remote_addr secret";
+//!     if ($secure_link = "")  { return 403; }
+//!     if ($secure_link = "0") { return 410; }
+//! }
+//! ```
+//!
+//! `$secure_link` is `1` for a link whose hash is right, `0` when its time is over, and empty otherwise. The older
+//! form `secure_link_secret word` has the hash in the path, `/prefix/hash/link`, and `$secure_link` is the link then.
+
+use base64::Engine;
+use base64::alphabet::URL_SAFE;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+use bstr::{BString, ByteSlice};
+use conf::{
+    Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Level, Setter, Table, Variable,
+};
+use http::{Module, Request};
+use md5::{Digest, Md5};
+
+pub(crate) static MODULE: Module = Module {
+    name: "secure_link",
+    doc: "Checks links that cannot be made up.",
+    location: &DIRECTIVES,
+    variables: &[
+        Variable::new(
+            "secure_link",
+            judge,
+            "The result of the check: `1`, `0` for a link that is over, or nothing.",
+        ),
+        Variable::new(
+            "secure_link_expires",
+            expires,
+            "The time until which the link counts, as it stands in the link.",
+        )
+        .volatile(),
+    ],
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "secure_link",
+        syntax: "expression",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The hash that the link has, in base64 or base64url, and behind a comma the time until which the link \
+              counts, in seconds since 1970.",
+        set: Setter::OptionalValue(|c| &mut c.link),
+    },
+    Directive {
+        name: "secure_link_md5",
+        syntax: "expression",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The text whose MD5 hash the link must have.",
+        set: Setter::OptionalValue(|c| &mut c.text),
+    },
+    Directive {
+        name: "secure_link_secret",
+        syntax: "word",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The word that is hashed with the link: the older form, `/prefix/hash/link`.",
+        set: Setter::Text(|c| &mut c.secret),
+    },
+])
+.finish(settle);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    link: Option<Expression>,
+    text: Option<Expression>,
+    /// Empty: none.
+    secret: BString,
+}
+
+/// A block that uses one form does not inherit the other.
+fn settle(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), Diagnostic> {
+    let newer = block.seen("secure_link").or(block.seen("secure_link_md5"));
+    match (block.seen("secure_link_secret"), newer) {
+        (Some(_), Some(span)) => {
+            let message = "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
+            return Err(Diagnostic::error(message, Some(span)));
+        }
+        (Some(_), None) => (conf.link, conf.text) = (None, None),
+        (None, _) if conf.link.is_some() || conf.text.is_some() => conf.secret.clear(),
+        (None, _) => {}
+    }
+    Ok(())
+}
+
+/// The time of the link of this request, as it was sent.
+struct Expires(BString);
+
+/// The longest text that is 16 bytes in base64.
+const MAX_HASH: usize = 24;
+
+/// Links come from many programs: with the padding or without it, and with stray bits at their end.
+const BASE64URL: GeneralPurpose = GeneralPurpose::new(
+    &URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_padding_mode(DecodePaddingMode::Indifferent)
+        .with_decode_allow_trailing_bits(true),
+);
+
+fn judge(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let conf = request.conf::<Conf>();
+    if !conf.secret.is_empty() {
+        return judge_path(request, &conf.secret, out);
+    }
+    let (Some(link), Some(text)) = (&conf.link, &conf.text) else {
+        return false;
+    };
+    let value = request.value(link);
+    let (hash, time) = match value.split_once_str(",") {
+        Some((hash, time)) => (hash, Some(time)),
+        None => (value.as_slice(), None),
+    };
+    let expires = match time.map(base::text::decimal) {
+        None => None,
+        Some(Some(expires)) if expires > 0 => Some(expires),
+        Some(_) => return false,
+    };
+    if let Some(time) = time {
+        request.set_state(Expires(time.into()));
+    }
+    let Some(hash) = decode(hash) else {
+        return false;
+    };
+    let text = request.value(text);
+    if !is_same(&hash, &Md5::digest(text.as_slice())) {
+        return false;
+    }
+    let is_over = expires.is_some_and(|expires| expires < now());
+    out.push(if is_over { b'0' } else { b'1' });
+    true
+}
+
+/// Seconds since 1970.
+fn now() -> i64 {
+    i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX)
+}
+
+fn decode(hash: &[u8]) -> Option<Vec<u8>> {
+    if hash.len() > MAX_HASH {
+        return None;
+    }
+    // Both alphabets count, and nothing does that follows the padding.
+    let end = hash.find_byte(b'=').unwrap_or(hash.len());
+    let to_url_safe = |&byte: &u8| match byte {
+        b'+' => b'-',
+        b'/' => b'_',
+        other => other,
+    };
+    let hash: Vec<u8> = hash[..end].iter().map(to_url_safe).collect();
+    BASE64URL.decode(hash).ok()
+}
+
+/// `/prefix/hash/link`, of the target as it was sent.
+fn judge_path(request: &mut Request, secret: &[u8], out: &mut Vec<u8>) -> bool {
+    let target = request.head.wire.target();
+    let mut parts = target.splitn(4, |&byte| byte == b'/');
+    let (Some(_), Some(_), Some(hash), Some(link)) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    if link.is_empty() || hash.len() != 32 {
+        return false;
+    }
+    let digest = Md5::new()
+        .chain_update(link)
+        .chain_update(secret)
+        .finalize();
+    let mut wanted = Vec::with_capacity(32);
+    http::text::write_hex(&digest, &mut wanted);
+    if !is_same(&hash.to_ascii_lowercase(), &wanted) {
+        return false;
+    }
+    out.extend_from_slice(link);
+    true
+}
+
+/// Compares without telling by its time how far two texts agree.
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && one
+            .iter()
+            .zip(other)
+            .fold(0, |differs, (a, b)| differs | (a ^ b))
+            == 0
+}
+
+fn expires(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(Expires(time)) = request.state() else {
+        return false;
+    };
+    out.extend_from_slice(time);
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_are_read_in_both_alphabets() {
+        let plain = decode(b"Xr4ilOzQ4PCOq3aQ0qbuaQ==").expect("it is base64");
+        assert_eq!(plain.len(), 16);
+        assert_eq!(decode(b"Xr4ilOzQ4PCOq3aQ0qbuaQ"), Some(plain));
+        assert_eq!(
+            decode(b"q-5vpkjBkRXXtkUMXiJVHA"),
+            decode(b"q+5vpkjBkRXXtkUMXiJVHA==")
+        );
+        assert_eq!(decode(b"q-5vpkjBkRXXtkUMXiJVHA-TOOLONG"), None);
+        assert_eq!(decode(b"!"), None);
+    }
+}
