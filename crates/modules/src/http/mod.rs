@@ -13,6 +13,7 @@ mod gzip;
 mod gzip_static;
 mod headers;
 mod index;
+mod limit_req;
 mod log;
 mod map;
 mod not_modified;
@@ -45,6 +46,7 @@ pub static MODULES: &[&::http::Module] = &[
     // Rewriting.
     &rewrite::MODULE,
     // Limits (preaccess).
+    &limit_req::MODULE,
 
     // Access.
     &access::MODULE,
