@@ -21,7 +21,7 @@ use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
 use crate::listen::{self, Endpoint};
 use crate::module::Module;
-use crate::site::{Frozen, Site};
+use crate::site::{Frozen, Location, Site};
 
 /// The engine with the modules of a program.
 pub struct Engine {
@@ -111,9 +111,9 @@ impl Configuration for HttpConfiguration {
         all.attach(context.index, rt::handle());
         let counters = all.for_loop(context.index);
         let engine = Rc::new(HttpLoop {
-            site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             index: context.index,
             modules: self.modules,
+            site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             listeners: RefCell::default(),
             connections: RefCell::default(),
             next_key: Cell::new(0),
@@ -125,8 +125,8 @@ impl Configuration for HttpConfiguration {
             counters,
         });
         crate::current::set(&engine);
-        engine.listen(context.listeners);
         engine.start_modules();
+        engine.listen(context.listeners);
         Box::new(Running(engine))
     }
 
@@ -137,10 +137,10 @@ impl Configuration for HttpConfiguration {
 
 /// HTTP on one loop.
 pub struct HttpLoop {
-    site: RefCell<Rc<Site>>,
     /// The loop's number, from 0: what is to run once in the process runs on loop 0.
     pub index: usize,
     modules: &'static [&'static Module],
+    site: RefCell<Rc<Site>>,
     listeners: RefCell<HashMap<ListenerId, Accepting>>,
     connections: RefCell<HashMap<u64, Connection>>,
     next_key: Cell<u64>,
@@ -174,16 +174,16 @@ impl LoopEngine for Running {
     fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>) {
         let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else { return };
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
-        self.0.listen(listeners);
         self.0.start_modules();
+        self.0.listen(listeners);
     }
 
     fn stop(&self) {
         self.0.stopping.set(true);
-        let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
         for module in self.0.modules {
             (module.stop)(&self.0);
         }
+        let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
         for listener in listeners.into_values() {
             listener.task.abort();
         }
@@ -252,13 +252,18 @@ impl HttpLoop {
         }
     }
 
-    /// Takes in a new connection.
+    /// The group of servers that a location passes its requests to.
+    pub fn group_of(&self, location: &Location) -> Option<Arc<net::upstream::Group>> {
+        self.modules.iter().find_map(|module| (module.group)(location))
+    }
+
     fn start_modules(&self) {
         for module in self.modules {
             (module.start)(self);
         }
     }
 
+    /// Takes in a new connection.
     fn open(self: &Rc<Self>, stream: Stream, socket: &Arc<ListenerSpec>) {
         self.counters.accepted.add(1);
         if self.connections.borrow().len() >= self.limit && !self.close_an_idle_one() {

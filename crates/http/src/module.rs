@@ -5,6 +5,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use conf::{Confs, Rows, Table, Variable};
 
@@ -28,6 +29,9 @@ pub struct Module {
     pub blocks: &'static [&'static dyn Rows],
     /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
     pub answer: Option<Answer>,
+    /// The group of servers that a location passes its requests to, for modules that do that; `None` for a location that
+    /// does not, or whose group is only known for a request.
+    pub group: fn(&Location) -> Option<Arc<net::upstream::Group>>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(Phase, Handler)],
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
@@ -60,6 +64,7 @@ impl Module {
         location: &NO_ROWS,
         blocks: &[],
         answer: None,
+        group: |_| None,
         phases: &[],
         filter: None,
         enabled: |_| true,

@@ -12,6 +12,7 @@ mod gunzip;
 mod gzip;
 mod gzip_static;
 mod headers;
+mod health_check;
 mod index;
 mod limit_req;
 mod log;
@@ -43,6 +44,7 @@ pub static MODULES: &[&::http::Module] = &[
     &secure_link::MODULE,
     // Groups of servers.
     &upstream::MODULE,
+    &health_check::MODULE,
     // Rewriting.
     &rewrite::MODULE,
     // Limits (preaccess).
