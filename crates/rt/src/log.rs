@@ -108,29 +108,42 @@ impl Sink {
         }))
     }
 
-    /// Appends a line (its line end included). Never waits; the line is lost if the buffer is full.
+    /// Appends a line (its line end included). Never waits; the line is lost if the buffer is full. The writer is
+    /// called at the end of the loop's turn, once for all lines of the turn.
     pub fn write(&self, line: &[u8]) {
-        let mut state = self.0.state();
-        if state.buffer.len() + line.len() > BUFFER_LIMIT {
-            drop(state);
-            self.0.lost(1, None);
+        if self.append(line) {
             return;
         }
-        if state.target.datagrams {
-            let len = u32::try_from(line.len()).expect("a line is shorter than the buffer");
-            state.buffer.extend_from_slice(&len.to_ne_bytes());
-        }
-        state.buffer.extend_from_slice(line);
-        if std::mem::replace(&mut state.scheduled, true) {
-            return;
-        }
-        drop(state);
         let sink = Arc::clone(&self.0);
         if event_loop::current_id() == 0 {
             sink.schedule();
         } else {
             event_loop::with(|core| core.at_turn_end(Box::new(move || sink.schedule())));
         }
+    }
+
+    /// As [`Sink::write`], but the writer is called at once: for lines that are rare and that somebody waits for,
+    /// such as those about errors. They are on their way to the disk before the response that they are about.
+    pub fn write_now(&self, line: &[u8]) {
+        if !self.append(line) {
+            self.0.schedule();
+        }
+    }
+
+    /// Appends a line. Says whether nothing more is to do: a writer is on its way, or the line is lost.
+    fn append(&self, line: &[u8]) -> bool {
+        let mut state = self.0.state();
+        if state.buffer.len() + line.len() > BUFFER_LIMIT {
+            drop(state);
+            self.0.lost(1, None);
+            return true;
+        }
+        if state.target.datagrams {
+            let len = u32::try_from(line.len()).expect("a line is shorter than the buffer");
+            state.buffer.extend_from_slice(&len.to_ne_bytes());
+        }
+        state.buffer.extend_from_slice(line);
+        std::mem::replace(&mut state.scheduled, true)
     }
 
     /// Goes on in another file, as after `USR1`: what was written before goes to the old one.

@@ -158,8 +158,17 @@ impl LogFile {
 
     /// Appends whole lines. Never waits for a disk when the file is attached as [`Attach::Queued`].
     pub fn write(&self, lines: &[u8]) {
+        self.write_by(lines, Sink::write);
+    }
+
+    /// As [`LogFile::write`], for rare lines that are wanted in the file without delay.
+    pub fn write_now(&self, lines: &[u8]) {
+        self.write_by(lines, Sink::write_now);
+    }
+
+    fn write_by(&self, lines: &[u8], write: fn(&Sink, &[u8])) {
         match self.writer.get() {
-            Some(Writer::Queued(sink)) => sink.write(lines),
+            Some(Writer::Queued(sink)) => write(sink, lines),
             Some(Writer::Direct(file)) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
                 // A log that can not be written has nowhere to say so.

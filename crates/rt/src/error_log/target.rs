@@ -115,7 +115,7 @@ pub enum Destination {
 impl Destination {
     pub(super) fn write(&self, level: Level, line: &[u8]) {
         match self {
-            Destination::File(file) => file.write(line),
+            Destination::File(file) => file.write_now(line),
             Destination::Syslog(syslog) => {
                 syslog.send(Some(level), line.strip_suffix(b"\n").unwrap_or(line))
             }
