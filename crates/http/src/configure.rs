@@ -101,6 +101,9 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
         let mut level = conf::Level::new(build, &mut registry, &mut builder, HTTP);
         dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
     }
+    for module in modules {
+        (module.complete)(line);
+    }
     let endpoints = listen::endpoints(builder.listens, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
@@ -294,6 +297,12 @@ pub fn present_location(line: &mut Line) -> Present {
         },
         None => Present::Prefix(0),
     }
+}
+
+/// The name of the location that a directive stands in; empty in a server.
+pub fn present_location_name(line: &mut Line) -> BString {
+    let builder = line.level.engine::<Builder>();
+    builder.open.last().map(|frame| frame.name.clone()).unwrap_or_default()
 }
 
 fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic> {

@@ -72,6 +72,10 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let version = request.head.version();
+    if request.flow.upgraded {
+        // What follows is not HTTP any more, and ends with the connection.
+        return (Framing::UntilClose, false);
+    }
     let out = &mut request.out;
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
         if out.status != 101 {

@@ -41,6 +41,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
         head: Rc::default(),
         variables: Rc::default(),
         timer: rt::Timer::new(),
+        path: Vec::new(),
         pipelined: false,
         staged: Staged::new(&engine.counters),
         engine,
@@ -70,6 +71,8 @@ struct Connection {
     /// The last request's values of variables, likewise.
     variables: Rc<crate::request::Variables>,
     timer: rt::Timer,
+    /// The memory of the last request's path.
+    path: Vec<u8>,
     /// The present request was there before the response to the one before it was sent.
     pipelined: bool,
     /// Where the connection is counted.
@@ -288,7 +291,7 @@ impl Connection {
         for line in request.head.wire.ignored() {
             request.log(Level::Info, format_args!("client sent invalid header line: \"{}\"", bstr::BStr::new(line)));
         }
-        set_uri(request)?;
+        set_uri(request, std::mem::take(&mut self.path))?;
         let expects = request.head.wire.version >= proto::h1::Version::HTTP_11
             && request
                 .head
@@ -312,10 +315,16 @@ impl Connection {
             let keepalive = self.may_keep_alive(request);
             request.ledger.responded = Some(rt::now());
             let framing = head::write(request, keepalive, &mut self.sender.out);
-            let sent = self.sender.send(request, framing).await;
-            self.after_response(request, sent).await
+            let sent = match self.sender.send_at_once(request, framing) {
+                Some(()) => Ok(()),
+                None => self.sender.send(request, framing).await,
+            };
+            self.after_response(request, framing, sent).await
         };
-        log_phase::end(request).await;
+        if log_phase::is_wanted(request) {
+            log_phase::end(request).await;
+        }
+        self.path = std::mem::take(&mut request.uri.path).into();
         self.head = Rc::clone(&request.head);
         next
     }
@@ -331,11 +340,16 @@ impl Connection {
             && !disabled_for_browser(request, core.keepalive_disable)
     }
 
-    async fn after_response(&mut self, request: &mut Request, sent: Result<(), SendError>) -> Next {
+    async fn after_response(
+        &mut self,
+        request: &mut Request,
+        framing: head::Framing,
+        sent: Result<(), SendError>,
+    ) -> Next {
         let site = Rc::clone(&request.site);
         let core = &site.location(request.location).core;
         if let Err(error) = sent {
-            return self.broken_response(request, error);
+            return self.broken_response(request, framing, error);
         }
         if request.flow.upgraded {
             return Next::Close;
@@ -361,7 +375,7 @@ impl Connection {
         if self.client.idle.is_closing() { core.keepalive_min_timeout } else { core.keepalive_timeout }
     }
 
-    fn broken_response(&self, request: &Request, error: SendError) -> Next {
+    fn broken_response(&self, request: &Request, framing: head::Framing, error: SendError) -> Next {
         match error {
             SendError::TimedOut => {
                 request.log(
@@ -376,8 +390,15 @@ impl Connection {
                 request.log(Level::Info, format_args!("send() failed{} while sending response to client", Errno(&error)));
             }
             SendError::Body(error) => {
-                request.log(Level::Alert, format_args!("response was cut: {error}"));
-                // The client must be able to tell: the framing is left incomplete.
+                // A producer that stops short has said why itself.
+                if error != crate::body::BodyError::Producer {
+                    request.log(Level::Alert, format_args!("response was cut: {error}"));
+                }
+                // The client must be able to tell: the framing is left incomplete, or, where the end of the connection
+                // is the end of the content, the connection ends otherwise.
+                if framing == head::Framing::UntilClose {
+                    return Next::Reset;
+                }
             }
         }
         Next::Close
@@ -464,27 +485,16 @@ fn server_of_host(endpoint: &crate::listen::Endpoint, value: &[u8]) -> ServerId 
 /// Finds the host that the request names, and the server that answers to it.
 fn choose_server(request: &mut Request) -> Result<(), Reject> {
     let invalid = || Reject::new(RejectKind::InvalidHost);
-    let wire = &request.head.wire;
-    let value = match wire.authority() {
-        Some(authority) => authority,
-        None => match wire.fields.get_known(Known::Host) {
-            Some(value) => value,
-            None => {
-                find_server(request);
-                return Ok(());
-            }
-        },
-    };
-    let host = proto::host::parse(value).map_err(|_| invalid())?;
-    let mut name = Vec::with_capacity(host.name.len());
-    host.write_lowercase(&mut name);
-    let port = host.port;
-    if wire.authority().is_some()
-        && let Some(field) = wire.fields.get_known(Known::Host)
-    {
-        proto::host::parse(field).map_err(|_| invalid())?;
+    let head = Rc::get_mut(&mut request.head).expect("a request that is being read is alone with its head");
+    let field = head.wire.fields.get_known(Known::Host);
+    if let Some(value) = head.wire.authority().or(field) {
+        let host = proto::host::parse(value).map_err(|_| invalid())?;
+        host.write_lowercase(&mut head.host);
+        head.port = host.port;
+        if head.wire.authority().is_some() && field.is_some_and(|field| proto::host::parse(field).is_err()) {
+            return Err(invalid());
+        }
     }
-    request.set_host(name, port);
     find_server(request);
     Ok(())
 }
@@ -506,7 +516,7 @@ fn find_server(request: &mut Request) {
     }
 }
 
-fn set_uri(request: &mut Request) -> Result<(), Reject> {
+fn set_uri(request: &mut Request, mut path: Vec<u8>) -> Result<(), Reject> {
     let site = Rc::clone(&request.site);
     let slashes = match site.server(request.server).core.merge_slashes {
         true => proto::uri::Slashes::Merge,
@@ -514,7 +524,7 @@ fn set_uri(request: &mut Request) -> Result<(), Reject> {
     };
     let head = Rc::clone(&request.head);
     let target = head.wire.target();
-    let mut path = Vec::with_capacity(target.len());
+    path.clear();
     let parsed = proto::uri::normalize(target, slashes, &mut path)
         .map_err(|_| Reject::new(RejectKind::InvalidUri))?;
     request.uri = Uri { path: path.into(), args: target[parsed.args.clone()].into(), original: parsed.valid_unparsed };

@@ -67,22 +67,78 @@ impl Sender {
         Sender { client, out: Vec::new(), timer: rt::Timer::new() }
     }
 
+    /// Sends head and content in one call, when the content is small and at hand and the socket takes it all. `None`
+    /// when it does not come to that; then [`Sender::send`] goes on from where this stopped.
+    ///
+    /// Most responses end here, without a future of their own.
+    pub fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
+        self.gather(request, framing)?;
+        let sent = self.client.stream.try_write(&self.out).ok()?;
+        self.count(request, sent as u64);
+        if sent < self.out.len() {
+            self.out.drain(..sent);
+            return None;
+        }
+        self.out.clear();
+        request.ledger.complete = true;
+        Some(())
+    }
+
+    /// Appends the content to the head; `None` when that is not possible right now.
+    fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
+        let length = match framing {
+            Framing::Empty => 0,
+            Framing::Length(_) if request.flow.header_only => 0,
+            Framing::Length(length) => length,
+            Framing::Chunked | Framing::UntilClose => return None,
+        };
+        if length == 0 {
+            request.out.body = Body::Empty;
+            return Some(());
+        }
+        if length > READ_FILES_UP_TO || request.out.body.length() != Some(length) || is_paced(request) {
+            return None;
+        }
+        match &request.out.body {
+            Body::Bytes(bytes) => self.out.extend_from_slice(bytes),
+            Body::File(range) if !range.file.is_direct() => {
+                let head = self.out.len();
+                let read = range.file.try_read_into(&mut self.out, length as usize, range.offset);
+                if !matches!(read, Ok(n) if n as u64 == length) {
+                    self.out.truncate(head);
+                    return None;
+                }
+            }
+            Body::Empty | Body::File(_) | Body::Parts(_) | Body::Stream(_) => return None,
+        }
+        request.out.body = Body::Empty;
+        request.ledger.body_bytes_sent = length;
+        Some(())
+    }
+
+    fn count(&mut self, request: &mut Request, sent: u64) {
+        self.client.sent.set(self.client.sent.get() + sent);
+        request.ledger.bytes_sent += sent;
+    }
+
     /// Sends the response's content after the head that stands in `out` already.
     pub async fn send(&mut self, request: &mut Request, framing: Framing) -> Result<(), SendError> {
         let before = self.client.sent.get();
         let mut job = Job::new(request, framing);
         let result = self.send_with(request, &mut job).await;
         request.ledger.bytes_sent += self.client.sent.get() - before;
-        request.ledger.body_bytes_sent = job.body_bytes;
+        request.ledger.body_bytes_sent += job.body_bytes;
         request.ledger.complete = result.is_ok();
         self.release();
         result
     }
 
     async fn send_with(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
-        if job.framing == Framing::Empty || request.flow.header_only {
+        // Nothing is left of the content when it was gathered already.
+        let gathered = request.ledger.body_bytes_sent > 0;
+        if job.framing == Framing::Empty || request.flow.header_only || gathered {
             request.out.body = Body::Empty;
-            return self.flush(job).await;
+            return self.flush(request, job).await;
         }
         let mut left = match job.framing {
             Framing::Length(length) => length,
@@ -91,7 +147,7 @@ impl Sender {
         loop {
             match self.next_chunk(request, job).await? {
                 None => break,
-                Some(Chunk::Flush) => self.flush(job).await?,
+                Some(Chunk::Flush) => self.flush(request, job).await?,
                 Some(Chunk::Bytes(bytes)) => {
                     let bytes = match usize::try_from(left) {
                         Ok(most) if most < bytes.len() => bytes.slice(..most),
@@ -99,7 +155,7 @@ impl Sender {
                     };
                     left -= bytes.len() as u64;
                     job.body_bytes += bytes.len() as u64;
-                    self.bytes(job, bytes).await?;
+                    self.bytes(request, job, bytes).await?;
                 }
                 Some(Chunk::File(mut range)) => {
                     range.length = range.length.min(left);
@@ -114,7 +170,7 @@ impl Sender {
             Framing::Chunked => proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out),
             _ => {}
         }
-        self.flush(job).await
+        self.flush(request, job).await
     }
 
     /// The next chunk. What has been gathered is sent before this waits for a producer.
@@ -131,15 +187,15 @@ impl Sender {
             .await;
             match ready {
                 Poll::Ready(next) => return next.transpose().map_err(SendError::Body),
-                Poll::Pending => self.flush(job).await?,
+                Poll::Pending => self.flush(request, job).await?,
             }
         }
         Body::next_of(request).await.transpose().map_err(SendError::Body)
     }
 
-    async fn bytes(&mut self, job: &mut Job, bytes: Bytes) -> Result<(), SendError> {
+    async fn bytes(&mut self, request: &mut Request, job: &mut Job, bytes: Bytes) -> Result<(), SendError> {
         if job.pace.is_some() {
-            return self.paced_bytes(job, bytes).await;
+            return self.paced_bytes(request, job, bytes).await;
         }
         self.begin_chunk(job, bytes.len() as u64);
         if self.out.len() + bytes.len() <= GATHER {
@@ -147,19 +203,19 @@ impl Sender {
             self.end_chunk(job);
             return Ok(());
         }
-        self.write_with(job, &bytes).await?;
+        self.write_with(request, job, &bytes).await?;
         self.end_chunk(job);
         Ok(())
     }
 
-    async fn paced_bytes(&mut self, job: &mut Job, mut bytes: Bytes) -> Result<(), SendError> {
+    async fn paced_bytes(&mut self, request: &mut Request, job: &mut Job, mut bytes: Bytes) -> Result<(), SendError> {
         while !bytes.is_empty() {
             let n = self.pace(job).await.min(bytes.len() as u64) as usize;
             let part = bytes.split_to(n);
             self.begin_chunk(job, part.len() as u64);
             self.out.extend_from_slice(&part);
             self.end_chunk(job);
-            self.flush(job).await?;
+            self.flush(request, job).await?;
             job.paid(part.len() as u64);
         }
         Ok(())
@@ -185,7 +241,7 @@ impl Sender {
             offset += sent;
             job.paid(sent);
             if job.pace.is_some() || self.out.len() >= GATHER {
-                self.flush(job).await?;
+                self.flush(request, job).await?;
             }
             if offset < end && job.pace.is_none() {
                 // Others have their turn between two portions.
@@ -251,9 +307,9 @@ impl Sender {
         let end = offset + length;
         let mut at = offset;
         if job.full_packets {
-            self.flush_more(job).await?;
+            self.flush_more(request, job).await?;
         } else {
-            self.flush(job).await?;
+            self.flush(request, job).await?;
         }
         while at < end {
             let mut resident = range.file.resident_prefix(at, end - at);
@@ -268,7 +324,7 @@ impl Sender {
             let mut position = at;
             let sent = match self.client.stream.try_sendfile(&range.file, &mut position, want) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.writable(job).await?;
+                    self.writable(request, job).await?;
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -308,12 +364,12 @@ impl Sender {
     }
 
     /// Sends all that has been gathered.
-    async fn flush(&mut self, job: &Job) -> Result<(), SendError> {
-        self.write_out(job.timeout).await
+    async fn flush(&mut self, request: &mut Request, job: &Job) -> Result<(), SendError> {
+        self.write_out(request, job.timeout).await
     }
 
     /// Sends all that has been gathered and says that more follows at once.
-    async fn flush_more(&mut self, job: &Job) -> Result<(), SendError> {
+    async fn flush_more(&mut self, request: &mut Request, job: &Job) -> Result<(), SendError> {
         if self.out.is_empty() {
             return Ok(());
         }
@@ -326,24 +382,24 @@ impl Sender {
             Ok(n) => {
                 self.client.sent.set(self.client.sent.get() + n as u64);
                 self.out.drain(..n);
-                self.write_out(job.timeout).await
+                self.write_out(request, job.timeout).await
             }
-            Err(_) => self.write_out(job.timeout).await,
+            Err(_) => self.write_out(request, job.timeout).await,
         }
     }
 
     /// Sends what has been gathered, waiting at most `timeout` for each bit of progress.
-    pub async fn write_out(&mut self, timeout: Duration) -> Result<(), SendError> {
+    pub async fn write_out(&mut self, request: &mut Request, timeout: Duration) -> Result<(), SendError> {
         let mut at = 0;
         while at < self.out.len() {
-            at += self.write_some(&self.out[at..], &[], timeout).await?;
+            at += self.write_some(request, &self.out[at..], &[], timeout).await?;
         }
         self.out.clear();
         Ok(())
     }
 
     /// Sends what has been gathered, and `bytes` behind it without copying them.
-    async fn write_with(&mut self, job: &Job, bytes: &[u8]) -> Result<(), SendError> {
+    async fn write_with(&mut self, request: &mut Request, job: &Job, bytes: &[u8]) -> Result<(), SendError> {
         let total = self.out.len() + bytes.len();
         let mut at = 0;
         while at < total {
@@ -352,13 +408,19 @@ impl Sender {
             } else {
                 (&bytes[at - self.out.len()..], &[][..])
             };
-            at += self.write_some(first, second, job.timeout).await?;
+            at += self.write_some(request, first, second, job.timeout).await?;
         }
         self.out.clear();
         Ok(())
     }
 
-    async fn write_some(&self, first: &[u8], second: &[u8], timeout: Duration) -> Result<usize, SendError> {
+    async fn write_some(
+        &self,
+        request: &mut Request,
+        first: &[u8],
+        second: &[u8],
+        timeout: Duration,
+    ) -> Result<usize, SendError> {
         loop {
             let result = if second.is_empty() {
                 self.client.stream.try_write(first)
@@ -370,23 +432,24 @@ impl Sender {
                     self.client.sent.set(self.client.sent.get() + n as u64);
                     return Ok(n);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(timeout).await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(request, timeout).await?,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(SendError::Client(error)),
             }
         }
     }
 
-    async fn writable(&self, job: &Job) -> Result<(), SendError> {
-        self.wait_writable(job.timeout).await
+    async fn writable(&self, request: &mut Request, job: &Job) -> Result<(), SendError> {
+        self.wait_writable(request, job.timeout).await
     }
 
-    async fn wait_writable(&self, timeout: Duration) -> Result<(), SendError> {
+    async fn wait_writable(&self, request: &mut Request, timeout: Duration) -> Result<(), SendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.client.stream.poll_writable(context) {
                 return Poll::Ready(result.map_err(SendError::Client));
             }
+            Body::poll_ahead_of(request, context);
             self.timer.poll_expired(context).map(|()| Err(SendError::TimedOut))
         })
         .await
@@ -478,6 +541,17 @@ impl Pace {
                 let wait = Duration::from_secs_f64(at.max(0.0)).saturating_sub(now - self.begun);
                 Err(wait.max(Duration::from_millis(1)))
             }
+        }
+    }
+}
+
+/// Whether `limit_rate` may hold this response back.
+fn is_paced(request: &mut Request) -> bool {
+    match request.flow.limit_rate {
+        Some(rate) => rate > 0,
+        None => {
+            let rate = &request.site.location(request.location).core.delivery.limit_rate;
+            !rate.constant().is_some_and(|text| *text == "0")
         }
     }
 }

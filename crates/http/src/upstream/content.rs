@@ -162,7 +162,7 @@ impl Reader {
     }
 
     fn copy_trailers(&self, request: &mut Request) {
-        if !self.exchange.settings.pass_trailers {
+        if !self.exchange.protocol.passes_trailers() {
             return;
         }
         let record = request.upstream.as_ref();

@@ -63,6 +63,11 @@ pub trait Protocol {
         None
     }
 
+    /// Whether those fields go on to the client.
+    fn passes_trailers(&self) -> bool {
+        false
+    }
+
     /// Whether the connection can carry another request after [`Piece::End`].
     fn keeps_alive(&self) -> bool;
 

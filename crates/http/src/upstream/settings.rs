@@ -56,8 +56,6 @@ pub struct Settings {
     pub pass_request_headers: bool,
     /// The client's content is sent.
     pub pass_request_body: bool,
-    /// Fields after the content are passed on.
-    pub pass_trailers: bool,
     /// 103 is passed on.
     pub pass_early_hints: bool,
     /// TCP keep-alive probes.
