@@ -15,9 +15,12 @@ mod headers;
 mod health_check;
 mod index;
 mod limit_req;
+mod limit_conn;
+mod limit_req;
 mod log;
 mod map;
 mod not_modified;
+mod proxy;
 mod random_index;
 mod range;
 mod referer;
@@ -57,6 +60,8 @@ pub static MODULES: &[&::http::Module] = &[
     // Precontent.
     &try_files::MODULE,
     // Content: a location's own handler, or else the first that does not decline.
+    &proxy::MODULE,
+    &proxy::UPSTREAM,
     &empty_gif::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,

@@ -1,0 +1,134 @@
+//! The fields of the request to the server.
+
+use bstr::BString;
+use conf::Expression;
+use http::Request;
+use http::upstream::Content;
+use http::upstream::settings::FieldSet;
+use proto::Known;
+
+/// Fields that are the connection's own business, so that the client's are never sent.
+const OURS: [&str; 9] = [
+    "Host", "Connection", "Proxy-Connection", "Content-Length", "Transfer-Encoding", "TE", "Keep-Alive", "Expect",
+    "Upgrade",
+];
+
+/// What `proxy_set_header` comes to, made once for a location.
+#[derive(Clone, Default)]
+pub(super) struct FieldPlan {
+    /// The value of `Host`; `None`: the host of the URL.
+    host: Option<Expression>,
+    /// The other fields, in order.
+    lines: Vec<FieldLine>,
+    /// The client's fields of these names are not sent.
+    replaced: FieldSet,
+    /// Content-Length and Transfer-Encoding are made here, unless they were set.
+    length: bool,
+    chunked: bool,
+}
+
+#[derive(Clone)]
+enum FieldLine {
+    /// A whole line, with its end.
+    Text(Vec<u8>),
+    /// A field whose value has variables.
+    Value(BString, Expression),
+}
+
+impl FieldPlan {
+    pub(super) fn new(set: &[(BString, Expression)], _http_1_0: bool) -> FieldPlan {
+        let mut plan = FieldPlan { length: true, chunked: true, ..FieldPlan::default() };
+        for name in OURS {
+            plan.replaced.insert(name.as_bytes());
+        }
+        for (name, value) in set {
+            plan.replaced.insert(name);
+            match Known::from_name(name) {
+                Known::Host => {
+                    plan.host = Some(value.clone());
+                    continue;
+                }
+                Known::ContentLength => plan.length = false,
+                Known::TransferEncoding => plan.chunked = false,
+                _ => {}
+            }
+            match value.constant() {
+                Some(text) if text.is_empty() => {}
+                Some(text) => {
+                    plan.lines.push(FieldLine::Text([name.as_slice(), b": ", text, b"\r\n"].concat()));
+                }
+                None => plan.lines.push(FieldLine::Value(name.clone(), value.clone())),
+            }
+        }
+        plan
+    }
+
+    /// Appends all fields.
+    pub(super) fn write(
+        &self,
+        request: &mut Request,
+        content: Content,
+        usual_host: &[u8],
+        http_1_0: bool,
+        pass_client_fields: bool,
+        out: &mut Vec<u8>,
+    ) {
+        self.write_host(request, usual_host, http_1_0, out);
+        for line in &self.lines {
+            match line {
+                FieldLine::Text(text) => out.extend_from_slice(text),
+                FieldLine::Value(name, value) => {
+                    let start = out.len();
+                    out.extend_from_slice(name);
+                    out.extend_from_slice(b": ");
+                    let before = out.len();
+                    value.eval(request, out);
+                    if out.len() == before {
+                        out.truncate(start);
+                    } else {
+                        out.extend_from_slice(b"\r\n");
+                    }
+                }
+            }
+        }
+        match content {
+            Content::Length(length) if self.length => {
+                out.extend_from_slice(b"Content-Length: ");
+                http::text::write_number(length, out);
+                out.extend_from_slice(b"\r\n");
+            }
+            Content::Unknown if self.chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            Content::None | Content::Length(_) | Content::Unknown => {}
+        }
+        if pass_client_fields {
+            for (known, name, value) in request.head.wire.fields.iter_known() {
+                if !self.replaced.contains(known, name) {
+                    for part in [name, b": ", value, b"\r\n"] {
+                        out.extend_from_slice(part);
+                    }
+                }
+            }
+        }
+    }
+
+    fn write_host(&self, request: &mut Request, usual: &[u8], http_1_0: bool, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(b"Host: ");
+        let before = out.len();
+        match &self.host {
+            None => out.extend_from_slice(usual),
+            Some(value) => {
+                value.eval(request, out);
+                // HTTP/1.1 must have one (RFC 9112, section 3.2).
+                if out.len() == before && !http_1_0 {
+                    out.extend_from_slice(usual);
+                }
+            }
+        }
+        if out.len() == before {
+            out.truncate(start);
+        } else {
+            out.extend_from_slice(b"\r\n");
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! `proxy_pass`: requests are answered by another HTTP server.
+//!
+//! ```text
+//! location /api/ {
+//!     proxy_pass http://backend/v1/;
+//!     proxy_set_header Host $host;
+//! }
+//! ```
+//!
+//! This is the codec and what only HTTP upstreams have; connecting, trying the next server, buffering and all the rest
+//! is the exchange's ([`http::upstream`]), with the rows of [`crate::shared::upstream_rows`].
+
+mod cookie;
+mod fields;
+mod protocol;
+mod rules;
+mod url;
+
+use std::sync::Arc;
+
+use bstr::{BString, ByteSlice};
+use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF_EXCEPT};
+use conf::{Arity, Confs, Diagnostic, Directive, Expression, Level, Line, Repeat, Setter, Table, Variable};
+use http::module::{Answer, Module, Outcome, Step};
+use http::upstream::{Plan, RequestContent};
+use http::{Request, upstream};
+
+use crate::shared::upstream_rows::{Prefixed, Upstream};
+use fields::FieldPlan;
+use rules::{CookieFlags, Redirects, Rules};
+use url::{Destination, Pass};
+
+pub(crate) static MODULE: Module = Module {
+    name: "proxy",
+    doc: "Passes requests to another HTTP server.",
+    location: &DIRECTIVES,
+    answer: Some(Answer { when: |location| location.confs.get::<Conf>().pass.is_some(), handler, adds_slash: true }),
+    variables: &[
+        Variable::new("proxy_host", host, "The host and port of `proxy_pass`.").volatile().settable(ignore),
+        Variable::new("proxy_port", port, "The port of `proxy_pass`, or the usual one of its scheme.").volatile().settable(ignore),
+        Variable::new("proxy_add_x_forwarded_for", add_x_forwarded_for, "`X-Forwarded-For` of the client with its address appended."),
+    ],
+    nested,
+    ..Module::EMPTY
+};
+
+/// The rows that all upstream protocols share, with HTTP's prefix.
+pub(crate) static UPSTREAM: Module = Module {
+    name: "proxy_upstream",
+    doc: "What `proxy_pass` has in common with other ways to pass a request on.",
+    location: &UPSTREAM_ROWS,
+    ..Module::EMPTY
+};
+
+/// The type parameter of the shared rows.
+pub(crate) enum Proxy {}
+
+/// Fields of responses that end here.
+const HIDDEN: &[&str] = &[
+    "Date", "Server", "X-Pad", "X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering",
+    "X-Accel-Charset",
+];
+
+static UPSTREAM_ROWS: Prefixed<Proxy> = Prefixed::new("proxy_", HIDDEN);
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "proxy_pass",
+        syntax: "URL",
+        default: None,
+        contexts: LOCATION_IF_EXCEPT,
+        since: "0.1",
+        doc: "Passes requests to the server or group of servers of a URL. With a path in the URL, that path takes the \
+              place of the part of the request's path that the location matches; without, the request's path is sent as \
+              it came. In a URL with variables, the path is sent as it is.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, url::set),
+    },
+    Directive {
+        name: "proxy_http_version",
+        syntax: "1.0 | 1.1",
+        default: Some("1.1"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The version that servers are spoken to in.",
+        set: Setter::Word(&["1.0", "1.1"], |c, i| c.http_1_0 = i == 0),
+    },
+    Directive {
+        name: "proxy_method",
+        syntax: "method",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The method to ask with, in place of the client's.",
+        set: Setter::OptionalValue(|c| &mut c.method),
+    },
+    Directive {
+        name: "proxy_set_header",
+        syntax: "field value",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "A field of the request to the server, in place of the client's of that name. With an empty value there is \
+              none. A location with such lines of its own inherits none.",
+        set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.set_header.clear()), |c, line| {
+            let value = line.expression(1)?;
+            c.set_header.push((line.arg(0).text.clone(), value));
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "proxy_set_body",
+        syntax: "value",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The content to send, in place of the client's.",
+        set: Setter::OptionalValue(|c| &mut c.set_body),
+    },
+    Directive {
+        name: "proxy_redirect",
+        syntax: "default | off | redirect replacement",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Replaces the beginning of `Location` and `Refresh` of responses, or what a pattern (`~`, `~*`) matches. The \
+              default turns the URL of `proxy_pass` into the location's path.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.redirects = Redirects::Default), rules::redirect),
+    },
+    Directive {
+        name: "proxy_cookie_domain",
+        syntax: "off | domain replacement",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Replaces the domain of cookies that the server sets.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_domains.clear()), rules::cookie_domain),
+    },
+    Directive {
+        name: "proxy_cookie_path",
+        syntax: "off | path replacement",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Replaces the beginning of the path of cookies that the server sets.",
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_paths.clear()), rules::cookie_path),
+    },
+    Directive {
+        name: "proxy_cookie_flags",
+        syntax: "off | cookie [flag …]",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Sets or removes the flags `secure`, `httponly`, `samesite=…` (`nosecure`, …) of cookies that the server sets.",
+        set: Setter::Custom(Arity::between(1, 4), Repeat::Fresh(|c| c.cookie_flags.clear()), rules::cookie_flags),
+    },
+    Directive {
+        name: "proxy_headers_hash_max_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted for nginx's sake.",
+        set: Setter::Ignored(Arity::ONE, "There is no such table here."),
+    },
+    Directive {
+        name: "proxy_headers_hash_bucket_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Accepted for nginx's sake.",
+        set: Setter::Ignored(Arity::ONE, "There is no such table here."),
+    },
+    Directive {
+        name: "proxy_pass_trailers",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether fields after the content of responses are passed on.",
+        set: Setter::Flag(|c| &mut c.pass_trailers),
+    },
+])
+.finish(finish);
+
+#[derive(Clone, Default)]
+pub(crate) struct Conf {
+    pass: Option<Pass>,
+    http_1_0: bool,
+    method: Option<Expression>,
+    set_header: Vec<(BString, Expression)>,
+    set_body: Option<Expression>,
+    redirects: Redirects,
+    cookie_domains: Rules,
+    cookie_paths: Rules,
+    cookie_flags: Vec<CookieFlags>,
+    pass_trailers: bool,
+    /// What `set_header` comes to.
+    fields: FieldPlan,
+}
+
+/// A nested location has a `proxy_pass` of its own or none.
+fn nested(confs: &mut Confs) {
+    if let Some(conf) = confs.get_mut::<Conf>() {
+        conf.pass = None;
+    }
+}
+
+fn finish(conf: &mut Conf, _parent: Option<&Conf>, _level: &mut Level) -> Result<(), Diagnostic> {
+    conf.fields = FieldPlan::new(&conf.set_header, conf.http_1_0);
+    Ok(())
+}
+
+fn handler(request: &mut Request) -> Step<'_> {
+    let conf = request.conf::<Conf>();
+    let settings = Upstream::<Proxy>::of(request);
+    let Some(Destination { address, target }) = url::destination(request, &conf) else {
+        return Outcome::Status(500).into();
+    };
+    let content = if conf.set_body.is_some() || !settings.pass_request_body {
+        RequestContent::Dropped
+    } else if !settings.request_buffering && (request.body.announced_length().is_some() || !conf.http_1_0) {
+        RequestContent::Streamed
+    } else {
+        RequestContent::Buffered
+    };
+    let tag = u64::from(request.location.0) << 32 ^ request.site.generation;
+    request.set_state(address);
+    let protocol = Box::new(protocol::Http1::new(conf, settings.clone()));
+    Step::later(upstream::pass(request, Plan { settings, target, protocol, content, watch_client: true, tag }))
+}
+
+fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(address) = request.state::<Arc<url::Address>>() else { return false };
+    out.extend_from_slice(&address.host_header);
+    true
+}
+
+fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let Some(address) = request.state::<Arc<url::Address>>() else { return false };
+    out.extend_from_slice(&address.port);
+    true
+}
+
+/// nginx lets configurations set these two, without effect on `proxy_pass`.
+fn ignore(_request: &mut Request, _value: &[u8]) {}
+
+fn add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let head = std::rc::Rc::clone(&request.head);
+    for value in head.wire.fields.all_known(proto::Known::XForwardedFor) {
+        out.extend_from_slice(value);
+        out.extend_from_slice(b", ");
+    }
+    out.extend_from_slice(request.remote.text.as_bytes());
+    true
+}

@@ -1,0 +1,182 @@
+//! The URL of `proxy_pass`: what it says, and what is asked for at the server because of it.
+
+use std::sync::Arc;
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::address::{Address as ConfAddress, Host};
+use conf::{Diagnostic, Expression, Line};
+use http::Request;
+use http::configure::{Present, present_location};
+use http::upstream::Target;
+use net::upstream::{Group, Groups};
+
+use super::Conf;
+
+/// What `proxy_pass` says.
+#[derive(Clone)]
+pub(super) enum Pass {
+    /// A URL without variables.
+    Constant {
+        /// Its group.
+        group: Arc<Group>,
+        /// Its parts.
+        address: Arc<Address>,
+        /// The text.
+        url: BString,
+        /// The name of the location.
+        location: BString,
+    },
+    /// One with.
+    Variable(Expression),
+}
+
+/// The parts of a URL.
+#[derive(Debug, Default)]
+pub(super) struct Address {
+    /// What `$proxy_host` shows, and the `Host` field says.
+    pub(super) host_header: BString,
+    /// What `$proxy_port` shows; empty for unix sockets.
+    pub(super) port: BString,
+    /// The path and what follows it; empty when the URL has none.
+    pub(super) uri: BString,
+    /// The URL was made of variables.
+    pub(super) variable: bool,
+}
+
+/// Where a request goes.
+pub(super) struct Destination {
+    pub(super) address: Arc<Address>,
+    pub(super) target: Target,
+}
+
+/// Not TLS: that comes with its own issue.
+const SCHEME: &[u8] = b"http://";
+
+/// The setter of `proxy_pass`.
+pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    let text = line.text(0);
+    if Expression::has_variables(text) {
+        conf.pass = Some(Pass::Variable(line.expression(0)?));
+        return Ok(());
+    }
+    if text.len() >= 8 && text[..8].eq_ignore_ascii_case(b"https://") {
+        return Err(line.error("https protocol requires SSL support").note("known to nginx, not yet in Weir"));
+    }
+    let Some(rest) = without_scheme(text) else { return Err(line.error("invalid URL prefix")) };
+    let (parsed, uri) =
+        ConfAddress::peer_and_uri(rest).map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;
+    let authority = authority(rest, uri, &parsed);
+    let place = line.sources().place(line.node.span).unwrap_or_default();
+    let groups = line.shared::<Groups>().clone();
+    let reference = groups.refer(authority, 80, &place).map_err(|why| line.error(why))?;
+    if let Some(warning) = reference.warning {
+        line.warn(warning);
+    }
+    let unnamed = line.level.context != conf::LOCATION;
+    let location = match present_location(line) {
+        Present::Prefix(_) if !unnamed => http::configure::present_location_name(line),
+        _ => BString::default(),
+    };
+    let replaces = !location.is_empty();
+    if !uri.is_empty() && !replaces {
+        return Err(line.error(
+            "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, \
+             or inside \"if\" statement, or inside \"limit_except\" block",
+        ));
+    }
+    let address = Arc::new(parts(&parsed, authority, uri));
+    conf.pass = Some(Pass::Constant { group: reference.group, address, url: text.to_owned(), location });
+    Ok(())
+}
+
+fn without_scheme(text: &[u8]) -> Option<&[u8]> {
+    let (scheme, rest) = text.split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(rest)
+}
+
+/// What stands before the path, as it names a group.
+fn authority<'a>(rest: &'a [u8], uri: &[u8], parsed: &ConfAddress) -> &'a [u8] {
+    let authority = &rest[..rest.len() - uri.len()];
+    match parsed.host {
+        Host::Unix(_) => authority.strip_suffix(b":").unwrap_or(authority),
+        _ => authority,
+    }
+}
+
+fn parts(parsed: &ConfAddress, authority: &[u8], uri: &[u8]) -> Address {
+    let uri = if uri.starts_with(b"?") { [b"/", uri].concat() } else { uri.to_vec() };
+    let (host_header, port) = match (&parsed.host, parsed.port) {
+        (Host::Unix(_), _) => (b"localhost".as_bstr(), BString::default()),
+        (_, None | Some(80)) => (host_of(authority, parsed), "80".into()),
+        (_, Some(port)) => (authority.as_bstr(), port.to_string().into()),
+    };
+    Address { host_header: host_header.to_owned(), port, uri: uri.into(), variable: false }
+}
+
+/// The host without the port.
+fn host_of<'a>(authority: &'a [u8], parsed: &ConfAddress) -> &'a BStr {
+    let end = match parsed.port {
+        Some(_) => authority.rfind_byte(b':').unwrap_or(authority.len()),
+        None => authority.len(),
+    };
+    authority[..end].as_bstr()
+}
+
+/// Where a request goes. `None`: the URL makes no sense, which was logged.
+pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destination> {
+    let expression = match conf.pass.as_ref()? {
+        Pass::Constant { group, address, .. } => {
+            return Some(Destination { address: Arc::clone(address), target: Target::Group(Arc::clone(group)) });
+        }
+        Pass::Variable(expression) => expression,
+    };
+    let url = request.value(expression);
+    let Some(rest) = without_scheme(&url) else {
+        request.error(format_args!("invalid URL prefix in \"{url}\""));
+        return None;
+    };
+    let (parsed, uri) = match ConfAddress::peer_and_uri(rest) {
+        Ok(parsed) => parsed,
+        Err(why) => {
+            request.error(format_args!("{why} in upstream \"{}\"", rest.as_bstr()));
+            return None;
+        }
+    };
+    let authority = authority(rest, uri, &parsed);
+    let (host, port) = match parsed.host {
+        Host::Unix(_) => (authority.as_bstr(), None),
+        _ => (host_of(authority, &parsed), Some(parsed.port.unwrap_or(80))),
+    };
+    let target = Target::Host { host: host.to_owned(), port, explicit_port: parsed.port.is_some() };
+    let address = Address { variable: true, ..parts(&parsed, authority, uri) };
+    Some(Destination { address: Arc::new(address), target })
+}
+
+/// Appends the path and arguments to ask for.
+pub(super) fn write_target(request: &Request, conf: &Conf, address: &Address, out: &mut Vec<u8>) {
+    if address.variable && !address.uri.is_empty() {
+        return out.extend_from_slice(&address.uri);
+    }
+    if address.uri.is_empty() && request.uri.original {
+        return out.extend_from_slice(request.head.wire.target());
+    }
+    let path = &request.uri.path;
+    let mut replaced = 0;
+    // After a rewrite has changed the path, what the location matched is not its beginning any more.
+    if !request.flow.rewritten {
+        out.extend_from_slice(&address.uri);
+        if let (Some(Pass::Constant { location, .. }), false) = (&conf.pass, address.uri.is_empty()) {
+            replaced = location.len().min(path.len());
+        }
+    }
+    let rest = &path[replaced..];
+    if request.flow.internal || request.has_escaped_path() {
+        proto::uri::escape(proto::uri::Escape::Uri, rest, out);
+    } else {
+        out.extend_from_slice(rest);
+    }
+    if !request.uri.args.is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(&request.uri.args);
+    }
+}
