@@ -6,6 +6,12 @@ use crate::body::Body;
 use crate::module::Phase;
 use crate::request::Request;
 
+/// Whether [`end`] has anything to do.
+pub fn is_wanted(request: &Request) -> bool {
+    let location = request.site.location(request.location);
+    location.core.post_action.is_some() || !location.phases[Phase::Log].is_empty()
+}
+
 /// Runs `post_action` and the log handlers.
 pub async fn end(request: &mut Request) {
     post_action(request).await;

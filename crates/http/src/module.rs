@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use conf::{Confs, Rows, Table, Variable};
+use conf::{Confs, Line, Rows, Table, Variable};
 
 use crate::engine::HttpLoop;
 use crate::request::Request;
@@ -45,6 +45,8 @@ pub struct Module {
     /// Called when a location is entered that stands inside another one or a server, with structs that are still
     /// copies of the outer ones: forgets what nested locations do not inherit. Not called for `if` and `limit_except`.
     pub nested: fn(&mut Confs),
+    /// Called when all of `http {}` was read, with its line: reports names that lines refer to and none declares.
+    pub complete: fn(&mut Line),
     /// Called once for each generation in the worker, before it serves: finds or makes zones.
     pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
     /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
@@ -70,6 +72,7 @@ impl Module {
         enabled: |_| true,
         variables: &[],
         nested: |_| {},
+        complete: |_| {},
         commit: |_, _| Ok(()),
         start: |_| {},
         stop: |_| {},

@@ -19,7 +19,8 @@ use crate::site::{Frozen, LocationId, LocationKind, ServerId};
 /// The locations of one level, ready to be searched.
 #[derive(Default)]
 pub struct Tree {
-    exact: HashMap<BString, LocationId>,
+    /// Sorted by text.
+    exact: Vec<(BString, LocationId)>,
     /// Sorted by text. A prefix of a path is either the last entry not after the path or a prefix of that entry.
     prefixes: Vec<Prefix>,
     regexes: Vec<(Arc<Pattern>, LocationId)>,
@@ -39,7 +40,7 @@ impl Tree {
         for (name, kind, id) in locations {
             match kind {
                 LocationKind::Exact => {
-                    tree.exact.insert(name.to_owned(), id);
+                    tree.exact.push((name.to_owned(), id));
                 }
                 LocationKind::Prefix { .. } => {
                     tree.prefixes.push(Prefix { text: name.to_owned(), location: id, shorter: None });
@@ -48,6 +49,7 @@ impl Tree {
                 LocationKind::Named | LocationKind::Unnamed => {}
             }
         }
+        tree.exact.sort_by(|a, b| a.0.cmp(&b.0));
         tree.prefixes.sort_by(|a, b| a.text.cmp(&b.text));
         for index in 1..tree.prefixes.len() {
             let mut candidate = Some(index - 1);
@@ -117,8 +119,8 @@ enum Search {
 }
 
 fn search(site: &Frozen, tree: &Tree, path: &BStr, chosen: &mut LocationId, request: &mut Request) -> Search {
-    if let Some(location) = tree.exact.get(path) {
-        *chosen = *location;
+    if let Ok(at) = tree.exact.binary_search_by(|(name, _)| name.as_slice().cmp(path)) {
+        *chosen = tree.exact[at].1;
         return Search::Done;
     }
     let mut result = Search::Nothing;

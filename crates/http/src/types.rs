@@ -17,12 +17,19 @@ pub struct Types {
 }
 
 /// What counts where nobody says `types`, as in nginx.
-const BUILT_IN: [(&str, &str); 3] = [("html", "text/html"), ("gif", "image/gif"), ("jpg", "image/jpeg")];
+const BUILT_IN: [(&str, &str); 3] = [
+    ("html", "text/html"),
+    ("gif", "image/gif"),
+    ("jpg", "image/jpeg"),
+];
 
 impl Types {
     /// No types.
     pub fn empty() -> Arc<Types> {
-        Arc::new(Types { by_ending: HashMap::new(), longest: 0 })
+        Arc::new(Types {
+            by_ending: HashMap::new(),
+            longest: 0,
+        })
     }
 
     /// `old` and the rows of a `types {}` block: each a media type and the endings that have it. An ending that had
@@ -31,12 +38,17 @@ impl Types {
         let mut types = old.clone();
         for row in line.entries() {
             for word in &row.args {
-                let Some(previous) = types.set(&word.text, row.name.as_bstr()) else { continue };
+                let Some(previous) = types.set(&word.text, row.name.as_bstr()) else {
+                    continue;
+                };
                 let message = format!(
                     "duplicate extension \"{}\", content type: \"{}\", previous content type: \"{previous}\"",
                     word.text, row.name.text
                 );
-                let warning = Diagnostic { severity: conf::Severity::Warn, ..row.error_at(word, message) };
+                let warning = Diagnostic {
+                    severity: conf::Severity::Warn,
+                    ..row.error_at(word, message)
+                };
                 line.level.report(warning);
             }
         }
@@ -46,7 +58,8 @@ impl Types {
     /// Sets the type of an ending; gives the one it had.
     fn set(&mut self, ending: &[u8], media_type: &BStr) -> Option<BString> {
         self.longest = self.longest.max(ending.len());
-        self.by_ending.insert(ending.to_ascii_lowercase().into(), media_type.to_owned())
+        self.by_ending
+            .insert(ending.to_ascii_lowercase().into(), media_type.to_owned())
     }
 
     /// The media type of a path's ending: what follows the last dot of its last part, unless that part begins with it.
@@ -64,7 +77,10 @@ impl Types {
 
 impl Default for Types {
     fn default() -> Types {
-        let mut types = Types { by_ending: HashMap::new(), longest: 0 };
+        let mut types = Types {
+            by_ending: HashMap::new(),
+            longest: 0,
+        };
         for (ending, media_type) in BUILT_IN {
             types.set(ending.as_bytes(), media_type.as_bytes().as_bstr());
         }
@@ -75,7 +91,10 @@ impl Default for Types {
 /// The media type of the file that a request's path names: by `types`, else `default_type`.
 pub fn content_type(request: &Request) -> BString {
     let core = &request.site.location(request.location).core;
-    core.types.of_path(&request.uri.path).unwrap_or(&core.default_type).clone()
+    core.types
+        .of_path(&request.uri.path)
+        .unwrap_or(&core.default_type)
+        .clone()
 }
 
 #[cfg(test)]

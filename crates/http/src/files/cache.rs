@@ -55,7 +55,9 @@ pub(super) fn look(
     with(settings, |cache| {
         let now = rt::now();
         cache.expire(now);
-        let Some(entry) = cache.entries.get(path) else { return Look::Miss };
+        let Some(entry) = cache.entries.get(path) else {
+            return Look::Miss;
+        };
         entry.used = now;
         entry.uses += 1;
         if entry.judged != judged || !entry.serves(purpose) {
@@ -101,17 +103,32 @@ pub(super) fn store(
         {
             file.file = None;
         }
-        cache.entries.insert(path.to_vec(), Entry { found, judged, checked: now, used: now, uses });
+        cache.entries.insert(
+            path.to_vec(),
+            Entry {
+                found,
+                judged,
+                checked: now,
+                used: now,
+                uses,
+            },
+        );
     });
 }
 
 fn with<T>(settings: OpenFileCache, act: impl FnOnce(&mut Cache) -> T) -> T {
     CACHES.with(|caches| {
         let mut caches = caches.borrow_mut();
-        let index = caches.iter().position(|cache| cache.settings == settings).unwrap_or_else(|| {
-            caches.push(Cache { settings, entries: Lru::new(settings.max) });
-            caches.len() - 1
-        });
+        let index = caches
+            .iter()
+            .position(|cache| cache.settings == settings)
+            .unwrap_or_else(|| {
+                caches.push(Cache {
+                    settings,
+                    entries: Lru::new(settings.max),
+                });
+                caches.len() - 1
+            });
         act(&mut caches[index])
     })
 }
@@ -120,7 +137,9 @@ impl Cache {
     fn expire(&mut self, now: Instant) {
         for _ in 0..EXPIRED_AT_ONCE {
             match self.entries.oldest() {
-                Some((_, entry)) if now.saturating_duration_since(entry.used) > self.settings.inactive => {
+                Some((_, entry))
+                    if now.saturating_duration_since(entry.used) > self.settings.inactive =>
+                {
                     self.entries.pop_oldest();
                 }
                 _ => return,
@@ -145,15 +164,28 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const SETTINGS: OpenFileCache = OpenFileCache { max: 2, inactive: Duration::from_secs(60) };
-    const MISSING: Found = Err(OpenError { errno: 2, call: "open()" });
+    const SETTINGS: OpenFileCache = OpenFileCache {
+        max: 2,
+        inactive: Duration::from_secs(60),
+    };
+    const MISSING: Found = Err(OpenError {
+        errno: 2,
+        call: "open()",
+    });
 
     fn delivery(errors: bool, valid: Duration) -> DeliveryConf {
-        DeliveryConf { open_file_cache_errors: errors, open_file_cache_valid: valid, ..DeliveryConf::default() }
+        DeliveryConf {
+            open_file_cache_errors: errors,
+            open_file_cache_valid: valid,
+            ..DeliveryConf::default()
+        }
     }
 
     fn is_hit(conf: &DeliveryConf, path: &[u8]) -> bool {
-        matches!(look(SETTINGS, conf, path, None, Purpose::Read), Look::Hit(_))
+        matches!(
+            look(SETTINGS, conf, path, None, Purpose::Read),
+            Look::Hit(_)
+        )
     }
 
     #[test]
@@ -182,7 +214,13 @@ mod tests {
     fn a_path_judged_otherwise_is_another_matter() {
         let conf = delivery(true, Duration::from_secs(60));
         store(SETTINGS, &conf, b"/j", None, &MISSING);
-        let judged = Some(Judged { links: rt::file::Links::Refused, from: 0 });
-        assert!(matches!(look(SETTINGS, &conf, b"/j", judged, Purpose::Read), Look::Miss));
+        let judged = Some(Judged {
+            links: rt::file::Links::Refused,
+            from: 0,
+        });
+        assert!(matches!(
+            look(SETTINGS, &conf, b"/j", judged, Purpose::Read),
+            Look::Miss
+        ));
     }
 }

@@ -97,14 +97,19 @@ pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) 
     let found = match (judged, purpose) {
         (None, Purpose::Look) => {
             let metadata = rt::file::stat(as_path(path), &pool).await;
-            metadata.map(OpenFile::looked_at).map_err(|error| OpenError::of(&error, "stat()"))
+            metadata
+                .map(OpenFile::looked_at)
+                .map_err(|error| OpenError::of(&error, "stat()"))
         }
         (None, Purpose::Read) => {
             let opened = rt::file::open(as_path(path), OpenOptions::READ, &pool).await;
-            opened.and_then(|file| opened_with(delivery, file)).map_err(|error| OpenError::of(&error, "open()"))
+            opened
+                .and_then(|file| opened_with(delivery, file))
+                .map_err(|error| OpenError::of(&error, "open()"))
         }
         (Some(judged), purpose) => {
-            let opened = rt::file::open_judged(as_path(path), options(purpose), judged, &pool).await;
+            let opened =
+                rt::file::open_judged(as_path(path), options(purpose), judged, &pool).await;
             finish_judged(delivery, opened, purpose)
         }
     };
@@ -117,7 +122,9 @@ pub async fn open_waiting(request: &mut Request, path: &[u8], purpose: Purpose) 
 /// The pool that reads what is not in memory for this request. A name that no `thread_pool` has is logged and means
 /// the default pool.
 pub fn pool(request: &mut Request, aio: &Aio) -> Pool {
-    let Aio::Pool(name) = aio else { return rt::pool::default_pool() };
+    let Aio::Pool(name) = aio else {
+        return rt::pool::default_pool();
+    };
     let name = request.value(name);
     match name.to_str().ok().and_then(rt::pool::get) {
         Some(pool) => pool,
@@ -133,8 +140,15 @@ pub fn refuse(request: &Request, path: &[u8], error: OpenError) -> u16 {
     let status = error.status();
     let log_not_found = request.site.location(request.location).core.log_not_found;
     if status != 404 || log_not_found {
-        let level = if status == 500 { Level::Crit } else { Level::Error };
-        request.log(level, format_args!("{} \"{}\" failed{}", error.call, path.as_bstr(), error));
+        let level = if status == 500 {
+            Level::Crit
+        } else {
+            Level::Error
+        };
+        request.log(
+            level,
+            format_args!("{} \"{}\" failed{}", error.call, path.as_bstr(), error),
+        );
     }
     status
 }
@@ -144,16 +158,25 @@ pub fn as_path(path: &[u8]) -> &Path {
     Path::new(OsStr::from_bytes(path))
 }
 
-fn probe(delivery: &DeliveryConf, path: &[u8], judged: Option<Judged>, purpose: Purpose) -> Option<Found> {
+fn probe(
+    delivery: &DeliveryConf,
+    path: &[u8],
+    judged: Option<Judged>,
+    purpose: Purpose,
+) -> Option<Found> {
     let path = as_path(path);
     Some(match (judged, purpose) {
         (None, Purpose::Look) => {
             let metadata = rt::file::try_stat(path)?;
-            metadata.map(OpenFile::looked_at).map_err(|error| OpenError::of(&error, "stat()"))
+            metadata
+                .map(OpenFile::looked_at)
+                .map_err(|error| OpenError::of(&error, "stat()"))
         }
         (None, Purpose::Read) => {
             let opened = rt::file::try_open(path, OpenOptions::READ)?;
-            opened.and_then(|file| opened_with(delivery, file)).map_err(|error| OpenError::of(&error, "open()"))
+            opened
+                .and_then(|file| opened_with(delivery, file))
+                .map_err(|error| OpenError::of(&error, "open()"))
         }
         (Some(judged), purpose) => {
             let opened = rt::file::try_open_judged(path, options(purpose), judged)?;
@@ -191,12 +214,18 @@ fn opened_with(delivery: &DeliveryConf, file: File) -> io::Result<OpenFile> {
             file.read_sequentially();
         }
     }
-    Ok(OpenFile { file: Some(file), metadata })
+    Ok(OpenFile {
+        file: Some(file),
+        metadata,
+    })
 }
 
 impl OpenFile {
     fn looked_at(metadata: Metadata) -> OpenFile {
-        OpenFile { file: None, metadata }
+        OpenFile {
+            file: None,
+            metadata,
+        }
     }
 
     /// Whether what is at the path now is this very file, unchanged.
@@ -229,7 +258,10 @@ impl OpenFile {
 
 impl OpenError {
     fn of(error: &io::Error, call: &'static str) -> OpenError {
-        OpenError { errno: error.raw_os_error().unwrap_or(errno::IO), call }
+        OpenError {
+            errno: error.raw_os_error().unwrap_or(errno::IO),
+            call,
+        }
     }
 
     /// The status that tells a client: 404 for what is not there, 403 for what must not be read, else 500.

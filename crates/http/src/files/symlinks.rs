@@ -7,7 +7,11 @@ use crate::core::delivery::DeliveryConf;
 use crate::request::Request;
 
 /// How `path` has to be judged; `None` when links are of no interest.
-pub(super) fn judged(request: &mut Request, delivery: &DeliveryConf, path: &[u8]) -> Option<Judged> {
+pub(super) fn judged(
+    request: &mut Request,
+    delivery: &DeliveryConf,
+    path: &[u8],
+) -> Option<Judged> {
     let links = match delivery.symlinks {
         Symlinks::Allow => return None,
         Symlinks::Refuse => Links::Refused,
