@@ -17,6 +17,7 @@
 use std::cell::RefCell;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bstr::ByteSlice;
 use conf::{
@@ -29,7 +30,7 @@ use http::text::{write_number, write_padded, write_seconds};
 use http::{Module, Outcome, Phase, Request, Step};
 use rt::error_log::Logger;
 
-use crate::shared::log::{self, Destination, Direct, Format, Formats, OpenFiles, Subject};
+use crate::shared::log::{self, Destination, Direct, Format, Formats, OpenFiles, Subject, Written};
 
 pub(crate) static MODULE: Module = Module {
     name: "log",
@@ -177,9 +178,14 @@ thread_local! {
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// How long the end of a request waits for its lines in files with variables in their names: whoever looks for a line
+/// when the connection has ended finds it, and a slow disk holds up nobody.
+const PATIENCE: Duration = Duration::from_millis(20);
+
 fn write(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
     let mut line = LINE.take();
+    let mut awaited: Vec<Written> = Vec::new();
     for log in &conf.logs {
         line.clear();
         if let Some(condition) = &log.condition {
@@ -190,11 +196,26 @@ fn write(request: &mut Request) -> Step<'_> {
             line.clear();
         }
         log.format.write(request, &mut line);
-        log.destination
+        let written = log
+            .destination
             .write(&mut line, request, conf.open_files.as_ref());
+        awaited.extend(written);
     }
     LINE.set(line);
-    Outcome::Declined.into()
+    if awaited.is_empty() {
+        return Outcome::Declined.into();
+    }
+    Step::later(async move {
+        let all = async {
+            for written in awaited {
+                // Either way the line is done with.
+                let _ = written.await;
+            }
+        };
+        // Past it the lines are written all the same.
+        let _ = rt::timeout(PATIENCE, all).await;
+        Outcome::Declined
+    })
 }
 
 impl Subject for Request {

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use bstr::{BStr, ByteSlice};
 use conf::{Diagnostic, Expression, Level, Line, Scope};
 use rt::error_log::{LogFile, LogFiles, Logger, Syslog, program};
+use rt::sync::remote_oneshot;
 
 pub(crate) use buffered::Buffering;
 pub(crate) use format::{Direct, Format, Formats};
@@ -43,6 +44,9 @@ pub(crate) trait Subject: Scope {
     /// A folder that must exist for a log with variables in its name to be made.
     fn required_folder(&mut self) -> Option<PathBuf>;
 }
+
+/// Ends when a line is in its file, or lost.
+pub(crate) type Written = remote_oneshot::Receiver<()>;
 
 /// Where the lines of one `access_log` go. Clones are the same place.
 #[derive(Clone)]
@@ -122,13 +126,13 @@ impl Destination {
     }
 
     /// Sends a line, which has no newline yet; the buffer may be used. `open_files` is for files with variables in
-    /// their names.
+    /// their names; the lines of those can be waited for.
     pub(crate) fn write(
         &self,
         line: &mut Vec<u8>,
         subject: &mut dyn Subject,
         open_files: Option<&Arc<OpenFiles>>,
-    ) {
+    ) -> Option<Written> {
         match self {
             Destination::Syslog(syslog) => syslog.send(None, line),
             Destination::File(file) => {
@@ -141,9 +145,10 @@ impl Destination {
             }
             Destination::Named(named) => {
                 line.push(b'\n');
-                named.write(line, subject, open_files);
+                return Some(named.write(line, subject, open_files));
             }
         }
+        None
     }
 }
 

@@ -6,6 +6,9 @@
 //!
 //! A log is not made for a request whose `root` folder does not exist: a client that invents host names must not fill
 //! the disk with logs of sites that are not there.
+//!
+//! Who writes a line can wait for it: the next request of a connection, and its end, come after the line, as long as
+//! the disk is not slow.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,9 +19,10 @@ use std::sync::{Arc, Weak};
 use bstr::ByteSlice;
 use conf::Expression;
 use rt::error_log::{Context, Errno, Holder, Level, LogFiles, Logger};
+use rt::sync::remote_oneshot;
 
 use super::batch::Batch;
-use super::{OpenFiles, Subject};
+use super::{OpenFiles, Subject, Written};
 
 /// Files whose path has variables.
 pub(crate) struct Named {
@@ -37,6 +41,8 @@ struct Write1 {
     open_files: Option<Arc<OpenFiles>>,
     logger: Logger,
     connection: u64,
+    /// Tells by its end that the line is written.
+    _written: remote_oneshot::Sender<()>,
 }
 
 impl Named {
@@ -53,13 +59,14 @@ impl Named {
         named
     }
 
-    /// Sends a line on its way.
+    /// Sends a line on its way; what is given back ends when the line is in its file, or lost.
     pub(super) fn write(
         &self,
         line: &[u8],
         subject: &mut dyn Subject,
         open_files: Option<&Arc<OpenFiles>>,
-    ) {
+    ) -> Written {
+        let (sender, written) = remote_oneshot::channel();
         let mut path = Vec::new();
         if let Some(prefix) = &self.prefix {
             path.extend_from_slice(prefix.as_os_str().as_encoded_bytes());
@@ -73,6 +80,7 @@ impl Named {
             open_files: open_files.cloned(),
             logger: subject.logger().clone(),
             connection: subject.connection(),
+            _written: sender,
         };
         let bytes = work.line.len() + work.path.as_os_str().len();
         if let Err(work) = self.batch.add(bytes, work) {
@@ -86,6 +94,7 @@ impl Named {
                 );
             }
         }
+        written
     }
 }
 
