@@ -16,6 +16,7 @@ mod error_pages;
 mod gzip;
 mod headers;
 mod keepalive;
+mod limit_req;
 mod limits;
 mod listings;
 mod locations;

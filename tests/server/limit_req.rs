@@ -1,0 +1,124 @@
+//! `limit_req`: the rate of requests by a key.
+
+use std::time::{Duration, Instant};
+
+use weir_tests::{http, whole};
+
+#[test]
+fn more_than_the_rate_is_refused() {
+    let conf = "limit_req_zone $arg_k zone=z:1m rate=1r/m;
+        server { listen 127.0.0.1:%%PORT%%;
+            location / { limit_req zone=z; }
+            location /burst { limit_req zone=z burst=2 nodelay; limit_req_status 429; }
+            location /dry { limit_req zone=z; limit_req_dry_run on; add_header X-Status $limit_req_status; }
+            location /plain { } }";
+    let mut site = http(conf);
+    for name in ["a", "burst", "dry", "plain"] {
+        site = site.file(&format!("html/{name}"), name);
+    }
+    let server = site.start();
+    server.answers(&[
+        ("/a?k=1", 200, "a"),
+        ("/a?k=1", 503, ""),
+        ("/a?k=2", 200, "a"),
+        // Without a key nothing is counted.
+        ("/a", 200, "a"),
+        ("/a", 200, "a"),
+        ("/plain?k=1", 200, "plain"),
+        ("/burst?k=3", 200, "burst"),
+        ("/burst?k=3", 200, "burst"),
+        ("/burst?k=3", 200, "burst"),
+        ("/burst?k=3", 429, ""),
+    ]);
+    assert_eq!(
+        server.get("/dry?k=4").expect(200).field("X-Status"),
+        "PASSED"
+    );
+    assert_eq!(
+        server.get("/dry?k=4").expect(200).field("X-Status"),
+        "REJECTED_DRY_RUN"
+    );
+    server.line(
+        "error.log",
+        "limiting requests, excess: 1.000 by zone \"z\"",
+    );
+    server.line(
+        "error.log",
+        "limiting requests, dry run, excess: 1.000 by zone \"z\"",
+    );
+}
+
+#[test]
+fn a_burst_waits_for_its_turn() {
+    let conf = "limit_req_zone $arg_k zone=z:1m rate=4r/s; server { listen 127.0.0.1:%%PORT%%;
+        location / { limit_req zone=z burst=5; limit_req_log_level info; add_header X-Status $limit_req_status; } }";
+    let server = http(conf).file("html/a", "").start();
+    let start = Instant::now();
+    assert_eq!(server.get("/a?k=1").expect(200).field("X-Status"), "PASSED");
+    assert_eq!(
+        server.get("/a?k=1").expect(200).field("X-Status"),
+        "DELAYED"
+    );
+    assert!(
+        start.elapsed() >= Duration::from_millis(240),
+        "{:?}",
+        start.elapsed()
+    );
+    server.line("error.log", "[info]");
+    server.line("error.log", "delaying request, excess: ");
+}
+
+#[test]
+fn a_request_is_counted_once_however_it_wanders() {
+    let conf = "limit_req_zone $arg_k zone=z:1m rate=1r/m; limit_req_zone $arg_k zone=y:1m rate=1r/m;
+        server { listen 127.0.0.1:%%PORT%%; limit_req zone=z; limit_req zone=y burst=1 nodelay; error_page 404 /page; }";
+    let server = http(conf).file("html/page", "page").start();
+    server.answers(&[("/none?k=1", 404, "page"), ("/none?k=1", 503, "")]);
+}
+
+#[test]
+fn mistakes_are_told_in_nginx_s_words() {
+    let zone = "limit_req_zone $uri zone=z:1m rate=1r/s;";
+    for (line, message) in [
+        (
+            "limit_req_zone $uri zone=z rate=1r/s;",
+            "invalid zone size \"zone=z\"",
+        ),
+        (
+            "limit_req_zone $uri zone=z:1k rate=1r/s;",
+            "zone \"zone=z:1k\" is too small",
+        ),
+        (
+            "limit_req_zone $uri zone=z:1m rate=0r/s;",
+            "invalid rate \"rate=0r/s\"",
+        ),
+        (
+            "limit_req_zone $uri zone=z:1m x=y;",
+            "invalid parameter \"x=y\"",
+        ),
+        (
+            "limit_req burst=1;",
+            "\"limit_req\" must have \"zone\" parameter",
+        ),
+        (
+            "limit_req zone=z burst=x;",
+            "invalid burst value \"burst=x\"",
+        ),
+        (
+            "limit_req zone=z; limit_req zone=z;",
+            "\"limit_req\" directive is duplicate",
+        ),
+        (
+            "server { limit_req zone=other; }",
+            "zero size shared memory zone \"other\"",
+        ),
+        (
+            zone,
+            "limit_req_zone \"z\" is already bound to key \"$uri\"",
+        ),
+    ] {
+        let tested = whole(&format!("events {{ }} http {{ {zone} {line} }}")).test();
+        assert!(tested.stderr.contains(message), "{line}: {}", tested.stderr);
+        assert_ne!(tested.code, 0, "{line}");
+    }
+}
