@@ -67,14 +67,13 @@ impl KeepaliveDraft {
 impl Draft {
     /// The settings of the group, for the directive that opened the block.
     pub(crate) fn finished(self, line: &Line) -> Result<Settings, Diagnostic> {
-        let has_server_lines = line.node.block.nodes().iter().any(|node| node.name.is("server"));
-        if self.servers.is_empty() {
-            // Each line has said what is wrong with it.
-            let message = if has_server_lines { "no usable servers are inside upstream" } else { "no servers are inside upstream" };
-            return Err(line.error_after_block(message));
+        // Lines that were refused have said why; the group exists for those who refer to it.
+        let has_lines = line.node.block.nodes().iter().any(|node| node.name.is("server"));
+        if !has_lines {
+            return Err(line.error_after_block("no servers are inside upstream"));
         }
         let name = line.text(0);
-        if self.servers.iter().all(|server| server.backup) {
+        if !self.servers.is_empty() && self.servers.iter().all(|server| server.backup) {
             return Err(line.error(format!("no servers in upstream \"{name}\"")));
         }
         let keepalive = self.keepalive.finished();

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,6 +28,8 @@ const MAX_RESOLVED: usize = 1024;
 /// See the module's page.
 pub struct GroupState {
     busy: Mutex<Busy>,
+    /// How many tries a request has, read without the lock.
+    tries: AtomicU32,
     idle: Idle,
     sessions: Mutex<Option<Sessions>>,
 }
@@ -79,6 +81,7 @@ impl GroupState {
                 waiters: VecDeque::new(),
                 next_ticket: 0,
             }),
+            tries: AtomicU32::new(0),
             idle: Idle::default(),
             sessions: Mutex::new(None),
         }
@@ -94,6 +97,7 @@ impl GroupState {
         busy.servers.clone_from(&settings.servers);
         busy.queue = settings.queue;
         busy.rebuild(Method::of(&settings.balance), Round::Anew);
+        self.tries.store(busy.balancer.tries(), Ordering::Relaxed);
         self.serve(&mut busy);
     }
 
@@ -121,6 +125,7 @@ impl GroupState {
         busy.resolved.insert(at.clone(), addresses);
         let method = busy.balancer.method;
         busy.rebuild(method, Round::GoesOn);
+        self.tries.store(busy.balancer.tries(), Ordering::Relaxed);
         self.serve(&mut busy);
     }
 
@@ -185,7 +190,7 @@ impl GroupState {
     }
 
     pub(crate) fn tries(&self) -> u32 {
-        self.busy().balancer.tries()
+        self.tries.load(Ordering::Relaxed)
     }
 
     pub(crate) fn idle(&self) -> &Idle {

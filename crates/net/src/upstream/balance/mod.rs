@@ -55,8 +55,8 @@ impl Method {
 /// What one request remembers from try to try.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    /// The peers that it was given, by id: none is given twice.
-    pub(crate) tried: Vec<u64>,
+    /// The peers that it was given: none is given twice.
+    tried: Tried,
     /// No primary server was left: from now on only backup servers.
     pub(crate) on_backup: bool,
     /// What `hash` hashes.
@@ -71,6 +71,26 @@ pub(crate) struct Memory {
     rehash: u32,
     /// How many draws were no good.
     draws: u32,
+}
+
+/// Ids of peers. Most requests try one, which needs no allocation.
+#[derive(Debug, Default)]
+struct Tried {
+    first: Option<u64>,
+    more: Vec<u64>,
+}
+
+impl Tried {
+    fn add(&mut self, id: u64) {
+        match self.first {
+            None => self.first = Some(id),
+            Some(_) => self.more.push(id),
+        }
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        self.first == Some(id) || self.more.contains(&id)
+    }
 }
 
 impl Memory {
@@ -168,7 +188,7 @@ impl Balancer {
                 return None;
             }
             memory.on_backup = true;
-            memory.tried.clear();
+            memory.tried = Tried::default();
         }
         let peer = self.choose_of_ring(memory, now)?;
         Some(self.note(peer, memory, now))
@@ -177,7 +197,7 @@ impl Balancer {
     /// Whether a peer would be found if a connection in use ended.
     pub(crate) fn is_worth_waiting(&self, memory: &Memory, now: i64) -> bool {
         self.peers().any(|(peer, backup)| {
-            let tried = memory.on_backup == backup && memory.tried.contains(&peer.id);
+            let tried = memory.on_backup == backup && memory.tried.contains(peer.id);
             !tried && peer.availability(now) == Availability::Occupied
         })
     }
@@ -206,7 +226,7 @@ impl Balancer {
     }
 
     fn note(&self, peer: Arc<Peer>, memory: &mut Memory, now: i64) -> Arc<Peer> {
-        memory.tried.push(peer.id);
+        memory.tried.add(peer.id);
         let checked = &peer.load.checked;
         if now - checked.get() > peer.fail_timeout {
             checked.set(now);
@@ -217,7 +237,7 @@ impl Balancer {
 
 /// Whether a request may be given a peer.
 fn may_take(peer: &Peer, memory: &Memory, now: i64) -> bool {
-    !memory.tried.contains(&peer.id) && peer.availability(now) == Availability::Free
+    !memory.tried.contains(peer.id) && peer.availability(now) == Availability::Free
 }
 
 /// The peer that the request is bound to, if it may be used.
@@ -225,7 +245,7 @@ fn bound(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>> {
     let sid = memory.sid.as_ref()?;
     let peer = ring.peers.iter().find(|peer| peer.sid() == sid)?;
     let free = peer.availability_when_bound(now) == Availability::Free;
-    (free && !memory.tried.contains(&peer.id)).then(|| peer.clone())
+    (free && !memory.tried.contains(peer.id)).then(|| peer.clone())
 }
 
 /// Small random numbers (xorshift64*): the choice of a server is no secret.
