@@ -31,7 +31,10 @@ fn the_page_stands_by_itself() {
         assert!(text.contains(wanted), "{wanted} is missing in {text}");
     }
     // Nothing is fetched from anywhere.
-    assert!(!text.contains("http:") && !text.contains("https:") && !text.contains("src="), "{text}");
+    assert!(
+        !text.contains("http:") && !text.contains("https:") && !text.contains("src="),
+        "{text}"
+    );
     assert!(text.find("below/").expect("a folder") < text.find("file &lt;").expect("a file"));
 }
 

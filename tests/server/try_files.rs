@@ -53,7 +53,10 @@ fn the_last_is_a_status_a_named_location_or_a_path_with_arguments() {
          location = /seen { return 200 \"$uri $args\"; }",
     )
     .start();
-    server.answers(&[("/named/x", 200, "other /named/x"), ("/path?a=1", 200, "/seen x=1&y=2")]);
+    server.answers(&[
+        ("/named/x", 200, "other /named/x"),
+        ("/path?a=1", 200, "/seen x=1&y=2"),
+    ]);
     assert_eq!(server.get("/status").status, 410);
     assert_eq!(server.get("/odd").status, 204);
 }
@@ -94,5 +97,8 @@ fn it_is_not_inherited() {
 fn a_loop_of_fallbacks_ends() {
     let server = site("location / { try_files /none /again; }").start();
     server.get("/x").expect(500);
-    server.line("error.log", "rewrite or internal redirection cycle while internally redirecting to \"/again\"");
+    server.line(
+        "error.log",
+        "rewrite or internal redirection cycle while internally redirecting to \"/again\"",
+    );
 }

@@ -129,7 +129,9 @@ fn list(request: &mut Request) -> Step<'_> {
 }
 
 async fn respond(request: &mut Request) -> Outcome {
-    let Some(mut path) = request.file_path() else { return Outcome::Status(500) };
+    let Some(mut path) = request.file_path() else {
+        return Outcome::Status(500);
+    };
     if path.len() > 1 {
         path.pop();
     }
@@ -150,12 +152,19 @@ async fn respond(request: &mut Request) -> Outcome {
         Ok(listed) => visible(request, path.as_bstr(), listed),
         Err(error) => return Outcome::Status(refuse(request, &path, &error)),
     };
-    entries.sort_by(|a, b| (a.kind != Kind::Directory, &a.name).cmp(&(b.kind != Kind::Directory, &b.name)));
+    entries.sort_by(|a, b| {
+        (a.kind != Kind::Directory, &a.name).cmp(&(b.kind != Kind::Directory, &b.name))
+    });
     write(request, &conf, &entries, callback.as_ref())
 }
 
 /// Makes the listing the response.
-fn write(request: &mut Request, conf: &Conf, entries: &[Entry], callback: Option<&BString>) -> Outcome {
+fn write(
+    request: &mut Request,
+    conf: &Conf,
+    entries: &[Entry],
+    callback: Option<&BString>,
+) -> Outcome {
     let mut out = Vec::new();
     let (content_type, charset) = match conf.format {
         Format::Html if conf.pretty => {
@@ -168,7 +177,14 @@ fn write(request: &mut Request, conf: &Conf, entries: &[Entry], callback: Option
         }
         Format::Json | Format::Jsonp => {
             data::write_json(entries, callback, &mut out);
-            (if callback.is_some() { "application/javascript" } else { "application/json" }, "")
+            (
+                if callback.is_some() {
+                    "application/javascript"
+                } else {
+                    "application/json"
+                },
+                "",
+            )
         }
         Format::Xml => {
             data::write_xml(entries, &mut out);
@@ -202,7 +218,12 @@ fn visible(request: &Request, directory: &BStr, listed: Vec<Listed>) -> Vec<Entr
         match metadata {
             Ok(metadata) => {
                 let (kind, size, modified) = (metadata.kind, metadata.len, metadata.mtime);
-                entries.push(Entry { name, kind, size, modified });
+                entries.push(Entry {
+                    name,
+                    kind,
+                    size,
+                    modified,
+                });
             }
             Err(error) => {
                 let message = format_args!("stat() \"{directory}/{name}\" failed{}", Errno(&error));
@@ -219,21 +240,35 @@ fn refuse(request: &Request, path: &[u8], error: &io::Error) -> u16 {
         errno::ACCES => (Level::Error, 403),
         _ => (Level::Crit, 500),
     };
-    request.log(level, format_args!("opendir() \"{}\" failed{}", path.as_bstr(), Errno(error)));
+    request.log(
+        level,
+        format_args!("opendir() \"{}\" failed{}", path.as_bstr(), Errno(error)),
+    );
     status
 }
 
 /// The function that a client wants called with the listing. Anything but a name would let it smuggle a script into
 /// the answer.
 fn callback(request: &Request) -> Result<Option<BString>, ()> {
-    let Some(name) = proto::form::find(&request.uri.args, b"callback") else { return Ok(None) };
+    let Some(name) = proto::form::find(&request.uri.args, b"callback") else {
+        return Ok(None);
+    };
     let shown = name.as_bstr();
     if name.len() > MAX_CALLBACK {
-        request.log(Level::Info, format_args!("client sent too long callback name: \"{shown}\""));
+        request.log(
+            Level::Info,
+            format_args!("client sent too long callback name: \"{shown}\""),
+        );
         return Err(());
     }
-    if !name.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.')) {
-        request.log(Level::Info, format_args!("client sent invalid callback name: \"{shown}\""));
+    if !name
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.'))
+    {
+        request.log(
+            Level::Info,
+            format_args!("client sent invalid callback name: \"{shown}\""),
+        );
         return Err(());
     }
     Ok(Some(shown.to_owned()).filter(|name| !name.is_empty()))

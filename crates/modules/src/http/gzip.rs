@@ -13,8 +13,8 @@
 mod stream;
 
 use conf::{
-    Arity, Buffers, Diagnostic, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Line, Repeat, Setter, Table,
-    Variable,
+    Arity, Buffers, Diagnostic, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Line,
+    Repeat, Setter, Table, Variable,
 };
 use http::body::Body;
 use http::{Module, Request, Verdict};
@@ -29,7 +29,12 @@ pub(crate) static MODULE: Module = Module {
     location: &DIRECTIVES,
     filter: Some(compress),
     enabled: |location| location.confs.get::<Conf>().on,
-    variables: &[Variable::new("gzip_ratio", ratio, "How many times shorter the compressed content is.").volatile()],
+    variables: &[Variable::new(
+        "gzip_ratio",
+        ratio,
+        "How many times shorter the compressed content is.",
+    )
+    .volatile()],
     ..Module::EMPTY
 };
 
@@ -50,9 +55,11 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The media types that are compressed, besides `text/html`, which always is. `*` is all of them.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
-            c.types.read(line, &["text/html"])
-        }),
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.types.clear()),
+            |c, line| c.types.read(line, &["text/html"]),
+        ),
     },
     Directive {
         name: "gzip_comp_level",
@@ -88,7 +95,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted, from 512 bytes to 32k; the window is always 32k.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| power_of_two(line, 512, 32 * 1024)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            power_of_two(line, 512, 32 * 1024)
+        }),
     },
     Directive {
         name: "gzip_hash",
@@ -97,7 +106,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Accepted, from 512 bytes to 128k; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| power_of_two(line, 512, 128 * 1024)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            power_of_two(line, 512, 128 * 1024)
+        }),
     },
     Directive {
         name: "postpone_gzipping",
@@ -138,7 +149,9 @@ fn power_of_two(line: &mut Line, min: u64, max: u64) -> Result<(), Diagnostic> {
     if size.is_power_of_two() && (min..=max).contains(&size) {
         return Ok(());
     }
-    Err(line.directive_error_at(0, "must be a power of two").note(format!("from {min} to {max} bytes")))
+    Err(line
+        .directive_error_at(0, "must be a power of two")
+        .note(format!("from {min} to {max} bytes")))
 }
 
 fn compress(request: &mut Request) -> Verdict {
@@ -146,7 +159,10 @@ fn compress(request: &mut Request) -> Verdict {
     let out = &request.out;
     if !matches!(out.status, 200 | 403 | 404)
         || out.transforms.keep_encoding
-        || out.fields.get_known(Known::ContentEncoding).is_some_and(|coding| !coding.is_empty())
+        || out
+            .fields
+            .get_known(Known::ContentEncoding)
+            .is_some_and(|coding| !coding.is_empty())
         || out.length().is_some_and(|length| length < conf.min_length)
         || !conf.types.has(&out.content_type)
     {
@@ -173,7 +189,9 @@ struct Amounts {
 }
 
 fn ratio(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(&mut Amounts { before, after }) = request.state::<Amounts>() else { return false };
+    let Some(&mut Amounts { before, after }) = request.state::<Amounts>() else {
+        return false;
+    };
     if after == 0 {
         return false;
     }

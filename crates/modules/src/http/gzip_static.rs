@@ -33,7 +33,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "Whether a file with the same name and `.gz` behind it is sent instead, to clients that take gzip (`on`) or \
           to all (`always`).",
-    set: Setter::Word(&["off", "on", "always"], |c, i| c.when = [When::Off, When::On, When::Always][i]),
+    set: Setter::Word(&["off", "on", "always"], |c, i| {
+        c.when = [When::Off, When::On, When::Always][i]
+    }),
 }]);
 
 #[derive(Clone, Debug, Default)]
@@ -60,7 +62,9 @@ fn serve(request: &mut Request) -> Step<'_> {
     if !accepted && !gzip_accept::says_vary(request) {
         return Outcome::Declined.into();
     }
-    let Some(mut path) = request.file_path() else { return Outcome::Status(500).into() };
+    let Some(mut path) = request.file_path() else {
+        return Outcome::Status(500).into();
+    };
     path.extend_from_slice(b".gz");
     match files::try_open(request, &path, Purpose::Read) {
         Some(found) => answer(request, &path, found, accepted).into(),
@@ -93,9 +97,15 @@ fn answer(request: &mut Request, path: &[u8], found: Found, accepted: bool) -> O
     }
     if !found.is_file() {
         let path = bstr::BStr::new(path);
-        request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
+        request.log(
+            Level::Crit,
+            format_args!("\"{path}\" is not a regular file"),
+        );
         return Outcome::Status(404);
     }
-    request.out.fields.push_known(Known::ContentEncoding, b"gzip");
+    request
+        .out
+        .fields
+        .push_known(Known::ContentEncoding, b"gzip");
     file_response::respond(request, found)
 }

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bstr::{BStr, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION_IF, Line, Repeat, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION_IF, Line, Repeat, Setter, Table,
+};
 use http::body::{Body, BodyError, Chunk, Source};
 use http::request::Version;
 use http::{Module, Request, Verdict};
@@ -149,7 +151,10 @@ enum Inherit {
 
 impl Conf {
     fn inherited(&self) -> Conf {
-        let inherited = |lines: &Lines| Lines { own: Vec::new(), ..lines.clone() };
+        let inherited = |lines: &Lines| Lines {
+            own: Vec::new(),
+            ..lines.clone()
+        };
         Conf {
             headers: inherited(&self.headers),
             trailers: inherited(&self.trailers),
@@ -172,12 +177,19 @@ impl Lines {
             _ => Kind::Usual,
         };
         let value = line.expression(1)?;
-        self.own.push(Added { name: name.to_vec().into(), kind, value, always });
+        self.own.push(Added {
+            name: name.to_vec().into(),
+            kind,
+            value,
+            always,
+        });
         Ok(())
     }
 
     fn finish(&mut self, outer: Option<&Lines>) {
-        let outer = outer.map(|outer| &outer.all).filter(|_| self.inherit != Inherit::Off);
+        let outer = outer
+            .map(|outer| &outer.all)
+            .filter(|_| self.inherit != Inherit::Off);
         self.all = match (self.own.is_empty(), outer) {
             (true, Some(outer)) => Arc::clone(outer),
             (false, Some(outer)) if self.inherit == Inherit::Merge => {
@@ -190,7 +202,10 @@ impl Lines {
 
 /// Statuses of responses that get what is not for `always`.
 fn is_usual(status: u16) -> bool {
-    matches!(status, 200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308)
+    matches!(
+        status,
+        200 | 201 | 204 | 206 | 301 | 302 | 303 | 304 | 307 | 308
+    )
 }
 
 fn add_headers(request: &mut Request) -> Verdict {
@@ -202,7 +217,12 @@ fn add_headers(request: &mut Request) -> Verdict {
     if usual {
         conf.expires.apply(request);
     }
-    for added in conf.headers.all.iter().filter(|added| usual || added.always) {
+    for added in conf
+        .headers
+        .all
+        .iter()
+        .filter(|added| usual || added.always)
+    {
         let value = request.value(&added.value);
         match added.kind {
             Kind::Etag => request.out.etag = Some(value).filter(|value| !value.is_empty()),
@@ -237,8 +257,16 @@ fn add_trailers(request: &mut Request) -> Verdict {
     let out = &request.out;
     let has_content = !request.flow.header_only && !matches!(out.status, 100..=199 | 204 | 304);
     // Before HTTP/1.1, and without chunks, content has nothing behind it.
-    let chunks = request.site.location(request.location).core.chunked_transfer_encoding;
-    if !has_content || request.is_subrequest() || request.head.version() < Version::Http11 || !chunks {
+    let chunks = request
+        .site
+        .location(request.location)
+        .core
+        .chunked_transfer_encoding;
+    if !has_content
+        || request.is_subrequest()
+        || request.head.version() < Version::Http11
+        || !chunks
+    {
         return Verdict::Pass;
     }
     let usual = is_usual(out.status);

@@ -10,7 +10,9 @@
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, Expression, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table,
+};
 use http::files::{self, Found, OpenError, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
 use proto::h1::Method;
@@ -33,7 +35,11 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     since: "0.1",
     doc: "The files that answer for a directory, in the order in which they are looked for. Names may hold variables; \
           the last may be an absolute path.",
-    set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.names = Arc::default()), read),
+    set: Setter::Custom(
+        Arity::at_least(1),
+        Repeat::Fresh(|c| c.names = Arc::default()),
+        read,
+    ),
 }]);
 
 #[derive(Clone, Debug, Default)]
@@ -46,10 +52,16 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     for index in 0..=last {
         let text = line.text(index);
         if text.is_empty() {
-            return Err(line.error_at(index, format!("index \"{text}\" in \"index\" directive is invalid")));
+            return Err(line.error_at(
+                index,
+                format!("index \"{text}\" in \"index\" directive is invalid"),
+            ));
         }
         if text.starts_with(b"/") && index != last {
-            line.warn_at(index, "only the last index in \"index\" directive should be absolute");
+            line.warn_at(
+                index,
+                "only the last index in \"index\" directive should be absolute",
+            );
         }
         let name = line.expression(index)?;
         Arc::make_mut(&mut conf.names).push(name);
@@ -58,10 +70,14 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 fn search(request: &mut Request) -> Step<'_> {
-    if !request.uri.path.ends_with(b"/") || !matches!(request.method, Method::Get | Method::Head | Method::Post) {
+    if !request.uri.path.ends_with(b"/")
+        || !matches!(request.method, Method::Get | Method::Head | Method::Post)
+    {
         return Outcome::Declined.into();
     }
-    let Some(directory) = request.file_path() else { return Outcome::Status(500).into() };
+    let Some(directory) = request.file_path() else {
+        return Outcome::Status(500).into();
+    };
     let names = request.conf::<Conf>().names.clone();
     for (position, name) in names.iter().enumerate() {
         let name = request.value(name);
@@ -74,7 +90,10 @@ fn search(request: &mut Request) -> Step<'_> {
             // What the directory itself is decides next, for the first name that is missing.
             Some(Err(error)) if error.errno == errno::NOENT && position > 0 => {}
             _ => {
-                let search = Search { directory, names: names.clone() };
+                let search = Search {
+                    directory,
+                    names: names.clone(),
+                };
                 return Step::later(search.go_on(request, position));
             }
         }
@@ -110,7 +129,10 @@ impl Search {
             }
             if error.errno != errno::NOENT {
                 let path = path.as_bstr();
-                request.log(Level::Crit, format_args!("{} \"{path}\" failed{error}", error.call));
+                request.log(
+                    Level::Crit,
+                    format_args!("{} \"{path}\" failed{error}", error.call),
+                );
                 return Outcome::Status(500);
             }
         }
@@ -129,15 +151,23 @@ impl Search {
         match found {
             Ok(found) if found.is_directory() => None,
             Ok(_) => {
-                request.log(Level::Alert, format_args!("\"{directory}\" is not a directory"));
+                request.log(
+                    Level::Alert,
+                    format_args!("\"{directory}\" is not a directory"),
+                );
                 Some(Outcome::Status(500))
             }
             Err(error) if error.is_link() => Some(Outcome::Status(403)),
-            Err(error) if error.errno == errno::NOENT => refuse_missing(request, index, error).into(),
+            Err(error) if error.errno == errno::NOENT => {
+                refuse_missing(request, index, error).into()
+            }
             // The look for the file in it was allowed, so the directory may be searched, if not read.
             Err(error) if error.errno == errno::ACCES => None,
             Err(error) => {
-                request.log(Level::Crit, format_args!("{} \"{directory}\" failed{error}", error.call));
+                request.log(
+                    Level::Crit,
+                    format_args!("{} \"{directory}\" failed{error}", error.call),
+                );
                 Some(Outcome::Status(500))
             }
         }

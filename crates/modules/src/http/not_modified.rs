@@ -17,8 +17,12 @@ pub(crate) static MODULE: Module = Module {
 };
 
 /// The fields that make a request conditional.
-const CONDITIONS: [Known; 4] =
-    [Known::IfModifiedSince, Known::IfNoneMatch, Known::IfUnmodifiedSince, Known::IfMatch];
+const CONDITIONS: [Known; 4] = [
+    Known::IfModifiedSince,
+    Known::IfNoneMatch,
+    Known::IfUnmodifiedSince,
+    Known::IfMatch,
+];
 
 fn judge(request: &mut Request) -> Verdict {
     let fields = &request.head.wire.fields;
@@ -29,7 +33,12 @@ fn judge(request: &mut Request) -> Verdict {
     {
         return Verdict::Pass;
     }
-    let dates = match request.site.location(request.location).core.if_modified_since {
+    let dates = match request
+        .site
+        .location(request.location)
+        .core
+        .if_modified_since
+    {
         Setting::Off => IfModifiedSince::Off,
         Setting::Exact => IfModifiedSince::Exact,
         Setting::Before => IfModifiedSince::Before,

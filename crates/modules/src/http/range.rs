@@ -33,8 +33,14 @@ fn apply(request: &mut Request) -> Verdict {
     {
         return Verdict::Pass;
     }
-    let Some(length) = out.length() else { return Verdict::Pass };
-    let max_ranges = if out.transforms.single_range { Some(1) } else { max_ranges };
+    let Some(length) = out.length() else {
+        return Verdict::Pass;
+    };
+    let max_ranges = if out.transforms.single_range {
+        Some(1)
+    } else {
+        max_ranges
+    };
     match wanted(request, length, max_ranges) {
         Ranges::Ignore => accept_ranges(request),
         Ranges::One(range) => one(request, range, length),
@@ -42,7 +48,10 @@ fn apply(request: &mut Request) -> Verdict {
         Ranges::Unsatisfiable => {
             let write = |out: &mut Vec<u8>| range::write_unsatisfied_range(length, out);
             request.out.fields.remove_known(Known::ContentRange);
-            request.out.fields.push_known_with(Known::ContentRange, write);
+            request
+                .out
+                .fields
+                .push_known_with(Known::ContentRange, write);
             Verdict::Status(416)
         }
     }
@@ -50,7 +59,9 @@ fn apply(request: &mut Request) -> Verdict {
 
 /// What the request asks for, if its `If-Range` agrees with the response.
 fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
-    let Some(value) = request.head.known(Known::Range) else { return Ranges::Ignore };
+    let Some(value) = request.head.known(Known::Range) else {
+        return Ranges::Ignore;
+    };
     if let Some(condition) = request.head.known(Known::IfRange) {
         let validators = Validators {
             etag: request.out.etag.as_ref().map(|etag| etag.as_slice()),
@@ -73,7 +84,9 @@ fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
     out.status = 206;
     out.reason = None;
     out.fields.remove_known(Known::ContentRange);
-    out.fields.push_known_with(Known::ContentRange, |text| range::write_content_range(&range, length, text));
+    out.fields.push_known_with(Known::ContentRange, |text| {
+        range::write_content_range(&range, length, text)
+    });
     let wanted = range.end - range.start;
     match out.body.slice(range.start, wanted) {
         Some(part) => out.body = part,
@@ -81,7 +94,11 @@ fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
         None => {
             let whole = std::mem::take(&mut out.body);
             if !matches!(whole, Body::Empty) {
-                out.body = Body::stream(Window { body: whole, skip: range.start, left: wanted });
+                out.body = Body::stream(Window {
+                    body: whole,
+                    skip: range.start,
+                    left: wanted,
+                });
             }
         }
     }
@@ -108,7 +125,11 @@ fn many(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
         content_type.extend_from_slice(&out.charset);
     }
     let boundary = BOUNDARY.fetch_add(1, Ordering::Relaxed);
-    let multipart = Multipart { boundary, content_type: &content_type, length };
+    let multipart = Multipart {
+        boundary,
+        content_type: &content_type,
+        length,
+    };
     let mut parts = VecDeque::with_capacity(2 * ranges.len() + 1);
     for (range, content) in ranges.iter().zip(contents) {
         let mut head = Vec::new();
@@ -174,7 +195,11 @@ fn cut(chunk: Chunk, start: u64, length: u64) -> Chunk {
     match chunk {
         // The bounds fit, because they are within bytes in memory.
         Chunk::Bytes(bytes) => Chunk::Bytes(bytes.slice(start as usize..(start + length) as usize)),
-        Chunk::File(range) => Chunk::File(FileRange { offset: range.offset + start, length, ..range }),
+        Chunk::File(range) => Chunk::File(FileRange {
+            offset: range.offset + start,
+            length,
+            ..range
+        }),
         Chunk::Flush => Chunk::Flush,
     }
 }

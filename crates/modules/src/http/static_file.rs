@@ -29,7 +29,9 @@ fn serve(request: &mut Request) -> Step<'_> {
     if request.uri.path.ends_with(b"/") {
         return Outcome::Declined.into();
     }
-    let Some(path) = request.file_path() else { return Outcome::Status(500).into() };
+    let Some(path) = request.file_path() else {
+        return Outcome::Status(500).into();
+    };
     match files::try_open(request, &path, Purpose::Read) {
         Some(found) => answer(request, &path, found).into(),
         None => Step::later(async move {
@@ -49,7 +51,10 @@ fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
     }
     if !found.is_file() {
         let path = bstr::BStr::new(path);
-        request.log(Level::Crit, format_args!("\"{path}\" is not a regular file"));
+        request.log(
+            Level::Crit,
+            format_args!("\"{path}\" is not a regular file"),
+        );
         return Outcome::Status(404);
     }
     if request.method == Method::Post {

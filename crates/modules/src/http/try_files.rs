@@ -12,7 +12,9 @@
 use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, SERVER_LOCATION, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, Expression, Line, Repeat, SERVER_LOCATION, Setter, Table,
+};
 use http::core::location::RootKind;
 use http::files::{self, Found, Purpose};
 use http::{Module, Outcome, Phase, Request, Step};
@@ -84,7 +86,10 @@ fn read(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
         })?),
         None => Otherwise::Place(line.expression(last)?),
     };
-    conf.plan = Some(Arc::new(Plan { candidates, otherwise }));
+    conf.plan = Some(Arc::new(Plan {
+        candidates,
+        otherwise,
+    }));
     Ok(())
 }
 
@@ -95,8 +100,12 @@ fn status(code: &[u8]) -> Option<u16> {
 }
 
 fn search(request: &mut Request) -> Step<'_> {
-    let Some(plan) = request.conf::<Conf>().plan.clone() else { return Outcome::Declined.into() };
-    let Some(place) = Place::of(request) else { return Outcome::Status(500).into() };
+    let Some(plan) = request.conf::<Conf>().plan.clone() else {
+        return Outcome::Declined.into();
+    };
+    let Some(place) = Place::of(request) else {
+        return Outcome::Status(500).into();
+    };
     for (index, candidate) in plan.candidates.iter().enumerate() {
         let name = place.name(request, candidate);
         let path = place.path(&name);
@@ -113,7 +122,12 @@ fn search(request: &mut Request) -> Step<'_> {
 }
 
 /// Goes on from candidate `index`, which can not be found without waiting.
-async fn search_waiting(request: &mut Request, plan: Arc<Plan>, place: Place, index: usize) -> Outcome {
+async fn search_waiting(
+    request: &mut Request,
+    plan: Arc<Plan>,
+    place: Place,
+    index: usize,
+) -> Outcome {
     for candidate in &plan.candidates[index..] {
         let name = place.name(request, candidate);
         let path = place.path(&name);
@@ -132,7 +146,10 @@ fn is_match(request: &Request, candidate: &Candidate, path: &[u8], found: &Found
         Err(error) => {
             if error.status() != 404 {
                 let path = path.as_bstr();
-                request.log(Level::Crit, format_args!("{} \"{path}\" failed{error}", error.call));
+                request.log(
+                    Level::Crit,
+                    format_args!("{} \"{path}\" failed{error}", error.call),
+                );
             }
             false
         }
@@ -169,7 +186,11 @@ impl Place {
             RootKind::Alias(length) => request.uri.path.get(..length).unwrap_or_default().into(),
             RootKind::Root | RootKind::Whole => BString::default(),
         };
-        Some(Place { root, kind, aliased })
+        Some(Place {
+            root,
+            kind,
+            aliased,
+        })
     }
 
     /// The candidate's name as it is added to the root. What comes from a variable is usually a whole path, of which

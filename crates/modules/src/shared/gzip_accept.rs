@@ -9,7 +9,9 @@
 
 use std::sync::Arc;
 
-use conf::{Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Regex, Repeat, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Regex, Repeat, Setter, Table,
+};
 use http::request::Version;
 use http::{Module, Request};
 use proto::Known;
@@ -40,7 +42,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The lowest version of a request that gets compressed content.",
-        set: Setter::Word(&["1.0", "1.1"], |c, i| c.version = [Version::Http10, Version::Http11][i]),
+        set: Setter::Word(&["1.0", "1.1"], |c, i| {
+            c.version = [Version::Http10, Version::Http11][i]
+        }),
     },
     Directive {
         name: "gzip_proxied",
@@ -60,13 +64,26 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         since: "0.1",
         doc: "Clients whose `User-Agent` matches get no compressed content. `msie6` stands for Internet Explorer up \
               to 6 without its last service pack.",
-        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(Conf::forget_disabled), disable),
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(Conf::forget_disabled),
+            disable,
+        ),
     },
 ]);
 
 /// The words of `gzip_proxied`; their places are the bits below.
-const PROXIED: [&str; 9] =
-    ["off", "expired", "no-cache", "no-store", "private", "no_last_modified", "no_etag", "auth", "any"];
+const PROXIED: [&str; 9] = [
+    "off",
+    "expired",
+    "no-cache",
+    "no-store",
+    "private",
+    "no_last_modified",
+    "no_etag",
+    "auth",
+    "any",
+];
 const OFF: u32 = 1;
 const EXPIRED: u32 = 1 << 1;
 const NO_CACHE: u32 = 1 << 2;
@@ -113,7 +130,9 @@ pub(crate) fn accepts(request: &Request) -> bool {
     if request.is_subrequest() {
         return false;
     }
-    let Some(accepted) = request.head.known(Known::AcceptEncoding) else { return false };
+    let Some(accepted) = request.head.known(Known::AcceptEncoding) else {
+        return false;
+    };
     if !proto::accept_encoding::accepts_gzip(accepted) {
         return false;
     }
@@ -160,7 +179,9 @@ impl Conf {
                 Some(date) => proto::date::parse(date),
                 None => i64::try_from(rt::wall_millis() / 1000).ok(),
             };
-            let expired = proto::date::parse(expires).zip(date).is_some_and(|(expires, date)| expires < date);
+            let expired = proto::date::parse(expires)
+                .zip(date)
+                .is_some_and(|(expires, date)| expires < date);
             return chosen(EXPIRED) && expired;
         }
         if out.fields.has(Known::CacheControl) {
@@ -169,6 +190,8 @@ impl Conf {
                 || (chosen(NO_STORE) && said.no_store)
                 || (chosen(PRIVATE) && said.private);
         }
-        !(chosen(NO_LAST_MODIFIED) && out.last_modified.is_some()) && !(chosen(NO_ETAG) && out.etag.is_some())
+        let is_dated = chosen(NO_LAST_MODIFIED) && out.last_modified.is_some();
+        let is_tagged = chosen(NO_ETAG) && out.etag.is_some();
+        !is_dated && !is_tagged
     }
 }

@@ -25,7 +25,10 @@ pub(super) fn json(text: &[u8], out: &mut Vec<u8>) {
             0x08 => out.extend_from_slice(b"\\b"),
             0x0c => out.extend_from_slice(b"\\f"),
             0..=0x1f => {
-                let digits = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+                let digits = [
+                    DIGITS[usize::from(byte >> 4)],
+                    DIGITS[usize::from(byte & 15)],
+                ];
                 out.extend_from_slice(b"\\u00");
                 out.extend_from_slice(&digits);
             }

@@ -46,10 +46,20 @@ fn write_entry(entry: &Entry, conf: &Conf, out: &mut Vec<u8>) {
 /// names that are not UTF-8 have as many as bytes.
 fn write_name(name: &[u8], is_directory: bool, out: &mut Vec<u8>) -> usize {
     let is_text = name.to_str().is_ok();
-    let mut width = if is_text { name.chars().count() } else { name.len() };
+    let mut width = if is_text {
+        name.chars().count()
+    } else {
+        name.len()
+    };
     if width > NAME_WIDTH {
         let shown = NAME_WIDTH - 3;
-        let end = if is_text { name.char_indices().nth(shown).map_or(name.len(), |(start, ..)| start) } else { shown };
+        let end = if is_text {
+            name.char_indices()
+                .nth(shown)
+                .map_or(name.len(), |(start, ..)| start)
+        } else {
+            shown
+        };
         escape::html(&name[..end], out);
         out.extend_from_slice(b"..&gt;</a>");
         return NAME_WIDTH;
@@ -65,9 +75,16 @@ fn write_name(name: &[u8], is_directory: bool, out: &mut Vec<u8>) -> usize {
 
 /// A size in 7 columns: bytes up to 9999, then rounded to K, M and G.
 fn rounded(size: u64) -> String {
-    const UNITS: [(u64, u64, char); 3] = [(1 << 30, 1 << 30, 'G'), (1 << 20, 1 << 20, 'M'), (10_000, 1 << 10, 'K')];
+    const UNITS: [(u64, u64, char); 3] = [
+        (1 << 30, 1 << 30, 'G'),
+        (1 << 20, 1 << 20, 'M'),
+        (10_000, 1 << 10, 'K'),
+    ];
     match UNITS.iter().find(|(from, ..)| size >= *from) {
-        Some((_, unit, letter)) => format!("{:>6}{letter}", size / unit + u64::from(size % unit >= unit / 2)),
+        Some((_, unit, letter)) => format!(
+            "{:>6}{letter}",
+            size / unit + u64::from(size % unit >= unit / 2)
+        ),
         None => format!("{size:>7}"),
     }
 }
@@ -87,13 +104,28 @@ mod tests {
     fn names_fill_their_column() {
         assert_eq!(name("a"), format!("a</a>{}", ".".repeat(49)));
         assert_eq!(name(&"ф".repeat(50)), format!("{}</a>", "ф".repeat(50)));
-        assert_eq!(name(&"ф".repeat(51)), format!("{}..&gt;</a>", "ф".repeat(47)));
-        assert_eq!(name(&">".repeat(51)), format!("{}..&gt;</a>", "&gt;".repeat(47)));
+        assert_eq!(
+            name(&"ф".repeat(51)),
+            format!("{}..&gt;</a>", "ф".repeat(47))
+        );
+        assert_eq!(
+            name(&">".repeat(51)),
+            format!("{}..&gt;</a>", "&gt;".repeat(47))
+        );
     }
 
     #[test]
     fn sizes_are_rounded_as_in_nginx() {
-        let sizes = [0, 9999, 10_000, 10_752, 1 << 20, 3 << 19, (1 << 30) - 1, 1 << 30];
+        let sizes = [
+            0,
+            9999,
+            10_000,
+            10_752,
+            1 << 20,
+            3 << 19,
+            (1 << 30) - 1,
+            1 << 30,
+        ];
         let shown = ["0", "9999", "10K", "11K", "1M", "2M", "1024M", "1G"];
         for (size, shown) in sizes.into_iter().zip(shown) {
             assert_eq!(rounded(size), format!("{shown:>7}"));

@@ -47,37 +47,67 @@ var d=(b.className=='d')-(a.className=='d');if(d)return d;\
 var x=key(a),y=key(b),n=i?x-y:c.compare(x,y);return up?n:-n}).forEach(function(r){t.appendChild(r)})}});";
 
 const FOLDER: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M3 6.5h6l2 2.5h10v10.5H3z\"/></svg>";
-const FILE: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M6 3h8l4.5 4.5V21H6zM14 3v4.5h4.5\"/></svg>";
-const IMAGE: &str =
-    "<svg viewBox=\"0 0 24 24\"><path d=\"M4 5h16v14H4zM4 16l4.5-4.5L13 16l2.5-2.5L20 18M15.5 9h.01\"/></svg>";
+const FILE: &str =
+    "<svg viewBox=\"0 0 24 24\"><path d=\"M6 3h8l4.5 4.5V21H6zM14 3v4.5h4.5\"/></svg>";
+const IMAGE: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M4 5h16v14H4zM4 16l4.5-4.5L13 16l2.5-2.5L20 18M15.5 9h.01\"/></svg>";
 const SOUND: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M9 17.5V5l10-1.5V16M9 17.5a2.5 2.5 0 1 1-5 0 2.5 2.5 0 0 1 5 0M19 \
                      16a2.5 2.5 0 1 1-5 0 2.5 2.5 0 0 1 5 0\"/></svg>";
 const VIDEO: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M4 5h16v14H4zM10 9l5 3-5 3z\"/></svg>";
-const ARCHIVE: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M4 4h16v4H4zM5 8h14v12H5zM10 12h4\"/></svg>";
+const ARCHIVE: &str =
+    "<svg viewBox=\"0 0 24 24\"><path d=\"M4 4h16v4H4zM5 8h14v12H5zM10 12h4\"/></svg>";
 const TEXT: &str =
     "<svg viewBox=\"0 0 24 24\"><path d=\"M6 3h8l4.5 4.5V21H6zM9 11h6M9 14h6M9 17h4\"/></svg>";
 
 /// Icons by the ending of a name.
 const ICONS: [(&str, &[&str]); 5] = [
-    (IMAGE, &["png", "jpg", "jpeg", "gif", "webp", "avif", "svg", "ico", "bmp", "tiff", "heic"]),
+    (
+        IMAGE,
+        &[
+            "png", "jpg", "jpeg", "gif", "webp", "avif", "svg", "ico", "bmp", "tiff", "heic",
+        ],
+    ),
     (SOUND, &["mp3", "ogg", "flac", "wav", "m4a", "opus", "aac"]),
-    (VIDEO, &["mp4", "mkv", "webm", "mov", "avi", "m4v", "mpg", "mpeg"]),
-    (ARCHIVE, &["zip", "gz", "tgz", "xz", "zst", "bz2", "tar", "7z", "rar", "deb", "rpm", "iso", "jar"]),
-    (TEXT, &["txt", "md", "html", "htm", "css", "js", "json", "xml", "csv", "log", "rs", "c", "h", "py", "toml", "yaml", "yml", "pdf", "conf", "sh"]),
+    (
+        VIDEO,
+        &["mp4", "mkv", "webm", "mov", "avi", "m4v", "mpg", "mpeg"],
+    ),
+    (
+        ARCHIVE,
+        &[
+            "zip", "gz", "tgz", "xz", "zst", "bz2", "tar", "7z", "rar", "deb", "rpm", "iso", "jar",
+        ],
+    ),
+    (
+        TEXT,
+        &[
+            "txt", "md", "html", "htm", "css", "js", "json", "xml", "csv", "log", "rs", "c", "h",
+            "py", "toml", "yaml", "yml", "pdf", "conf", "sh",
+        ],
+    ),
 ];
 
 /// Appends the page.
 pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
-    out.extend_from_slice(b"<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>");
+    out.extend_from_slice(
+        b"<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
+    );
+    out.extend_from_slice(
+        b"<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>",
+    );
     escape::html(path, out);
     out.extend_from_slice(b"</title>\n<style>\n");
     out.extend_from_slice(STYLE.as_bytes());
     out.extend_from_slice(b"</style>\n</head>\n<body>\n<main>\n");
     write_way(path, out);
     out.extend_from_slice(b"<table>\n<thead><tr>");
-    for (column, sorted) in [("Name", " aria-sort=\"ascending\""), ("Size", ""), ("Changed", "")] {
-        out.extend_from_slice(format!("<th scope=\"col\"{sorted}><button>{column}</button></th>").as_bytes());
+    for (column, sorted) in [
+        ("Name", " aria-sort=\"ascending\""),
+        ("Size", ""),
+        ("Changed", ""),
+    ] {
+        out.extend_from_slice(
+            format!("<th scope=\"col\"{sorted}><button>{column}</button></th>").as_bytes(),
+        );
     }
     out.extend_from_slice(b"</tr></thead>\n<tbody>\n");
     if path != b"/" {
@@ -98,7 +128,10 @@ pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, out: &mut Vec<u
 /// The path, each part of it a link; they are relative, so that the page also works behind a proxy that serves it
 /// elsewhere.
 fn write_way(path: &[u8], out: &mut Vec<u8>) {
-    let parts: Vec<&[u8]> = path.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+    let parts: Vec<&[u8]> = path
+        .split(|byte| *byte == b'/')
+        .filter(|part| !part.is_empty())
+        .collect();
     out.extend_from_slice(b"<nav aria-label=\"Path\">");
     for depth in 0..=parts.len() {
         let above = parts.len() - depth;
@@ -124,7 +157,11 @@ fn write_way(path: &[u8], out: &mut Vec<u8>) {
 
 fn write_entry(entry: &Entry, conf: &Conf, out: &mut Vec<u8>) {
     let is_directory = entry.kind == Kind::Directory;
-    out.extend_from_slice(if is_directory { b"<tr class=\"d\"><td data-v=\"" } else { b"<tr><td data-v=\"" });
+    out.extend_from_slice(if is_directory {
+        b"<tr class=\"d\"><td data-v=\""
+    } else {
+        b"<tr><td data-v=\""
+    });
     escape::html(&entry.name, out);
     out.extend_from_slice(b"\">");
     out.extend_from_slice(icon(entry).as_bytes());
@@ -132,9 +169,19 @@ fn write_entry(entry: &Entry, conf: &Conf, out: &mut Vec<u8>) {
     escape::link(&entry.name, out);
     out.extend_from_slice(if is_directory { b"/\">" } else { b"\">" });
     escape::html(&entry.name, out);
-    out.extend_from_slice(if is_directory { b"/</a></td>" } else { b"</a></td>" });
-    let (number, shown) = if is_directory { (0, String::new()) } else { (entry.size, readable(entry.size)) };
-    out.extend_from_slice(format!("<td data-v=\"{number}\" title=\"{number} bytes\">{shown}</td>").as_bytes());
+    out.extend_from_slice(if is_directory {
+        b"/</a></td>"
+    } else {
+        b"</a></td>"
+    });
+    let (number, shown) = if is_directory {
+        (0, String::new())
+    } else {
+        (entry.size, readable(entry.size))
+    };
+    out.extend_from_slice(
+        format!("<td data-v=\"{number}\" title=\"{number} bytes\">{shown}</td>").as_bytes(),
+    );
     out.extend_from_slice(format!("<td data-v=\"{}\">", entry.modified).as_bytes());
     let zone = TimeZone::UTC;
     let begin = out.len();
@@ -151,23 +198,44 @@ fn icon(entry: &Entry) -> &'static str {
     if entry.kind == Kind::Directory {
         return FOLDER;
     }
-    let dot = entry.name.iter().rposition(|byte| *byte == b'.').unwrap_or(entry.name.len());
+    let dot = entry
+        .name
+        .iter()
+        .rposition(|byte| *byte == b'.')
+        .unwrap_or(entry.name.len());
     let ending = entry.name.get(dot + 1..).unwrap_or_default();
-    let known = |(_, endings): &&(&str, &[&str])| endings.iter().any(|known| known.as_bytes().eq_ignore_ascii_case(ending));
+    let known = |(_, endings): &&(&str, &[&str])| {
+        endings
+            .iter()
+            .any(|known| known.as_bytes().eq_ignore_ascii_case(ending))
+    };
     ICONS.iter().find(known).map_or(FILE, |(icon, _)| icon)
 }
 
 /// How much there is, below the table.
 fn write_sum(entries: &[Entry], out: &mut Vec<u8>) {
-    let folders = entries.iter().filter(|entry| entry.kind == Kind::Directory).count();
+    let folders = entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Directory)
+        .count();
     let files = entries.len() - folders;
-    let size = entries.iter().filter(|entry| entry.kind == Kind::Regular).map(|entry| entry.size).sum();
-    let many = |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+    let size = entries
+        .iter()
+        .filter(|entry| entry.kind == Kind::Regular)
+        .map(|entry| entry.size)
+        .sum();
+    let many =
+        |count: usize, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
     let text = match (folders, files) {
         (0, 0) => "This folder is empty.".to_owned(),
         (_, 0) => many(folders, "folder"),
         (0, _) => format!("{}, {}", many(files, "file"), readable(size)),
-        _ => format!("{}, {}, {}", many(folders, "folder"), many(files, "file"), readable(size)),
+        _ => format!(
+            "{}, {}, {}",
+            many(folders, "folder"),
+            many(files, "file"),
+            readable(size)
+        ),
     };
     out.extend_from_slice(format!("<footer>{text}</footer>\n").as_bytes());
 }
@@ -181,7 +249,11 @@ fn readable(size: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit > 0 && value < 9.95 { format!("{value:.1} {}", UNITS[unit]) } else { format!("{value:.0} {}", UNITS[unit]) }
+    if unit > 0 && value < 9.95 {
+        format!("{value:.1} {}", UNITS[unit])
+    } else {
+        format!("{value:.0} {}", UNITS[unit])
+    }
 }
 
 #[cfg(test)]
@@ -191,7 +263,9 @@ mod tests {
     #[test]
     fn sizes_have_two_or_three_digits() {
         let sizes = [0, 999, 1000, 1536, 10_240, 1_048_576, 5 << 30];
-        let shown = ["0 B", "999 B", "1.0 KB", "1.5 KB", "10 KB", "1.0 MB", "5.0 GB"];
+        let shown = [
+            "0 B", "999 B", "1.0 KB", "1.5 KB", "10 KB", "1.0 MB", "5.0 GB",
+        ];
         for (size, shown) in sizes.into_iter().zip(shown) {
             assert_eq!(readable(size), shown);
         }
@@ -202,6 +276,11 @@ mod tests {
         let mut out = Vec::new();
         write_way(b"/a/<b>/", &mut out);
         let text = String::from_utf8(out).expect("ASCII");
-        assert!(text.contains("<a href=\"../../\">/</a> <a href=\"../\">a</a><span>/</span>&lt;b&gt;</nav>"), "{text}");
+        assert!(
+            text.contains(
+                "<a href=\"../../\">/</a> <a href=\"../\">a</a><span>/</span>&lt;b&gt;</nav>"
+            ),
+            "{text}"
+        );
     }
 }

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use flate2::{Compress, FlushCompress, Status};
-use http::body::{Body, BodyError, Chunk, FileRange, Source};
 use http::Request;
+use http::body::{Body, BodyError, Chunk, FileRange, Source};
 
 use super::Amounts;
 
@@ -64,7 +64,9 @@ impl Compressed {
     pub(super) fn new(body: Body, length: Option<u64>, level: i64) -> Compressed {
         let level = u32::try_from(level).unwrap_or(1);
         // Short content is read as a whole and compressed in one step: its output is not longer than this either.
-        let room = length.and_then(|length| usize::try_from(length).ok()).map_or(ENOUGH, |length| length.min(ENOUGH));
+        let room = length
+            .and_then(|length| usize::try_from(length).ok())
+            .map_or(ENOUGH, |length| length.min(ENOUGH));
         Compressed {
             body,
             encoder: Some(encoders::take(level)),
@@ -79,7 +81,11 @@ impl Compressed {
     }
 
     /// Sees to it that there is input, or that the state says why there is none.
-    fn fill(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    fn fill(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), BodyError>> {
         while self.state == State::Open && self.input.is_empty() {
             if self.reading.is_some() || self.file.is_some() {
                 ready!(self.read(request, context))?;
@@ -96,7 +102,11 @@ impl Compressed {
     }
 
     /// Reads the next step of a file: at once if it is in memory, else on a pool.
-    fn read(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Result<(), BodyError>> {
+    fn read(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<(), BodyError>> {
         let failed = |error: io::Error| BodyError::File(base::text::errno_text(&error));
         let data = match (&mut self.reading, &self.file) {
             (Some(reading), _) => {
@@ -142,9 +152,13 @@ impl Compressed {
         let step = &self.input[..self.input.len().min(STEP)];
         // Room enough that a step of incompressible content comes out in one go.
         self.output.reserve(step.len() + STEP / 8);
-        let Some(encoder) = &mut self.encoder else { return Err(BodyError::Producer) };
+        let Some(encoder) = &mut self.encoder else {
+            return Err(BodyError::Producer);
+        };
         let before = encoder.total_in();
-        let status = encoder.compress_vec(step, &mut self.output, flush).map_err(|_| BodyError::Producer)?;
+        let status = encoder
+            .compress_vec(step, &mut self.output, flush)
+            .map_err(|_| BodyError::Producer)?;
         let used = (encoder.total_in() - before) as usize;
         self.input.advance(used);
         // With room left in the output the encoder has given all that it was asked for.
@@ -171,7 +185,10 @@ impl Compressed {
 
     fn note_amounts(&self, request: &mut Request) {
         if let Some(encoder) = &self.encoder {
-            request.set_state(Amounts { before: encoder.total_in(), after: encoder.total_out() });
+            request.set_state(Amounts {
+                before: encoder.total_in(),
+                after: encoder.total_out(),
+            });
         }
     }
 }
@@ -179,7 +196,12 @@ impl Compressed {
 fn read_waiting(request: &mut Request, range: FileRange, want: usize) -> Reading {
     let site = std::rc::Rc::clone(&request.site);
     let pool = http::files::pool(request, &site.location(request.location).core.delivery.aio);
-    Box::pin(async move { range.file.read_at(Vec::new(), range.offset, want, &pool).await })
+    Box::pin(async move {
+        range
+            .file
+            .read_at(Vec::new(), range.offset, want, &pool)
+            .await
+    })
 }
 
 impl Source for Compressed {

@@ -78,7 +78,9 @@ impl Expires {
         let fields = &mut request.out.fields;
         fields.remove_known(Known::Expires);
         fields.remove_known(Known::CacheControl);
-        fields.push_known_with(Known::Expires, |text| proto::date::write_http(expires, text));
+        fields.push_known_with(Known::Expires, |text| {
+            proto::date::write_http(expires, text)
+        });
         fields.push_known_with(Known::CacheControl, |text| match age {
             None => text.extend_from_slice(b"no-cache"),
             Some(age) => {
@@ -141,7 +143,11 @@ fn parse(text: &[u8], modified: bool) -> Result<Option<When>, &'static str> {
         b'@' => Ok(Some(When::Daily(seconds))),
         _ => {
             let seconds = if sign == b'-' { -seconds } else { seconds };
-            Ok(Some(if modified { When::Modified(seconds) } else { When::Access(seconds) }))
+            Ok(Some(if modified {
+                When::Modified(seconds)
+            } else {
+                When::Access(seconds)
+            }))
         }
     }
 }
@@ -158,7 +164,11 @@ mod tests {
         assert_eq!(parse(b"-1", true), Ok(Some(When::Modified(-1))));
         assert_eq!(parse(b"@15h30m", false), Ok(Some(When::Daily(55_800))));
         assert!(parse(b"@25h", false).is_err() && parse(b"@1h", true).is_err());
-        assert!(parse(b"max", true).is_err() && parse(b"", false).is_err() && parse(b"+-1", false).is_err());
+        assert!(
+            parse(b"max", true).is_err()
+                && parse(b"", false).is_err()
+                && parse(b"+-1", false).is_err()
+        );
     }
 
     #[test]
@@ -166,8 +176,14 @@ mod tests {
         let now = 1_000_000;
         assert_eq!(When::Access(60).resolve(now, None), (now + 60, Some(60)));
         assert_eq!(When::Access(-1).resolve(now, None), (now - 1, None));
-        assert_eq!(When::Modified(60).resolve(now, Some(now - 10)), (now + 50, Some(50)));
-        assert_eq!(When::Modified(60).resolve(now, Some(now - 100)), (now - 40, None));
+        assert_eq!(
+            When::Modified(60).resolve(now, Some(now - 10)),
+            (now + 50, Some(50))
+        );
+        assert_eq!(
+            When::Modified(60).resolve(now, Some(now - 100)),
+            (now - 40, None)
+        );
         assert_eq!(When::Modified(60).resolve(now, None), (now + 60, Some(60)));
         assert_eq!(When::Access(0).resolve(now, Some(5)), (now, Some(0)));
         assert_eq!(When::Epoch.resolve(now, None).1, None);
