@@ -15,8 +15,6 @@ mod headers;
 mod health_check;
 mod index;
 mod limit_req;
-mod limit_conn;
-mod limit_req;
 mod log;
 mod map;
 mod not_modified;
