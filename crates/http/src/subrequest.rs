@@ -181,9 +181,9 @@ impl Inclusion {
         Poll::Ready(())
     }
 
-    /// The subrequest while its content is pulled.
-    pub fn request(&self) -> Option<&Request> {
-        match &self.state {
+    /// The subrequest, from its response to the end of its content.
+    pub fn request_mut(&mut self) -> Option<&mut Request> {
+        match &mut self.state {
             State::Sending(request) => Some(request),
             State::Running(_) | State::Ending(_) | State::Ended => None,
         }

@@ -51,6 +51,19 @@ pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Appends text for HTML and XML, content and quoted attributes alike.
+pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
+    for &byte in text {
+        match byte {
+            b'<' => out.extend_from_slice(b"&lt;"),
+            b'>' => out.extend_from_slice(b"&gt;"),
+            b'&' => out.extend_from_slice(b"&amp;"),
+            b'"' => out.extend_from_slice(b"&quot;"),
+            other => out.push(other),
+        }
+    }
+}
+
 /// Whether a `User-Agent` is an Internet Explorer up to 6 without its last service pack: the browsers that
 /// `keepalive_disable msie6` and `gzip_disable msie6` mean.
 pub fn is_msie6(agent: &BStr) -> bool {

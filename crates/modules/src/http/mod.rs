@@ -26,6 +26,7 @@ mod rewrite;
 mod secure_link;
 mod session;
 mod split_clients;
+mod ssi;
 mod static_file;
 mod stub_status;
 mod sub_filter;
@@ -78,6 +79,7 @@ pub static MODULES: &[&::http::Module] = &[
     &addition::MODULE,
     &sub_filter::MODULE,
     &charset::MODULE,
+    &ssi::MODULE,
     &addition::JOIN,
     &gzip::MODULE,
     &crate::shared::gzip_accept::MODULE,

@@ -1,17 +1,6 @@
 //! Names of files inside HTML, XML and JSON.
 
-/// Appends text for HTML and XML, content and quoted attributes alike.
-pub(super) fn html(text: &[u8], out: &mut Vec<u8>) {
-    for &byte in text {
-        match byte {
-            b'<' => out.extend_from_slice(b"&lt;"),
-            b'>' => out.extend_from_slice(b"&gt;"),
-            b'&' => out.extend_from_slice(b"&amp;"),
-            b'"' => out.extend_from_slice(b"&quot;"),
-            other => out.push(other),
-        }
-    }
-}
+pub(super) use http::text::write_html as html;
 
 /// Appends text for a quoted string of JSON (RFC 8259, section 7). Bytes that are no UTF-8 stand as they are.
 pub(super) fn json(text: &[u8], out: &mut Vec<u8>) {
