@@ -21,7 +21,7 @@ use crate::module::{Filter, Handler, Module, Phase};
 use crate::pattern::Pattern;
 use crate::request::Request;
 use crate::route::Tree;
-use crate::site::{ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
+use crate::site::{ConfSet, Positions, Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
 
 /// The group of tables whose structs belong to `http`.
 const MAIN_GROUP: usize = 0;
@@ -119,8 +119,8 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
     Ok(Frozen {
-        main_confs: ConfSet::new(ConfSet::positions(&main_confs), main_confs),
-        outer_confs: ConfSet::new(ConfSet::positions(&outer_confs), outer_confs),
+        main_confs: ConfSet::new(Positions::of(&main_confs), main_confs),
+        outer_confs: ConfSet::new(Positions::of(&outer_confs), outer_confs),
         servers: builder.servers,
         locations: builder.locations.into_iter().flatten().collect(),
         endpoints,
@@ -148,7 +148,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let handlers = handlers.flat_map(|module| module.phases.iter().copied());
     let phases = Phases::collect(handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)));
     builder.listens.extend(listen::claims(&core, server, line.node.span));
-    let positions = ConfSet::positions(&server_confs);
+    let positions = Positions::of(&server_confs);
     builder.servers.push(Server {
         name: core.name.clone(),
         core: Arc::new(core),
@@ -239,7 +239,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     let core = confs.get::<LocationConf>().cloned().unwrap_or_default();
     let delivery = confs.get::<core::DeliveryConf>().cloned().unwrap_or_default();
     let structs = confs.take_group(LOCATION_GROUP);
-    let positions = ConfSet::positions(&structs);
+    let positions = Positions::of(&structs);
     let builder = line.level.engine::<Builder>();
     let frame = builder.open.pop().expect("every block that is closed was opened");
     let mut location = Location {

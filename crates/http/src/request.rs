@@ -245,6 +245,12 @@ impl Variables {
         self.shared.borrow_mut().clear();
     }
 
+    /// Forgets what modules keep for the request; it must have ended.
+    pub fn release_shared(&self) {
+        // Out of its cell first: what is dropped may look for something here.
+        drop(std::mem::take(&mut *self.shared.borrow_mut()));
+    }
+
     /// The remembered value: `None` when nothing is remembered, `Some(None)` when it is known that there is none.
     fn get(&self, id: VarId) -> Option<Option<Rc<[u8]>>> {
         match self.slots.borrow().get(id.0 as usize)? {

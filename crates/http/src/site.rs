@@ -4,6 +4,7 @@
 //! `Rc<Site>`, so that the count that every request moves is not one that all processors fight over.
 
 use std::any::{Any, TypeId};
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::{Deref, Index};
 use std::path::PathBuf;
@@ -183,32 +184,82 @@ pub enum Satisfy {
 
 /// The structs of a block's tables, found by their type.
 pub struct ConfSet {
-    /// The position of each type, sorted by type; shared by all blocks of a group.
-    positions: Arc<[(TypeId, usize)]>,
+    positions: Arc<Positions>,
     confs: Box<[Box<dyn AnyConf>]>,
+}
+
+/// Where the struct of each type is: a table with open addressing, at most half full. A request asks it many times.
+pub(crate) struct Positions {
+    slots: Box<[Option<(TypeId, u16)>]>,
+}
+
+impl Positions {
+    /// The positions of structs that stand in the order of their tables.
+    pub(crate) fn of(confs: &[Box<dyn AnyConf>]) -> Arc<Positions> {
+        let mut slots = vec![None; (confs.len() * 2).next_power_of_two()].into_boxed_slice();
+        for (index, conf) in confs.iter().enumerate() {
+            let id = (**conf).type_id();
+            let mut at = Positions::start(id, slots.len());
+            while slots[at].is_some_and(|(known, _)| known != id) {
+                at = (at + 1) % slots.len();
+            }
+            slots[at] = Some((id, index as u16));
+        }
+        Arc::new(Positions { slots })
+    }
+
+    /// Where the search for a type begins. The identity of a type is a hash already.
+    fn start(id: TypeId, slots: usize) -> usize {
+        let mut hasher = FirstWord(0);
+        id.hash(&mut hasher);
+        hasher.0 as usize & (slots - 1)
+    }
+
+    fn find(&self, id: TypeId) -> Option<usize> {
+        let mut at = Positions::start(id, self.slots.len());
+        loop {
+            match self.slots[at] {
+                Some((known, index)) if known == id => return Some(usize::from(index)),
+                Some(_) => at = (at + 1) & (self.slots.len() - 1),
+                None => return None,
+            }
+        }
+    }
+}
+
+/// Keeps the word that is hashed.
+struct FirstWord(u64);
+
+impl Hasher for FirstWord {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_ne_bytes(word);
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 ^= word;
+    }
 }
 
 impl ConfSet {
     /// Structs of one group, in the order of its tables.
-    pub(crate) fn new(positions: Arc<[(TypeId, usize)]>, confs: Vec<Box<dyn AnyConf>>) -> ConfSet {
+    pub(crate) fn new(positions: Arc<Positions>, confs: Vec<Box<dyn AnyConf>>) -> ConfSet {
         ConfSet { positions, confs: confs.into() }
-    }
-
-    /// The positions that [`ConfSet::new`] wants, for structs in the order of their tables.
-    pub(crate) fn positions(confs: &[Box<dyn AnyConf>]) -> Arc<[(TypeId, usize)]> {
-        let mut positions: Vec<_> =
-            confs.iter().enumerate().map(|(index, conf)| ((**conf).type_id(), index)).collect();
-        positions.sort_unstable();
-        positions.into()
     }
 
     /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
     /// list of modules.
     pub fn get<C: Any>(&self) -> &C {
-        let wanted = TypeId::of::<C>();
-        let at = self.positions.binary_search_by_key(&wanted, |&(id, _)| id);
+        let at = self.positions.find(TypeId::of::<C>());
         let at = at.expect("the module that asks for its struct is in the list of modules");
-        conf::confs::downcast(&*self.confs[self.positions[at].1])
+        conf::confs::downcast(&*self.confs[at])
     }
 }
 

@@ -292,15 +292,13 @@ impl Connection {
             request.log(Level::Info, format_args!("client sent invalid header line: \"{}\"", bstr::BStr::new(line)));
         }
         set_uri(request, std::mem::take(&mut self.path))?;
+        if framing == Framing::None {
+            return Ok(());
+        }
+        let expectation = request.head.wire.fields.get_known(Known::Expect);
         let expects = request.head.wire.version >= proto::h1::Version::HTTP_11
-            && request
-                .head
-                .wire
-                .fields
-                .get_known(Known::Expect)
-                .is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
-        if framing != Framing::None
-            && let Some(input) = body::Input::new(Rc::clone(&self.client), framing, expects)
+            && expectation.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
+        if let Some(input) = body::Input::new(Rc::clone(&self.client), framing, expects)
         {
             request.body = crate::body_reader::RequestBody::from_input(Box::new(input));
         }
@@ -324,6 +322,8 @@ impl Connection {
         if log_phase::is_wanted(request) {
             log_phase::end(request).await;
         }
+        // What modules hold for a request (a place among those of `limit_conn`) ends with it, not with the connection.
+        request.variables.release_shared();
         self.path = std::mem::take(&mut request.uri.path).into();
         self.head = Rc::clone(&request.head);
         next

@@ -210,7 +210,7 @@ impl Sender {
 
     async fn paced_bytes(&mut self, request: &mut Request, job: &mut Job, mut bytes: Bytes) -> Result<(), SendError> {
         while !bytes.is_empty() {
-            let n = self.pace(job).await.min(bytes.len() as u64) as usize;
+            let n = self.pace(job).await?.min(bytes.len() as u64) as usize;
             let part = bytes.split_to(n);
             self.begin_chunk(job, part.len() as u64);
             self.out.extend_from_slice(&part);
@@ -227,7 +227,7 @@ impl Sender {
         while offset < end {
             let mut want = (end - offset).min(job.portion);
             if job.pace.is_some() {
-                want = want.min(self.pace(job).await);
+                want = want.min(self.pace(job).await?);
             }
             let read = !job.sendfile || range.file.is_direct() || end - offset <= READ_FILES_UP_TO;
             let sent = if read {
@@ -352,13 +352,18 @@ impl Sender {
         }
     }
 
-    /// How many bytes may be sent now; waits until it is one at least.
-    async fn pace(&mut self, job: &mut Job) -> u64 {
+    /// How many bytes may be sent now; waits until it is one at least. A client that leaves meanwhile ends the wait:
+    /// with a low rate its connection would take up a place for long.
+    async fn pace(&mut self, job: &mut Job) -> Result<u64, SendError> {
         loop {
-            let Some(pace) = &job.pace else { return u64::MAX };
-            match pace.allowance(rt::now()) {
-                Ok(bytes) => return bytes,
-                Err(wait) => rt::sleep(wait).await,
+            let Some(pace) = &job.pace else { return Ok(u64::MAX) };
+            let wait = match pace.allowance(rt::now()) {
+                Ok(bytes) => return Ok(bytes),
+                Err(wait) => wait,
+            };
+            if rt::timeout(wait, self.client.stream.closed()).await.is_ok() {
+                let left = "client prematurely closed connection";
+                return Err(SendError::Client(io::Error::new(io::ErrorKind::ConnectionAborted, left)));
             }
         }
     }

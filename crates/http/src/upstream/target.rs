@@ -1,5 +1,6 @@
 //! Which group an exchange goes to, and what its balancer looks at.
 
+use std::net::SocketAddr;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -10,6 +11,7 @@ use net::upstream::{Group, Groups, Selection};
 use rt::net::{Address, UnixPath};
 
 use super::exchange::Target;
+use crate::core::ResolverConf;
 use crate::request::Request;
 
 /// The group of a target. The error is the status to answer with; it has been logged.
@@ -29,14 +31,27 @@ pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<G
     let port = port.unwrap_or(80);
     let bare = host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or(&host);
     if let Ok(ip) = bare.to_str_lossy().parse::<std::net::IpAddr>() {
-        return Ok(Arc::new(Group::of_addresses(host, vec![std::net::SocketAddr::new(ip, port).into()])));
+        return Ok(Arc::new(Group::of_addresses(host, vec![SocketAddr::new(ip, port).into()])));
     }
     resolve(request, host, port).await
 }
 
-async fn resolve(request: &mut Request, host: bstr::BString, _port: u16) -> Result<Arc<Group>, u16> {
-    request.error(format_args!("no resolver defined to resolve {host}"));
-    Err(502)
+/// A group of the addresses that the `resolver` of the location finds.
+async fn resolve(request: &mut Request, host: bstr::BString, port: u16) -> Result<Arc<Group>, u16> {
+    let conf = request.conf::<ResolverConf>();
+    match conf.resolver.lookup_host(&host, conf.timeout).await {
+        Ok(found) => {
+            let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, port).into()).collect();
+            Ok(Arc::new(Group::of_addresses(host, addresses)))
+        }
+        Err(error) => {
+            match error.is_no_resolver() {
+                true => request.error(format_args!("no resolver defined to resolve {host}")),
+                false => request.error(format_args!("{host} could not be resolved {error}")),
+            }
+            Err(502)
+        }
+    }
 }
 
 /// Begins the choice of a peer.

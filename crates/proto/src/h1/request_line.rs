@@ -179,8 +179,10 @@ fn parse_version(text: &[u8]) -> Result<(Version, usize), RejectKind> {
 }
 
 /// The characters of an IP literal between the brackets (RFC 3986 section 3.2.2).
-pub(crate) fn is_ip_literal_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b":-._~!$&'()*+,;=".contains(&byte)
+pub(crate) const fn is_ip_literal_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b':' | b'-' | b'.' | b'_' | b'~')
+        || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
 }
 
 fn skip_spaces(text: &[u8], from: usize) -> usize {
