@@ -91,6 +91,12 @@ pub trait Source {
     fn length(&self) -> Option<u64> {
         None
     }
+
+    /// Whether what it waits for may mean that there is no response at all, so that the head had better not leave
+    /// meanwhile.
+    fn is_undecided(&self) -> bool {
+        false
+    }
 }
 
 impl Chunk {

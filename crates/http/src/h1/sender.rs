@@ -187,6 +187,7 @@ impl Sender {
             .await;
             match ready {
                 Poll::Ready(next) => return next.transpose().map_err(SendError::Body),
+                Poll::Pending if is_undecided(&request.out.body) => {}
                 Poll::Pending => self.flush(request, job).await?,
             }
         }
@@ -466,6 +467,10 @@ impl Sender {
             self.out = Vec::new();
         }
     }
+}
+
+fn is_undecided(body: &Body) -> bool {
+    matches!(body, Body::Stream(source) if source.is_undecided())
 }
 
 const PAGE: u64 = 4096;

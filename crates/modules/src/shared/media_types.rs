@@ -42,11 +42,15 @@ impl MediaTypes {
 
     /// Whether a `Content-Type` is in the list; its parameters do not matter, and neither does letter case.
     pub(crate) fn has(&self, content_type: &[u8]) -> bool {
+        // `*` is responses without a type as well.
+        if self.all {
+            return true;
+        }
         let essence = proto::mime::essence(content_type);
         if essence.is_empty() {
             return false;
         }
-        if self.all || self.types.contains(essence.as_bstr()) {
+        if self.types.contains(essence.as_bstr()) {
             return true;
         }
         essence.iter().any(u8::is_ascii_uppercase)

@@ -488,6 +488,11 @@ impl Source for Weaver {
             return Poll::Pending;
         }
     }
+
+    /// An include that is too large for a variable ends the page.
+    fn is_undecided(&self) -> bool {
+        self.queue.is_empty() && matches!(self.wait, Wait::Variable(_))
+    }
 }
 
 impl Gathering {

@@ -1,0 +1,205 @@
+//! `fastcgi_pass`: requests that an application answers over FastCGI, PHP-FPM for one.
+//!
+//! ```nginx
+//! location ~ ^(?<script>.+\.php)(/|$) {
+//!     fastcgi_pass            unix:/run/php/php-fpm.sock;
+//!     fastcgi_split_path_info ^(.+?\.php)(/.*)$;
+//!     fastcgi_param           SCRIPT_FILENAME $document_root$fastcgi_script_name;
+//!     fastcgi_param           PATH_INFO       $fastcgi_path_info;
+//!     include                 fastcgi_params;
+//! }
+//! ```
+
+mod codec;
+
+use bstr::BString;
+use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{Arity, Captures, Diagnostic, Directive, Line, Regex, Repeat, Setter, Table, Variable};
+use http::module::{Answer, Outcome, Step};
+use http::upstream::Plan;
+use http::{Module, Request};
+
+use crate::shared::gateway::{Params, Pass, connection_tag, request_content};
+use crate::shared::upstream_rows::{Prefixed, Upstream};
+use codec::Codec;
+
+pub(crate) static MODULE: Module = Module {
+    name: "fastcgi",
+    doc: "Passes requests to FastCGI applications.",
+    location: &DIRECTIVES,
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().pass.is_some(),
+        handler: pass,
+        adds_slash: true,
+    }),
+    variables: &[
+        Variable::new(
+            "fastcgi_script_name",
+            script_name,
+            "The path of the request, or what `fastcgi_split_path_info` says of it is the script; with `fastcgi_index` when it ends with a slash.",
+        )
+        .volatile(),
+        Variable::new(
+            "fastcgi_path_info",
+            path_info,
+            "What `fastcgi_split_path_info` says follows the script.",
+        )
+        .volatile(),
+    ],
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.pass = None;
+        }
+    },
+    ..Module::EMPTY
+};
+
+/// The rows that all upstream protocols have.
+pub(crate) static UPSTREAM: Module = Module {
+    name: "fastcgi_upstream",
+    doc: "What FastCGI has in common with other upstream protocols.",
+    location: &UPSTREAM_ROWS,
+    ..Module::EMPTY
+};
+
+/// Tells the settings of FastCGI from those of other protocols.
+pub(crate) enum Fastcgi {}
+
+static UPSTREAM_ROWS: Prefixed<Fastcgi> = Prefixed::new(
+    "fastcgi_",
+    &["Status", "X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset"],
+);
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "fastcgi_pass",
+        syntax: "address",
+        default: None,
+        contexts: LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The FastCGI server that answers: `host:port`, `unix:/path` or the name of an `upstream`.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+            c.pass = Some(Pass::from_line(line, b"")?);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "fastcgi_param",
+        syntax: "name value [if_not_empty]",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "A param of requests to the server. With `if_not_empty` it is left away when the value is empty.",
+        set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
+    },
+    Directive {
+        name: "fastcgi_index",
+        syntax: "name",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "What is appended in `$fastcgi_script_name` to a path that ends with a slash.",
+        set: Setter::Text(|c| &mut c.index),
+    },
+    Directive {
+        name: "fastcgi_split_path_info",
+        syntax: "regex",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "A pattern with two groups: the first one's text is `$fastcgi_script_name`, the second one's `$fastcgi_path_info`.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, split_path_info),
+    },
+    Directive {
+        name: "fastcgi_keep_conn",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether the server is asked to keep connections open, as the keepalive of an upstream needs.",
+        set: Setter::Flag(|c| &mut c.keep_conn),
+    },
+    Directive {
+        name: "fastcgi_catch_stderr",
+        syntax: "string",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "A text in the server's error stream that makes the response an invalid one.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Fresh(|c| c.catch_stderr.clear()), |c, line| {
+            c.catch_stderr.push(line.text(0).to_owned());
+            Ok(())
+        }),
+    },
+])
+.finish(|conf, _, level| conf.params.settle(level));
+
+/// What directives say about a location.
+#[derive(Clone, Default)]
+struct Conf {
+    pass: Option<Pass>,
+    params: Params,
+    index: BString,
+    split: Option<Regex>,
+    keep_conn: bool,
+    catch_stderr: Vec<BString>,
+}
+
+fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    let regex = line.regex(0, line.text(0), false)?;
+    if regex.group_count() != 2 {
+        return Err(line.error_at(0, format!("pattern \"{}\" must have 2 captures", line.text(0))));
+    }
+    conf.split = Some(regex);
+    Ok(())
+}
+
+fn pass(request: &mut Request) -> Step<'_> {
+    Step::later(async move {
+        let conf = request.conf::<Conf>();
+        let settings = Upstream::<Fastcgi>::of(request);
+        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let target = match pass.target(request, b"") {
+            Ok(target) => target,
+            Err(status) => return Outcome::Status(status),
+        };
+        let plan = Plan {
+            content: request_content(&settings, true),
+            protocol: Box::new(Codec::new(request.conf::<Conf>(), settings.clone())),
+            settings,
+            target,
+            watch_client: true,
+            tag: connection_tag(request),
+        };
+        http::upstream::pass(request, plan).await
+    })
+}
+
+fn script_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let conf = request.conf::<Conf>();
+    split(&conf, request, |script, _| {
+        out.extend_from_slice(script);
+        if script.ends_with(b"/") {
+            out.extend_from_slice(&conf.index);
+        }
+    });
+    true
+}
+
+fn path_info(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let conf = request.conf::<Conf>();
+    split(&conf, request, |_, info| out.extend_from_slice(info));
+    true
+}
+
+/// Splits the request's path into the script and what follows it.
+fn split(conf: &Conf, request: &Request, take: impl FnOnce(&[u8], &[u8])) {
+    let path = request.uri.path.as_slice();
+    let mut groups = Captures::new();
+    match &conf.split {
+        Some(regex) if regex.captures(path, &mut groups) => {
+            take(groups.text(1, path).unwrap_or_default(), groups.text(2, path).unwrap_or_default());
+        }
+        _ => take(path, b""),
+    }
+}

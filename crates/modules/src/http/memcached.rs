@@ -1,0 +1,334 @@
+//! `memcached_pass`: responses that an application has put into memcached.
+//!
+//! ```nginx
+//! location / {
+//!     set            $memcached_key "$uri?$args";
+//!     memcached_pass 127.0.0.1:11211;
+//!     error_page     404 502 504 = @fallback;
+//! }
+//! ```
+
+use bstr::{BString, ByteSlice};
+use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{
+    AnyConf, Arity, Confs, Diagnostic, Directive, Expression, Level, Line, Repeat, RowInfo, Rows, Setter, Table,
+};
+use http::module::{Answer, Outcome, Step};
+use http::site::ConfRef;
+use http::upstream::settings::NextUpstream;
+use http::upstream::{
+    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, RequestContent, Settings,
+};
+use http::{Module, Request};
+use proto::fields::Fields;
+use proto::h1::Method;
+use proto::h1::response::ResponseHead;
+use proto::memcached::{self, Head, TRAILER};
+use rt::error_log::Level as Severity;
+
+use crate::shared::gateway::{Pass, connection_tag};
+use crate::shared::upstream_rows::{Prefixed, Upstream};
+
+pub(crate) static MODULE: Module = Module {
+    name: "memcached",
+    doc: "Gets responses from memcached.",
+    location: &DIRECTIVES,
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().pass.is_some(),
+        handler: pass,
+        adds_slash: true,
+    }),
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.pass = None;
+        }
+    },
+    ..Module::EMPTY
+};
+
+/// The rows that all upstream protocols have, as far as they make sense here.
+pub(crate) static UPSTREAM: Module = Module {
+    name: "memcached_upstream",
+    doc: "What memcached has in common with other upstream protocols.",
+    location: &UpstreamRows,
+    ..Module::EMPTY
+};
+
+/// Tells the settings of memcached from those of other protocols.
+enum Memcached {}
+
+static UPSTREAM_ROWS: Prefixed<Memcached> = Prefixed::new("memcached_", &[]).without(&[
+    "buffering",
+    "buffers",
+    "busy_buffers_size",
+    "force_ranges",
+    "hide_header",
+    "ignore_client_abort",
+    "ignore_headers",
+    "intercept_errors",
+    "limit_rate",
+    "max_temp_file_size",
+    "next_upstream",
+    "pass_header",
+    "pass_request_body",
+    "pass_request_headers",
+    "request_buffering",
+    "send_lowat",
+    "socket_rcvbuf",
+    "socket_sndbuf",
+    "store",
+    "store_access",
+    "temp_file_write_size",
+    "temp_path",
+]);
+
+/// `memcached_next_upstream` has words of its own.
+static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
+    name: "memcached_next_upstream",
+    syntax: "error | timeout | invalid_response | not_found | off …",
+    default: Some("error timeout"),
+    contexts: HTTP_SERVER_LOCATION,
+    since: "0.1",
+    doc: "When the next server is asked.",
+    set: Setter::Custom(Arity::at_least(1), Repeat::Once, next_upstream),
+}]);
+
+static DIRECTIVES: Table<Conf> = Table::new(&[
+    Directive {
+        name: "memcached_pass",
+        syntax: "address",
+        default: None,
+        contexts: LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The memcached server that is asked for the value of `$memcached_key`, which `set` must give a value.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, memcached_pass),
+    },
+    Directive {
+        name: "memcached_gzip_flag",
+        syntax: "flag",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The bit of a value's flags that says that it is packed with gzip.",
+        set: Setter::Number(|c| &mut c.gzip_flag, 0, u32::MAX as i64),
+    },
+]);
+
+/// What directives say about a location.
+#[derive(Clone, Default)]
+struct Conf {
+    pass: Option<Pass>,
+    key: Expression,
+    gzip_flag: i64,
+}
+
+fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    let pass = Pass::from_line(line, b"")?;
+    if let Pass::Variable(_) = pass {
+        return Err(line.error_at(0, "invalid host in upstream: variables are not supported here"));
+    }
+    conf.pass = Some(pass);
+    // Nobody defines this variable but those who use it.
+    conf.key = Expression::parse(b"$memcached_key", line.node.span, line.level.names)?;
+    Ok(())
+}
+
+fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    let words = [
+        ("error", NextUpstream::ERROR),
+        ("timeout", NextUpstream::TIMEOUT),
+        ("invalid_response", NextUpstream::INVALID_HEADER),
+        ("not_found", NextUpstream::of_status(404).unwrap_or(0)),
+        ("off", NextUpstream::OFF),
+    ];
+    let chosen = line.bits(&words.map(|(word, _)| word), 0)?;
+    let bits = words.iter().enumerate().filter(|(index, _)| chosen & 1 << index != 0);
+    settings.next_upstream = NextUpstream(bits.map(|(_, (_, bit))| bit).fold(0, |all, bit| all | bit));
+    Ok(())
+}
+
+/// The shared rows, and then the one that differs, over the same struct.
+struct UpstreamRows;
+
+impl Rows for UpstreamRows {
+    fn len(&self) -> usize {
+        UPSTREAM_ROWS.len() + NEXT_UPSTREAM.len()
+    }
+
+    fn info(&self, row: usize) -> RowInfo {
+        match row.checked_sub(UPSTREAM_ROWS.len()) {
+            None => UPSTREAM_ROWS.info(row),
+            Some(row) => NEXT_UPSTREAM.info(row),
+        }
+    }
+
+    fn create(&self) -> Box<dyn AnyConf> {
+        UPSTREAM_ROWS.create()
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
+        UPSTREAM_ROWS.child(parent)
+    }
+
+    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+        match row.checked_sub(UPSTREAM_ROWS.len()) {
+            None => UPSTREAM_ROWS.apply(row, conf, line),
+            Some(row) => {
+                let settings = &mut conf::confs::downcast_mut::<Upstream<Memcached>>(conf).settings;
+                NEXT_UPSTREAM.apply(row, settings, line)
+            }
+        }
+    }
+
+    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+        Ok(())
+    }
+
+    fn finish(&self, _: &mut dyn AnyConf, _: Option<&dyn AnyConf>, _: &mut Level) -> Result<(), Diagnostic> {
+        // There are no buffers to check, and no fields to hide.
+        Ok(())
+    }
+}
+
+fn pass(request: &mut Request) -> Step<'_> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Outcome::Status(405).into();
+    }
+    Step::later(async move {
+        let conf = request.conf::<Conf>();
+        let settings = Upstream::<Memcached>::of(request);
+        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let target = match pass.target(request, b"") {
+            Ok(target) => target,
+            Err(status) => return Outcome::Status(status),
+        };
+        let plan = Plan {
+            settings,
+            target,
+            protocol: Box::new(Codec::new(request.conf::<Conf>())),
+            content: RequestContent::Dropped,
+            watch_client: true,
+            tag: connection_tag(request),
+        };
+        match http::upstream::pass(request, plan).await {
+            // There is no page in such a response: it is as if a file was not there.
+            Outcome::Respond if request.out.status == 404 => Outcome::Status(404),
+            Outcome::Respond => {
+                request.out.content_type = http::types::content_type(request);
+                Outcome::Respond
+            }
+            other => other,
+        }
+    })
+}
+
+/// One exchange.
+struct Codec {
+    conf: ConfRef<Conf>,
+    /// The key as it is on the wire.
+    key: Vec<u8>,
+    content: ContentLength,
+    /// Bytes of the value that are still to come.
+    value_left: u64,
+    /// Bytes of [`TRAILER`] that are still to come.
+    trailer_left: usize,
+}
+
+impl Codec {
+    fn new(conf: ConfRef<Conf>) -> Codec {
+        Codec { conf, key: Vec::new(), content: ContentLength::Unknown, value_left: 0, trailer_left: 0 }
+    }
+
+    /// Reads what follows the value. It says nothing that matters to the client, who has all of the value.
+    fn read_trailer(&mut self, request: &Request, input: &[u8]) -> Piece {
+        let wanted = &TRAILER[TRAILER.len() - self.trailer_left..];
+        let length = wanted.len().min(input.len());
+        if input[..length] != wanted[..length] {
+            request.error(format_args!("memcached sent invalid trailer while reading upstream"));
+            return Piece::End(0);
+        }
+        self.trailer_left -= length;
+        if self.trailer_left == 0 { Piece::End(length) } else { Piece::More }
+    }
+}
+
+impl Protocol for Codec {
+    fn scheme(&self) -> &'static str {
+        "memcached://"
+    }
+
+    fn write_head(&mut self, request: &mut Request, _: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+        let conf = request.conf::<Conf>();
+        let key: BString = request.value(&conf.key);
+        if key.is_empty() {
+            request.error(format_args!("the \"$memcached_key\" variable is not set"));
+            return Err(500);
+        }
+        self.key = memcached::escape_key(&key);
+        memcached::write_get(&self.key, out);
+        Ok(())
+    }
+
+    fn write_content_end(&self, _: &Fields, _: &mut Vec<u8>) {}
+
+    fn begin_response(&mut self) {
+        self.value_left = 0;
+        self.trailer_left = 0;
+    }
+
+    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+        match memcached::read_head(input, &self.key).map_err(Fault::new)? {
+            Head::Partial => Ok(HeadProgress::Partial),
+            Head::Missing(used) => {
+                let key = self.key.as_bstr();
+                request.log(Severity::Info, format_args!("key: \"{key}\" was not found by memcached"));
+                head.status = 404;
+                self.content = ContentLength::Known(0);
+                Ok(HeadProgress::Complete(used))
+            }
+            Head::Value { used, flags, length } => {
+                if self.conf.gzip_flag != 0 {
+                    let Some(flags) = flags else {
+                        let line = input[..used].trim_end();
+                        return Err(Fault::new(memcached::invalid("flags", line, Some(&self.key))));
+                    };
+                    if i64::from(flags) & self.conf.gzip_flag != 0 {
+                        head.fields.push(b"Content-Encoding", b"gzip");
+                    }
+                }
+                head.status = 200;
+                self.content = ContentLength::Known(length);
+                self.value_left = length;
+                self.trailer_left = TRAILER.len();
+                Ok(HeadProgress::Complete(used))
+            }
+        }
+    }
+
+    fn content_length(&self) -> ContentLength {
+        self.content
+    }
+
+    fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault> {
+        if self.value_left == 0 {
+            return Ok(if self.trailer_left == 0 { Piece::End(0) } else { self.read_trailer(request, input) });
+        }
+        if input.is_empty() {
+            return Ok(Piece::More);
+        }
+        let length = usize::try_from(self.value_left).unwrap_or(usize::MAX).min(input.len());
+        self.value_left -= length as u64;
+        Ok(Piece::Data(0..length))
+    }
+
+    fn end_of_input(&mut self) -> Result<(), Fault> {
+        match self.value_left {
+            0 => Ok(()),
+            _ => Err(Fault::new("upstream prematurely closed connection")),
+        }
+    }
+
+    fn keeps_alive(&self) -> bool {
+        self.value_left == 0 && self.trailer_left == 0
+    }
+}

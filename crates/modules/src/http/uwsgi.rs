@@ -1,0 +1,214 @@
+//! `uwsgi_pass`: requests that an application answers over the uwsgi protocol: WSGI applications in Python, for one.
+//!
+//! ```nginx
+//! location / {
+//!     uwsgi_pass unix:/run/app.sock;
+//!     include    uwsgi_params;
+//! }
+//! ```
+
+use bstr::BString;
+use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
+use conf::{Arity, Directive, Repeat, Setter, Table};
+use http::module::{Answer, Outcome, Step};
+use http::site::ConfRef;
+use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef};
+use http::{Module, Request};
+use proto::h1::response::ResponseHead;
+use proto::Known;
+use proto::uwsgi::Vars;
+use rt::error_log::Level;
+
+use crate::shared::gateway::{CgiResponse, Params, Pass, connection_tag, request_content};
+use crate::shared::upstream_rows::{Prefixed, Upstream};
+
+pub(crate) static MODULE: Module = Module {
+    name: "uwsgi",
+    doc: "Passes requests to uwsgi applications.",
+    location: &DIRECTIVES,
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().pass.is_some(),
+        handler: pass,
+        adds_slash: true,
+    }),
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.pass = None;
+        }
+    },
+    ..Module::EMPTY
+};
+
+/// The rows that all upstream protocols have.
+pub(crate) static UPSTREAM: Module = Module {
+    name: "uwsgi_upstream",
+    doc: "What uwsgi has in common with other upstream protocols.",
+    location: &UPSTREAM_ROWS,
+    ..Module::EMPTY
+};
+
+/// Tells the settings of uwsgi from those of other protocols.
+enum Uwsgi {}
+
+static UPSTREAM_ROWS: Prefixed<Uwsgi> = Prefixed::new(
+    "uwsgi_",
+    &["X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset"],
+)
+.without(&["send_lowat"]);
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "uwsgi_pass",
+        syntax: "address",
+        default: None,
+        contexts: LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The uwsgi server that answers: `host:port`, `unix:/path` or the name of an `upstream`, with or without `uwsgi://` before it.",
+        set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
+            if line.text(0).starts_with(b"suwsgi://") {
+                return Err(line.error_at(0, "TLS to uwsgi servers is known to nginx 1.31, not yet in Weir"));
+            }
+            c.pass = Some(Pass::from_line(line, SCHEME)?);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "uwsgi_param",
+        syntax: "name value [if_not_empty]",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "A param of requests to the server. With `if_not_empty` it is left away when the value is empty.",
+        set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
+    },
+    Directive {
+        name: "uwsgi_string",
+        syntax: "string",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "Bytes that follow the params.",
+        set: Setter::Text(|c| &mut c.string),
+    },
+    Directive {
+        name: "uwsgi_modifier1",
+        syntax: "number",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The first modifier of requests: which plugin of the server is meant.",
+        set: Setter::Number(|c| &mut c.modifier1, 0, 255),
+    },
+    Directive {
+        name: "uwsgi_modifier2",
+        syntax: "number",
+        default: Some("0"),
+        contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
+        since: "0.1",
+        doc: "The second modifier of requests.",
+        set: Setter::Number(|c| &mut c.modifier2, 0, 255),
+    },
+])
+.finish(|conf, _, level| conf.params.settle(level));
+
+/// What directives say about a location.
+#[derive(Clone, Default)]
+struct Conf {
+    pass: Option<Pass>,
+    params: Params,
+    string: BString,
+    modifier1: i64,
+    modifier2: i64,
+}
+
+/// What an address may begin with.
+const SCHEME: &[u8] = b"uwsgi://";
+
+fn pass(request: &mut Request) -> Step<'_> {
+    Step::later(async move {
+        let conf = request.conf::<Conf>();
+        let settings = Upstream::<Uwsgi>::of(request);
+        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let target = match pass.target(request, SCHEME) {
+            Ok(target) => target,
+            Err(status) => return Outcome::Status(status),
+        };
+        // The application learns the length of the content from a param, and chunks have none.
+        let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
+        let codec = Codec {
+            conf: request.conf::<Conf>(),
+            response: CgiResponse::new(settings.buffer_size),
+            settings: settings.clone(),
+            upgrades: request.head.known(Known::Upgrade).is_some(),
+        };
+        let plan = Plan {
+            content: request_content(&settings, has_length),
+            protocol: Box::new(codec),
+            settings,
+            target,
+            watch_client: true,
+            tag: connection_tag(request),
+        };
+        http::upstream::pass(request, plan).await
+    })
+}
+
+/// One exchange.
+struct Codec {
+    conf: ConfRef<Conf>,
+    settings: SettingsRef,
+    response: CgiResponse,
+    upgrades: bool,
+}
+
+impl Protocol for Codec {
+    fn scheme(&self) -> &'static str {
+        "uwsgi://"
+    }
+
+    fn write_head(&mut self, request: &mut Request, _: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+        let mut vars = Vars::new();
+        let fields = self.settings.pass_request_headers;
+        self.conf.params.write(request, fields, |name, value| vars.push(name, value));
+        vars.push_raw(&self.conf.string);
+        // The rows let nothing else in.
+        let (modifier1, modifier2) = (self.conf.modifier1 as u8, self.conf.modifier2 as u8);
+        vars.write_head(modifier1, modifier2, out).map_err(|size| {
+            request.log(Level::Alert, format_args!("uwsgi request is too big: {size}"));
+            500_u16
+        })?;
+        Ok(())
+    }
+
+    fn content_is_plain(&self) -> bool {
+        true
+    }
+
+    fn begin_response(&mut self) {
+        self.response.begin();
+    }
+
+    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+        self.response.read_head(request, input, head)
+    }
+
+    fn content_length(&self) -> ContentLength {
+        self.response.content_length()
+    }
+
+    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<Piece, Fault> {
+        Ok(self.response.read_content(input))
+    }
+
+    fn end_of_input(&mut self) -> Result<(), Fault> {
+        self.response.end_of_input()
+    }
+
+    fn keeps_alive(&self) -> bool {
+        false
+    }
+
+    fn may_upgrade(&self) -> bool {
+        self.upgrades
+    }
+}

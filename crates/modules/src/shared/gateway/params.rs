@@ -1,0 +1,124 @@
+//! `fastcgi_param`, `scgi_param`, `uwsgi_param`: names and values that stand for a request, as CGI's environment does.
+//!
+//! The client's header fields follow as `HTTP_…`, but for those that a param has a value for.
+
+use std::rc::Rc;
+
+use bstr::BString;
+use conf::{Diagnostic, Expression, Level, Line, Span};
+use http::Request;
+use proto::{Fields, Known};
+
+/// The params of a location.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Params {
+    list: Vec<Param>,
+    /// The value of `HTTP_HOST` where no param has that name.
+    host: Expression,
+    /// The fields that params stand for: in lower case, with `_` for `-`; sorted.
+    replaced: Vec<BString>,
+}
+
+#[derive(Clone, Debug)]
+struct Param {
+    name: BString,
+    value: Expression,
+    /// `if_not_empty`
+    skip_empty: bool,
+}
+
+const FIELD_PREFIX: &[u8] = b"HTTP_";
+
+/// As `Host` was sent, but checked, and with the server's name when there was none.
+const HOST: &[u8] = b"$host$is_request_port$request_port";
+
+impl Params {
+    /// Reads `NAME value [if_not_empty]`.
+    pub(crate) fn add(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+        let skip_empty = match line.get(2) {
+            Some(word) if word.text == "if_not_empty" => true,
+            Some(_) => return Err(line.invalid_parameter(2)),
+            None => false,
+        };
+        let value = line.expression(1)?;
+        self.list.push(Param { name: line.text(0).to_owned(), value, skip_empty });
+        Ok(())
+    }
+
+    /// Forgets those of the block around.
+    pub(crate) fn clear(&mut self) {
+        self.list.clear();
+    }
+
+    /// Prepares what requests need, when the block is complete.
+    pub(crate) fn settle(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
+        let fields = self.list.iter().filter_map(|param| param.name.strip_prefix(FIELD_PREFIX));
+        self.replaced = fields.filter(|name| !name.is_empty()).map(as_written).collect();
+        self.replaced.push("host".into());
+        self.replaced.sort_unstable();
+        let has_host = self.list.iter().any(|param| param.name.eq_ignore_ascii_case(b"HTTP_HOST"));
+        self.host = match has_host {
+            true => Expression::default(),
+            false => Expression::parse(HOST, Span::NONE, level.names)?,
+        };
+        Ok(())
+    }
+
+    /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so.
+    pub(crate) fn write(&self, request: &mut Request, fields: bool, mut add: impl FnMut(&[u8], &[u8])) {
+        for param in &self.list {
+            // An empty one only keeps the field away.
+            if param.value.is_empty() && param.name.len() > FIELD_PREFIX.len() && param.name.starts_with(FIELD_PREFIX) {
+                continue;
+            }
+            let value = request.value(&param.value);
+            if !(param.skip_empty && value.is_empty()) {
+                add(&param.name, &value);
+            }
+        }
+        let host = request.value(&self.host);
+        if !host.is_empty() {
+            add(b"HTTP_HOST", &host);
+        }
+        if fields {
+            let head = Rc::clone(&request.head);
+            self.write_fields(&head.wire.fields, add);
+        }
+    }
+
+    fn write_fields(&self, fields: &Fields, mut add: impl FnMut(&[u8], &[u8])) {
+        let (mut name, mut joined) = (Vec::new(), Vec::new());
+        for (index, (known, field, value)) in fields.iter_known().enumerate() {
+            let written = as_written(field);
+            if self.replaced.binary_search(&written).is_ok() || is_repeated(fields, index, known, field) {
+                continue;
+            }
+            name.clear();
+            name.extend_from_slice(FIELD_PREFIX);
+            name.extend(written.iter().map(u8::to_ascii_uppercase));
+            let mut others = fields.all(field).skip(1).peekable();
+            if others.peek().is_none() {
+                add(&name, value);
+                continue;
+            }
+            joined.clear();
+            joined.extend_from_slice(value);
+            for other in others {
+                joined.extend_from_slice(if known == Known::Cookie { b"; " } else { b", " });
+                joined.extend_from_slice(other);
+            }
+            add(&name, &joined);
+        }
+    }
+}
+
+/// Whether an earlier field has the same name, so that this one was joined to it.
+fn is_repeated(fields: &Fields, index: usize, known: Known, name: &[u8]) -> bool {
+    let mut earlier = fields.iter_known().take(index);
+    earlier.any(|(other, text, _)| other == known && (known != Known::Other || text.eq_ignore_ascii_case(name)))
+}
+
+/// A field's name as in the environment, but in lower case.
+fn as_written(name: &[u8]) -> BString {
+    name.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_lowercase() }).collect::<Vec<u8>>().into()
+}

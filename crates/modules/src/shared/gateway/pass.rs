@@ -1,0 +1,77 @@
+//! `fastcgi_pass`, `scgi_pass`, `uwsgi_pass`, `memcached_pass`: where requests go.
+
+use std::sync::Arc;
+
+use bstr::{BString, ByteSlice};
+use conf::address::{Address, Host};
+use conf::{Diagnostic, Expression, Line};
+use http::Request;
+use http::upstream::Target;
+use net::upstream::{Group, Groups, Origin};
+
+/// Where requests of a location go.
+#[derive(Clone, Debug)]
+pub(crate) enum Pass {
+    /// To a group: that of an `upstream` block, or of one address.
+    Group(Arc<Group>),
+    /// To what the value names.
+    Variable(Expression),
+}
+
+impl Pass {
+    /// Reads the first word of a line, which may begin with `scheme`.
+    pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<Pass, Diagnostic> {
+        if Expression::has_variables(line.text(0)) {
+            return Ok(Pass::Variable(line.expression(0)?));
+        }
+        let text = without(scheme, line.text(0));
+        let place = line.sources().place(line.node.span).unwrap_or_default();
+        let groups = line.shared::<Groups>().clone();
+        let reference = groups.refer(text, NO_PORT, &place).map_err(|error| line.error_at(0, error))?;
+        if reference.group.settings.origin == (Origin::Url { port: Some(NO_PORT) }) {
+            return Err(line.error_at(0, format!("no port in upstream \"{}\"", text.as_bstr())));
+        }
+        if let Some(warning) = reference.warning {
+            line.warn_at(0, warning);
+        }
+        Ok(Pass::Group(reference.group))
+    }
+
+    /// Where this request goes. The error is the status to answer with; it has been logged.
+    pub(crate) fn target(&self, request: &mut Request, scheme: &[u8]) -> Result<Target, u16> {
+        let url = match self {
+            Pass::Group(group) => return Ok(Target::Group(Arc::clone(group))),
+            Pass::Variable(url) => request.value(url),
+        };
+        let text = without(scheme, &url);
+        let address = Address::peer(text).map_err(|why| {
+            request.error(format_args!("{why} in upstream \"{}\"", text.as_bstr()));
+            500_u16
+        })?;
+        let is_unix = matches!(address.host, Host::Unix(_));
+        let end = if address.port.is_some() { text.rfind_byte(b':').unwrap_or(text.len()) } else { text.len() };
+        let host = BString::from(&text[..end]);
+        if address.port.is_none() && !is_unix {
+            // Without a port it can only be the name of an upstream block.
+            let groups = request.site.main_confs.get::<Groups>();
+            return match groups.find_url(&host, None, false) {
+                Some(group) => Ok(Target::Group(group)),
+                None => {
+                    request.error(format_args!("no port in upstream \"{host}\""));
+                    Err(500)
+                }
+            };
+        }
+        Ok(Target::Host { host, port: address.port, explicit_port: address.port.is_some() })
+    }
+}
+
+/// Stands for a port that was not written: none of these protocols has a usual one.
+const NO_PORT: u16 = 0;
+
+fn without<'a>(scheme: &[u8], url: &'a [u8]) -> &'a [u8] {
+    match url.get(..scheme.len()) {
+        Some(start) if start.eq_ignore_ascii_case(scheme) => &url[scheme.len()..],
+        _ => url,
+    }
+}
