@@ -7,6 +7,7 @@ mod auth_request;
 mod autoindex;
 mod charset;
 mod empty_gif;
+mod fastcgi;
 mod geo;
 mod gunzip;
 mod gzip;
@@ -17,12 +18,14 @@ mod index;
 mod limit_req;
 mod log;
 mod map;
+mod memcached;
 mod not_modified;
 mod proxy;
 mod random_index;
 mod range;
 mod referer;
 mod rewrite;
+mod scgi;
 mod secure_link;
 mod session;
 mod split_clients;
@@ -33,6 +36,7 @@ mod sub_filter;
 mod try_files;
 mod upstream;
 mod userid;
+mod uwsgi;
 mod weir_status;
 
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
@@ -61,6 +65,14 @@ pub static MODULES: &[&::http::Module] = &[
     // Content: a location's own handler, or else the first that does not decline.
     &proxy::MODULE,
     &proxy::UPSTREAM,
+    &fastcgi::MODULE,
+    &fastcgi::UPSTREAM,
+    &scgi::MODULE,
+    &scgi::UPSTREAM,
+    &uwsgi::MODULE,
+    &uwsgi::UPSTREAM,
+    &memcached::MODULE,
+    &memcached::UPSTREAM,
     &empty_gif::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,

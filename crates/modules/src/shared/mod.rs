@@ -5,6 +5,7 @@ pub(crate) mod access;
 pub(crate) mod content;
 pub(crate) mod file_response;
 pub(crate) mod forwarded;
+pub(crate) mod gateway;
 pub(crate) mod geo;
 pub(crate) mod gzip_accept;
 pub(crate) mod log;
