@@ -124,7 +124,7 @@ impl Exchange {
     /// Runs until the head of a response is there, which then is in `request.upstream`.
     pub async fn run(request: &mut Request, plan: Plan) -> Result<Exchange, Stop> {
         let Plan { settings, target, mut protocol, content, watch_client, tag } = plan;
-        if content != RequestContent::Streamed || request.body.is_complete() {
+        if content != RequestContent::Streamed || has_arrived(request) {
             crate::body_reader::read(request).await.map_err(Stop::Status)?;
         }
         let (announced, source) = describe_content(request, content);
@@ -200,12 +200,11 @@ impl Exchange {
         self.link = Some(Link { lease, connection });
         self.protocol.begin_response();
         self.timer.set(self.settings.send_timeout);
-        let mut head = std::mem::take(&mut record_of(request).head);
-        head.clear();
+        let mut head = ResponseHead::default();
         let mut input = Vec::new();
         let result = std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context)).await;
         let record = record_of(request);
-        record.head = head;
+        record.head = Rc::new(head);
         let used = result?;
         self.rest = Bytes::from(input);
         self.rest = self.rest.slice(used..);
@@ -550,6 +549,20 @@ fn local_address(request: &mut Request, settings: &SettingsRef) -> Option<Addres
         request.error(format_args!("invalid local address \"{text}\""));
     }
     address
+}
+
+/// Whether all of a request's content is here already, and fits into its buffer: then nothing is gained by streaming it,
+/// and it can be sent to another peer if the first one fails.
+fn has_arrived(request: &Request) -> bool {
+    if request.body.is_complete() {
+        return true;
+    }
+    let core = &request.site.location(request.location).core;
+    let input = request.client.input.borrow();
+    match request.body.announced_length() {
+        Some(length) => length <= core.client_body_buffer_size && length <= input.len() as u64,
+        None => input.len() as u64 <= core.client_body_buffer_size && input.ends_with(b"0\r\n\r\n"),
+    }
 }
 
 /// What the head shall announce, and where content comes from.

@@ -1,5 +1,6 @@
 //! What a request remembers of its upstream exchanges, for `$upstream_…` and the error log.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ pub struct Record {
     /// The tries, in order. Between those before and after an internal redirect stands one without a peer.
     pub tries: Vec<Try>,
     /// The head of the last response.
-    pub head: ResponseHead,
+    pub head: Rc<ResponseHead>,
     /// Fields after the content of the last response.
     pub trailers: Fields,
     /// `http://` and the like, for the error log; empty before a peer was chosen.
@@ -69,7 +70,7 @@ impl Record {
         if !self.tries.is_empty() {
             self.tries.push(Try::default());
         }
-        self.head.clear();
+        self.head = Rc::default();
         self.trailers.clear();
         self.scheme = "";
     }

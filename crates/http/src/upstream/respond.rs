@@ -1,5 +1,7 @@
 //! From the head of an upstream's response to the response that the client gets.
 
+use std::rc::Rc;
+
 use bstr::{BString, ByteSlice};
 use proto::Known;
 use proto::h1::response::ResponseHead;
@@ -27,18 +29,15 @@ const KEPT_BY_REDIRECT: [Known; 5] =
 impl Exchange {
     /// Makes the response `request.out`.
     pub fn respond(mut self, request: &mut Request) -> Outcome {
-        // The head stands aside while it is read and the request is written.
-        let head = std::mem::take(&mut record_of(request).head);
-        let outcome = match self.instead(request, &head) {
+        let head = Rc::clone(&record_of(request).head);
+        match self.instead(request, &head) {
             Some(outcome) => outcome,
             None => {
                 self.copy_head(request, &head);
                 request.out.body = self.into_body(request, &head);
                 Outcome::Respond
             }
-        };
-        record_of(request).head = head;
-        outcome
+        }
     }
 
     /// What is done instead of sending the response: its error page, or an internal redirect that it asks for.

@@ -71,14 +71,14 @@ fn field(request: &mut Request, name: &str, out: &mut Vec<u8>, of: fn(&Record) -
 
 fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
     let Some(record) = &request.upstream else { return false };
-    let fields = record.head.fields.all_known(proto::Known::SetCookie);
-    for value in fields {
-        let Some((key, rest)) = value.split_once_str(b"=") else { continue };
-        if key == name.as_bytes() {
-            let end = rest.find_byte(b';').unwrap_or(rest.len());
-            out.extend_from_slice(&rest[..end]);
-            return true;
-        }
-    }
-    false
+    let mut lines = record.head.fields.all_known(proto::Known::SetCookie);
+    let value = lines.find_map(|line| {
+        let (key, rest) = line.split_at_checked(name.len())?;
+        let rest = rest.trim_start_with(|c| c == ' ').strip_prefix(b"=")?.trim_start_with(|c| c == ' ');
+        key.eq_ignore_ascii_case(name.as_bytes()).then(|| &rest[..rest.find_byte(b';').unwrap_or(rest.len())])
+    });
+    value.is_some_and(|value| {
+        out.extend_from_slice(value);
+        true
+    })
 }

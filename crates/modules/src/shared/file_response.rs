@@ -20,7 +20,10 @@ pub(crate) fn respond(request: &mut Request, found: OpenFile) -> Outcome {
         proto::etag::write_file(modified, length, &mut etag);
         request.out.etag = Some(BString::from(etag));
     }
-    request.out.content_type = http::types::content_type(request);
+    // `X-Accel-Redirect` keeps the type that the application named.
+    if request.out.content_type.is_empty() {
+        request.out.content_type = http::types::content_type(request);
+    }
     request.out.transforms.ranges = true;
     request.out.transforms.conditions = true;
     request.out.body = match found.file {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF_EXCEPT};
-use conf::{Arity, Confs, Diagnostic, Directive, Expression, Level, Line, Repeat, Setter, Table, Variable};
+use conf::{Arity, Confs, Diagnostic, Directive, Expression, Level, Repeat, Setter, Table, Variable};
 use http::module::{Answer, Module, Outcome, Step};
 use http::upstream::{Plan, RequestContent};
 use http::{Request, upstream};
