@@ -25,6 +25,7 @@ use rustix::net::SendFlags;
 
 use crate::event_loop;
 use crate::report::{self, Event, Limit};
+use crate::sync::remote_oneshot;
 
 /// Bytes a sink holds at most while its target is slow.
 pub const BUFFER_LIMIT: usize = 8 << 20;
@@ -52,6 +53,8 @@ struct State {
     before: Vec<(Arc<Target>, Vec<u8>)>,
     /// On the way to a writer, or being written: who writes need not call one.
     scheduled: bool,
+    /// Who waits until the buffer is empty.
+    waiting: Vec<remote_oneshot::Sender<()>>,
 }
 
 struct Target {
@@ -98,6 +101,7 @@ impl Sink {
             target: Arc::new(target),
             before: Vec::new(),
             scheduled: false,
+            waiting: Vec::new(),
         };
         Self(Arc::new(Shared {
             name: name.to_owned(),
@@ -169,6 +173,16 @@ impl Sink {
         }
     }
 
+    /// Ends when all that was written is in the file; `None` when it is already.
+    pub fn written(&self) -> Option<remote_oneshot::Receiver<()>> {
+        let mut state = self.0.state();
+        state.scheduled.then(|| {
+            let (sender, receiver) = remote_oneshot::channel();
+            state.waiting.push(sender);
+            receiver
+        })
+    }
+
     /// Lines lost since the sink was made.
     pub fn lost(&self) -> u64 {
         self.0.lost.load(Relaxed)
@@ -225,6 +239,12 @@ impl Shared {
                     state.buffer = spare;
                 }
                 self.drained.notify_all();
+                let waiting = std::mem::take(&mut state.waiting);
+                drop(state);
+                for waiting in waiting {
+                    // Who waited may have left.
+                    let _ = waiting.send(());
+                }
                 return;
             }
             let before = std::mem::take(&mut state.before);

@@ -125,14 +125,12 @@ impl Connection {
             let line = reject.log_line(&request.head.wire);
             request.log(Level::Info, format_args!("{} while {}", bstr::BStr::new(&line), reject.action()));
             request.flow.close = true;
-            crate::special::finish(&mut request, status);
-            serve::finish(&mut request).await;
+            serve::refuse(&mut request, status).await;
         } else {
             serve::serve(&mut request).await;
             if lingering::discard_what_came(&mut request).await.is_err() {
                 request.flow.close = true;
-                crate::special::finish(&mut request, 400);
-                serve::finish(&mut request).await;
+                serve::refuse(&mut request, 400).await;
             }
         }
         self.respond(&mut request).await
@@ -433,11 +431,7 @@ impl Connection {
             log_phase::end(&mut request).await;
             return Next::Close;
         }
-        if let crate::module::Outcome::Jump = crate::special::finish(&mut request, status) {
-            serve::serve(&mut request).await;
-        } else {
-            serve::finish(&mut request).await;
-        }
+        serve::refuse(&mut request, status).await;
         self.respond(&mut request).await
     }
 }

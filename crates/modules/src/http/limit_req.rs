@@ -1,64 +1,60 @@
-//! `limit_req`: how many requests per second a client, or whatever a key names, may make.
+//! `limit_req`: how many requests per second each key may make.
 //!
 //! ```nginx
-//! limit_req_zone $binary_remote_addr zone=clients:10m rate=10r/s;
-//! server {
-//!     limit_req zone=clients burst=20 nodelay;
-//! }
+//! limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s;
+//! server { location /search/ { limit_req zone=one burst=5 delay=3; } }
 //! ```
 //!
-//! Requests above the rate wait until it is their turn, `burst` of them at most; `delay=N` and `nodelay` let some or
-//! all of those go at once. What comes beyond is refused. Several limits hold together: a request that one refuses is
-//! counted by none. The counting is in [`zone`].
+//! What is above the rate waits, up to `burst` requests; what is above that is refused. The counting is
+//! [`crate::shared::limit_req`]. A client that leaves while its request waits costs nothing more.
 
-mod zone;
-
-use std::collections::BTreeMap;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, Level as Block, Line,
-    Repeat, Scope, Setter, Table, VarId, Variable,
+    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, Line, Repeat, Setter,
+    Table, Variable, parse,
 };
-use http::site::Frozen;
 use http::{Module, Outcome, Phase, Request, Step};
-use rt::engine::Zones;
 use rt::error_log::Level;
 
-use zone::{Leak, REQUEST, Verdict, Zone};
+use crate::shared::limit_req::{Buckets, Count, Fill, REQUEST};
+use crate::shared::zones::{self, Zone};
 
 pub(crate) static MODULE: Module = Module {
     name: "limit_req",
-    doc: "Limits the rate of requests by a key.",
+    doc: "Limits the rate of requests of each client, or of whatever the key is.",
     main: &ZONES,
     location: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
     enabled: |location| !location.confs.get::<Conf>().limits.is_empty(),
     variables: &[Variable::new(
-        STATUS,
-        |_, _| false,
-        "What became of the request: `PASSED`, `DELAYED`, `REJECTED`, `DELAYED_DRY_RUN` or `REJECTED_DRY_RUN`.",
-    )],
-    commit,
+        "limit_req_status",
+        status,
+        "`PASSED`, `DELAYED`, `REJECTED`, `DELAYED_DRY_RUN` or `REJECTED_DRY_RUN`.",
+    )
+    .volatile()],
+    complete: |line| zones::check::<Declaration, Buckets>(line, "limit_req_zone"),
+    commit: |site, zones| site.main_confs.get::<Declared>().commit(zones),
     ..Module::EMPTY
 };
 
-/// The variable that also remembers that a request was judged: it stays through internal redirects, and subrequests
-/// share it.
-const STATUS: &str = "limit_req_status";
+/// Who uses a zone, as messages name it.
+const KIND: &str = "limit_req";
 
-static ZONES: Table<Main> = Table::new(&[Directive {
+static ZONES: Table<Declared> = Table::new(&[Directive {
     name: "limit_req_zone",
     syntax: "key zone=name:size rate=rate",
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "A zone that counts requests by a key, at so many per second (`r/s`) or minute (`r/m`). One megabyte counts \
-          8192 keys; when there are more, those used longest ago are forgotten. Requests with an empty key are not \
-          counted.",
-    set: Setter::Custom(Arity::exactly(3), Repeat::Many, limit_req_zone),
+    doc: "A zone of counters, one for each value of the key, and the rate that each may have, `r/s` or `r/m`. Requests \
+          with an empty key are not counted. When the zone is full the counter that was used longest ago leaves.",
+    set: Setter::Custom(Arity::exactly(3), Repeat::Many, |declared, line| {
+        declared.read(line)
+    }),
 }]);
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
@@ -68,9 +64,22 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Limits requests by a zone. `burst` requests above the rate are delayed until their turn, or let go at \
-              once: all with `nodelay`, the first ones with `delay`. More are refused.",
-        set: Setter::Custom(Arity::between(1, 3), Repeat::Fresh(|c| c.limits.clear()), limit_req),
+        doc: "Limits requests by a zone's rate. Up to `burst` requests above it wait their turn; with `delay` so many of \
+              them do not wait, with `nodelay` none of them. With several lines the strictest counts.",
+        set: Setter::Custom(
+            Arity::between(1, 3),
+            Repeat::Fresh(|c| c.limits.clear()),
+            |c, line| c.read(line),
+        ),
+    },
+    Directive {
+        name: "limit_req_log_level",
+        syntax: "info | notice | warn | error",
+        default: Some("error"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The level of log lines about refused requests; those about delayed ones are one level less grave.",
+        set: Setter::Word(&LEVEL_WORDS, |c, i| c.level = LEVELS[i]),
     },
     Directive {
         name: "limit_req_status",
@@ -82,368 +91,384 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Number(|c| &mut c.status, 400, 599),
     },
     Directive {
-        name: "limit_req_log_level",
-        syntax: "info | notice | warn | error",
-        default: Some("error"),
-        contexts: HTTP_SERVER_LOCATION,
-        since: "0.1",
-        doc: "The level of the log lines about refusals. Those about delays are one level less serious.",
-        set: Setter::Word(&["info", "notice", "warn", "error"], |c, word| c.log_level = word),
-    },
-    Directive {
         name: "limit_req_dry_run",
         syntax: "on | off",
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Requests are counted and logged, but neither delayed nor refused.",
+        doc: "Counts and logs, but neither refuses nor delays.",
         set: Setter::Flag(|c| &mut c.dry_run),
     },
-])
-.finish(check_zones);
+]);
 
-/// All zones, for [`commit`].
+/// The words of `limit_req_log_level` and of `limit_conn_log_level`.
+const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
+const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
+
+/// The zones that `http` declares.
 #[derive(Clone, Default)]
-struct Main {
-    zones: Vec<Arc<Slot>>,
+struct Declared(Vec<Arc<ReqZone>>);
+
+type ReqZone = Zone<Declaration, Buckets>;
+
+/// What a zone counts, and how fast.
+struct Declaration {
+    key: Expression,
+    /// Thousandths of requests per second.
+    rate: u64,
 }
 
-/// The limits of a location.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Conf {
     limits: Vec<Limit>,
+    level: Level,
     status: i64,
-    /// A position in [`LEVELS`].
-    log_level: usize,
     dry_run: bool,
 }
 
-const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
+impl Default for Conf {
+    fn default() -> Self {
+        Conf {
+            limits: Vec::new(),
+            level: Level::Error,
+            status: 503,
+            dry_run: false,
+        }
+    }
+}
 
 #[derive(Clone)]
 struct Limit {
-    zone: Arc<Slot>,
-    /// In thousandths of a request, as the delay.
+    zone: Arc<ReqZone>,
+    /// Thousandths of requests that may wait or hurry above the rate.
     burst: u64,
-    /// What is above the rate by no more than this goes at once.
-    undelayed: u64,
-    status: VarId,
+    /// Thousandths of requests above the rate that need not wait.
+    delay: u64,
 }
 
-/// A zone by name. A `limit_req` may stand before the zone that it names.
-#[derive(Default)]
-struct Slot {
-    name: BString,
-    defined: OnceLock<Definition>,
-    /// There once the worker has committed the configuration.
-    zone: OnceLock<Arc<Kept>>,
-}
+/// A key that is longer is not counted, in bytes.
+const MAX_KEY: usize = 65_535;
 
-struct Definition {
-    key: Expression,
-    /// In thousandths of a request per second.
-    rate: u64,
-    size: u64,
-}
-
-/// What outlives a reload: it goes on counting if the key and the size are the same.
-struct Kept {
-    key: BString,
-    size: u64,
-    zone: Zone,
-}
-
-/// The slots of a configuration that is being read.
-#[derive(Default)]
-struct Slots(BTreeMap<BString, Arc<Slot>>);
-
-fn slot(line: &mut Line, name: &BStr) -> Arc<Slot> {
-    let slots = &mut line.shared::<Slots>().0;
-    let new = || {
-        Arc::new(Slot {
-            name: name.to_owned(),
-            ..Slot::default()
-        })
-    };
-    Arc::clone(slots.entry(name.to_owned()).or_insert_with(new))
-}
-
-/// The smallest zone, in bytes: eight pages, as in nginx.
-const MIN_ZONE: u64 = 8 * 4096;
-
-fn limit_req_zone(main: &mut Main, line: &mut Line) -> Result<(), Diagnostic> {
-    let key = line.expression(0)?;
-    let (mut zone, mut rate) = (None, REQUEST);
-    for index in 1..line.args().len() {
-        let text = line.text(index);
-        if let Some(value) = conf::parse::parameter(text, "zone") {
-            let invalid = || line.error_at(index, format!("invalid zone size \"{text}\""));
-            let (name, size) = value.split_once_str(b":").ok_or_else(invalid)?;
-            let size = conf::parse::size(size).ok_or_else(invalid)?;
-            if size < MIN_ZONE {
-                return Err(line.error_at(index, format!("zone \"{text}\" is too small")));
+impl Declared {
+    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+        let key = line.expression(0)?;
+        let (mut zone, mut rate) = (None, REQUEST);
+        for i in 1..line.args().len() {
+            let word = line.text(i);
+            if let Some(value) = parse::parameter(word, "zone") {
+                zone = Some(zones::name_and_size(line, i, value)?);
+            } else if let Some(value) = parse::parameter(word, "rate") {
+                let read = parse_rate(value);
+                rate = read.ok_or_else(|| line.error_at(i, format!("invalid rate \"{word}\"")))?;
+            } else {
+                return Err(line.invalid_parameter(i));
             }
-            zone = Some((name.as_bstr(), size));
-        } else if let Some(value) = conf::parse::parameter(text, "rate") {
-            let parsed = conf::parse::rate(value)
-                .ok_or_else(|| line.error_at(index, format!("invalid rate \"{text}\"")))?;
-            rate = parsed.thousandths_per_second.max(1);
-        } else {
-            return Err(line.invalid_parameter(index));
         }
+        let zone =
+            zone.ok_or_else(|| line.error("\"limit_req_zone\" must have \"zone\" parameter"))?;
+        let name = zone.name.clone();
+        let twice = |first: &Declaration| {
+            format!(
+                "limit_req_zone \"{name}\" is already bound to key \"{}\"",
+                first.key.source()
+            )
+        };
+        self.0.push(zones::declare(
+            line,
+            zone,
+            KIND,
+            Declaration { key, rate },
+            twice,
+        )?);
+        Ok(())
     }
-    let Some((name, size)) = zone.filter(|(name, _)| !name.is_empty()) else {
-        return Err(line.error("\"limit_req_zone\" must have \"zone\" parameter"));
+
+    fn commit(&self, zones: &rt::engine::Zones) -> Result<(), String> {
+        for zone in &self.0 {
+            let source = |declared: &Declaration| declared.key.source().to_vec();
+            let buckets = zone.commit(zones, KIND, |size, declared| {
+                Buckets::new(size, &source(declared), Instant::now())
+            });
+            let key = zone.declared().map(source).unwrap_or_default();
+            if *buckets.key != *key {
+                let (key, former) = (bstr::BStr::new(&key), bstr::BStr::new(&*buckets.key));
+                let name = &zone.name;
+                return Err(format!(
+                    "limit_req \"{name}\" uses the \"{key}\" key while previously it used the \"{former}\" key"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `10r/s`, `30r/m`, or a number per second, in thousandths per second.
+fn parse_rate(text: &[u8]) -> Option<u64> {
+    let (number, seconds) = match (text.strip_suffix(b"r/s"), text.strip_suffix(b"r/m")) {
+        (Some(number), _) => (number, 1),
+        (_, Some(number)) => (number, 60),
+        (None, None) => (text, 1),
     };
-    let slot = slot(line, name);
-    if slot.defined.set(Definition { key, rate, size }).is_err() {
-        let key = slot
-            .defined
-            .get()
-            .map(|defined| defined.key.source().to_owned())
-            .unwrap_or_default();
-        return Err(line.error(format!(
-            "limit_req_zone \"{name}\" is already bound to key \"{key}\""
-        )));
-    }
-    main.zones.push(slot);
-    Ok(())
+    let number = positive(number)?;
+    Some(number.saturating_mul(REQUEST) / seconds)
 }
 
-fn limit_req(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
-    let (mut zone, mut burst, mut undelayed) = (None, 0, 0);
-    for index in 0..line.args().len() {
-        let text = line.text(index);
-        let number = |value: &[u8], what: &str| {
-            let number = conf::parse::number(value).filter(|number| *number > 0);
-            let invalid = || line.error_at(index, format!("invalid {what} value \"{text}\""));
-            number
-                .map(|number| number.unsigned_abs().saturating_mul(REQUEST))
-                .ok_or_else(invalid)
-        };
-        if let Some(name) = conf::parse::parameter(text, "zone") {
-            zone = Some(name.as_bstr());
-        } else if let Some(value) = conf::parse::parameter(text, "burst") {
-            burst = number(value, "burst")?;
-        } else if let Some(value) = conf::parse::parameter(text, "delay") {
-            undelayed = number(value, "delay")?;
-        } else if text == "nodelay" {
-            undelayed = u64::MAX;
-        } else {
-            return Err(line.invalid_parameter(index));
+fn positive(text: &[u8]) -> Option<u64> {
+    u64::try_from(parse::number(text)?)
+        .ok()
+        .filter(|number| *number > 0)
+}
+
+impl Conf {
+    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+        let (mut zone, mut burst, mut delay) = (None, 0, 0);
+        for i in 0..line.args().len() {
+            let word = line.text(i);
+            let number = |value, what: &str| {
+                let number = positive(value).map(|number| number.saturating_mul(REQUEST));
+                number.ok_or_else(|| line.error_at(i, format!("invalid {what} value \"{word}\"")))
+            };
+            if let Some(name) = parse::parameter(word, "zone") {
+                zone = Some(zones::refer(line, name.into(), KIND)?);
+            } else if let Some(value) = parse::parameter(word, "burst") {
+                burst = number(value, "burst")?;
+            } else if let Some(value) = parse::parameter(word, "delay") {
+                delay = number(value, "delay")?;
+            } else if word == "nodelay" {
+                delay = u64::MAX;
+            } else {
+                return Err(line.invalid_parameter(i));
+            }
+        }
+        let zone = zone.ok_or_else(|| line.error("\"limit_req\" must have \"zone\" parameter"))?;
+        if self
+            .limits
+            .iter()
+            .any(|limit| Arc::ptr_eq(&limit.zone, &zone))
+        {
+            return Err(line.directive_error("is duplicate"));
+        }
+        self.limits.push(Limit { zone, burst, delay });
+        Ok(())
+    }
+
+    /// The level of lines about delays: one less grave, but not below `info`.
+    fn delay_level(&self) -> Level {
+        match self.level {
+            Level::Error => Level::Warn,
+            Level::Warn => Level::Notice,
+            _ => Level::Info,
         }
     }
-    let Some(name) = zone else {
-        return Err(line.error("\"limit_req\" must have \"zone\" parameter"));
+}
+
+/// What became of the request, for the variable and so that it is counted once.
+#[derive(Clone, Copy, Default)]
+enum Verdict {
+    #[default]
+    Unlimited,
+    Passed,
+    Delayed,
+    Rejected,
+    DelayedDryRun,
+    RejectedDryRun,
+}
+
+fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    let text = match request.shared::<Cell<Verdict>>().get() {
+        Verdict::Unlimited => return false,
+        Verdict::Passed => "PASSED",
+        Verdict::Delayed => "DELAYED",
+        Verdict::Rejected => "REJECTED",
+        Verdict::DelayedDryRun => "DELAYED_DRY_RUN",
+        Verdict::RejectedDryRun => "REJECTED_DRY_RUN",
     };
-    let zone = slot(line, name);
-    if conf
-        .limits
-        .iter()
-        .any(|limit| Arc::ptr_eq(&limit.zone, &zone))
-    {
-        return Err(line.directive_error("is duplicate"));
-    }
-    let status = line.level.names.id(STATUS.as_bytes(), None);
-    conf.limits.push(Limit {
-        zone,
-        burst,
-        undelayed,
-        status,
-    });
-    Ok(())
+    out.extend_from_slice(text.as_bytes());
+    true
 }
-
-/// Every zone that is named must be there. All of `http`'s own lines were read before its first server is finished.
-fn check_zones(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
-    let missing = conf
-        .limits
-        .iter()
-        .find(|limit| limit.zone.defined.get().is_none());
-    match missing.filter(|_| block.context != HTTP) {
-        None => Ok(()),
-        Some(limit) => {
-            let error = Diagnostic::error(
-                format!("zero size shared memory zone \"{}\"", limit.zone.name),
-                None,
-            );
-            Err(error.note("no \"limit_req_zone\" has this name"))
-        }
-    }
-}
-
-/// Finds the zones of the last configuration again, or makes them.
-fn commit(frozen: &Frozen, zones: &Zones) -> Result<(), String> {
-    for slot in &frozen.main_confs.get::<Main>().zones {
-        let Some(defined) = slot.defined.get() else {
-            continue;
-        };
-        let name = format!("limit_req {}", slot.name);
-        let key = defined.key.source().to_owned();
-        let make = || Kept {
-            key: key.clone(),
-            size: defined.size,
-            zone: Zone::new(defined.size),
-        };
-        let mut kept = zones.get_or_create(&name, make);
-        if (&kept.key, kept.size) != (&key, defined.size) {
-            kept = Arc::new(make());
-            zones.replace(&name, Arc::clone(&kept));
-        }
-        // A second commit of the same generation would find the same zone.
-        let _ = slot.zone.set(kept);
-    }
-    Ok(())
-}
-
-/// A longer key is not counted, in bytes; nginx's bound.
-const MAX_KEY: usize = 65535;
 
 fn limit(request: &mut Request) -> Step<'_> {
+    let verdict = request.shared::<Cell<Verdict>>();
+    if !matches!(verdict.get(), Verdict::Unlimited) {
+        return Outcome::Declined.into();
+    }
     let conf = request.conf::<Conf>();
-    let Some(status) = conf.limits.first().map(|limit| limit.status) else {
-        return Outcome::Declined.into();
-    };
-    if request.variable(status, &mut Vec::new()) {
-        return Outcome::Declined.into();
-    }
-    let dry = if conf.dry_run { ", dry run" } else { "" };
-    let level = LEVELS[conf.log_level];
-    match judge(request, &conf) {
-        Judgement::Uncounted => Outcome::Declined.into(),
-        Judgement::Refused { excess, limit } => {
-            let (whole, rest, zone) = (excess / 1000, excess % 1000, &conf.limits[limit].zone.name);
-            request.log(
-                level,
-                format_args!(
-                    "limiting requests{dry}, excess: {whole}.{rest:03} by zone \"{zone}\""
-                ),
-            );
-            if conf.dry_run {
-                request.set_variable(status, b"REJECTED_DRY_RUN");
-                return Outcome::Declined.into();
-            }
-            request.set_variable(status, b"REJECTED");
-            Outcome::Status(u16::try_from(conf.status).unwrap_or(503)).into()
-        }
-        Judgement::Passed { delay, .. } if delay.is_zero() => {
-            request.set_variable(status, b"PASSED");
-            Outcome::Declined.into()
-        }
-        Judgement::Passed {
-            delay,
-            excess,
-            limit,
-        } => {
-            let (whole, rest, zone) = (excess / 1000, excess % 1000, &conf.limits[limit].zone.name);
-            let level = LEVELS[conf.log_level.saturating_sub(1)];
-            request.log(
-                level,
-                format_args!(
-                    "delaying request{dry}, excess: {whole}.{rest:03}, by zone \"{zone}\""
-                ),
-            );
-            if conf.dry_run {
-                request.set_variable(status, b"DELAYED_DRY_RUN");
-                return Outcome::Declined.into();
-            }
-            request.set_variable(status, b"DELAYED");
-            Step::later(async move {
-                rt::sleep(delay).await;
-                Outcome::Declined
-            })
-        }
-    }
-}
-
-/// What all limits of a location say together.
-enum Judgement {
-    /// No limit has a key for this request.
-    Uncounted,
-    /// This limit refuses it.
-    Refused { excess: u64, limit: usize },
-    /// It may go on after a while; this limit makes it wait for longest.
-    Passed {
-        delay: Duration,
-        excess: u64,
-        limit: usize,
-    },
-}
-
-fn judge(request: &mut Request, conf: &Conf) -> Judgement {
-    let now = now_ms();
-    let mut counted: Vec<(usize, BString)> = Vec::new();
-    for (index, limit) in conf.limits.iter().enumerate() {
-        let (Some(defined), Some(kept)) = (limit.zone.defined.get(), limit.zone.zone.get()) else {
-            continue;
-        };
-        let key = request.value(&defined.key);
-        if key.len() > MAX_KEY {
-            let name = defined.key.source();
-            request.error(format_args!(
-                "the value of the \"{name}\" key is more than 65535 bytes: \"{key}\""
-            ));
-            continue;
-        }
-        if key.is_empty() {
-            continue;
-        }
-        // With several limits all are asked before the first one counts.
-        if conf.limits.len() > 1
-            && let Verdict::Overflows(excess) = kept.zone.ask(&key, limit.leak(defined), now)
-        {
-            return Judgement::Refused {
-                excess,
-                limit: index,
+    let excess = match judge(request, &conf.limits) {
+        Judgement::Unlimited => return Outcome::Declined.into(),
+        Judgement::Over => {
+            verdict.set(if conf.dry_run {
+                Verdict::RejectedDryRun
+            } else {
+                Verdict::Rejected
+            });
+            return match conf.dry_run {
+                true => Outcome::Declined.into(),
+                false => Outcome::Status(conf.status as u16).into(),
             };
         }
-        counted.push((index, key));
+        Judgement::Within(delay) => delay,
+    };
+    let Some(Wait {
+        delay,
+        excess,
+        zone,
+    }) = excess
+    else {
+        verdict.set(Verdict::Passed);
+        return Outcome::Declined.into();
+    };
+    let (dry, zone) = (if conf.dry_run { ", dry run" } else { "" }, &zone.name);
+    let (whole, part) = (excess / REQUEST, excess % REQUEST);
+    request.log(
+        conf.delay_level(),
+        format_args!("delaying request{dry}, excess: {whole}.{part:03}, by zone \"{zone}\""),
+    );
+    if conf.dry_run {
+        verdict.set(Verdict::DelayedDryRun);
+        return Outcome::Declined.into();
     }
-    let mut judgement = Judgement::Uncounted;
-    for (index, key) in counted {
-        let limit = &conf.limits[index];
-        let (Some(defined), Some(kept)) = (limit.zone.defined.get(), limit.zone.zone.get()) else {
+    verdict.set(Verdict::Delayed);
+    Step::later(wait(request, delay))
+}
+
+/// Lets the request wait, unless its client leaves.
+async fn wait(request: &mut Request, delay: Duration) -> Outcome {
+    let client = Rc::clone(&request.client);
+    match rt::timeout(delay, client.stream.closed()).await {
+        Err(_elapsed) => Outcome::Declined,
+        Ok(()) => {
+            request.log(
+                Level::Info,
+                format_args!("client prematurely closed connection"),
+            );
+            Outcome::Status(http::module::internal_status::CLIENT_CLOSED)
+        }
+    }
+}
+
+/// What all limits together say.
+enum Judgement {
+    Unlimited,
+    Over,
+    Within(Option<Wait>),
+}
+
+/// The longest wait that a limit wants.
+struct Wait {
+    delay: Duration,
+    excess: u64,
+    zone: Arc<ReqZone>,
+}
+
+/// A limit that has a key for this request.
+struct Pending<'a> {
+    limit: &'a Limit,
+    key: Vec<u8>,
+}
+
+/// Asks each limit, in order. Nothing is counted in any zone unless all let the request through.
+fn judge(request: &mut Request, limits: &[Limit]) -> Judgement {
+    let now = rt::now();
+    let mut pending: Vec<Pending> = Vec::new();
+    let mut counted = None;
+    for (n, limit) in limits.iter().enumerate() {
+        let Some(key) = key(request, &limit.zone) else {
             continue;
         };
-        match kept.zone.add(&key, limit.leak(defined), now) {
-            Verdict::Overflows(excess) => {
-                return Judgement::Refused {
-                    excess,
-                    limit: index,
-                };
-            }
-            Verdict::Fits(excess) => {
-                let late = excess.saturating_sub(limit.undelayed);
-                let delay = Duration::from_millis(late.saturating_mul(1000) / defined.rate);
-                match judgement {
-                    Judgement::Passed { delay: longest, .. } if delay <= longest => {}
-                    _ => {
-                        judgement = Judgement::Passed {
-                            delay,
-                            excess,
-                            limit: index,
-                        }
-                    }
-                }
+        let count = if n + 1 == limits.len() {
+            Count::Now
+        } else {
+            Count::Later
+        };
+        match pour(limit, &key, count, now) {
+            Fill::Excess(excess) if count == Count::Now => counted = Some((limit, excess)),
+            Fill::Excess(_) => pending.push(Pending { limit, key }),
+            refused => {
+                log_refusal(request, &limit.zone, refused);
+                return Judgement::Over;
             }
         }
     }
-    judgement
+    if pending.is_empty() && counted.is_none() {
+        return Judgement::Unlimited;
+    }
+    let mut longest = counted.and_then(|(limit, excess)| limit.wait(excess));
+    for Pending { limit, key } in pending {
+        // Another loop may have been faster; then this one counts too, as it was let through.
+        if let Fill::Excess(excess) = limit.pour_unbounded(&key, now)
+            && let Some(wait) = limit.wait(excess)
+            && longest
+                .as_ref()
+                .is_none_or(|longest| wait.delay > longest.delay)
+        {
+            longest = Some(wait);
+        }
+    }
+    Judgement::Within(longest)
+}
+
+fn pour(limit: &Limit, key: &[u8], count: Count, now: Instant) -> Fill {
+    match (limit.zone.state(), limit.zone.declared()) {
+        (Some(buckets), Some(zone)) => buckets.pour(key, zone.rate, limit.burst, count, now),
+        _ => Fill::NoRoom,
+    }
 }
 
 impl Limit {
-    fn leak(&self, defined: &Definition) -> Leak {
-        Leak {
-            rate: defined.rate,
-            burst: self.burst,
-        }
+    fn pour_unbounded(&self, key: &[u8], now: Instant) -> Fill {
+        let unbounded = Limit {
+            burst: u64::MAX,
+            ..self.clone()
+        };
+        pour(&unbounded, key, Count::Now, now)
+    }
+
+    fn wait(&self, excess: u64) -> Option<Wait> {
+        let above = excess.checked_sub(self.delay).filter(|above| *above > 0)?;
+        let rate = self.zone.declared()?.rate.max(1);
+        let delay = Duration::from_millis(above.saturating_mul(1000) / rate);
+        (!delay.is_zero()).then(|| Wait {
+            delay,
+            excess,
+            zone: Arc::clone(&self.zone),
+        })
     }
 }
 
-/// Milliseconds on a clock that all loops share.
-fn now_ms() -> u64 {
-    static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
-    // The turn's time may be from just before the first call.
-    let since = rt::now().saturating_duration_since(*BEGIN);
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+/// The request's key in a zone; `None` when it is not counted there.
+fn key(request: &mut Request, zone: &ReqZone) -> Option<Vec<u8>> {
+    let expression = &zone.declared()?.key;
+    let key = request.value(expression);
+    if key.len() > MAX_KEY {
+        let source = expression.source();
+        request.error(format_args!(
+            "the value of the \"{source}\" key is more than {MAX_KEY} bytes: \"{key}\""
+        ));
+        return None;
+    }
+    (!key.is_empty()).then(|| key.into())
+}
+
+fn log_refusal(request: &Request, zone: &ReqZone, refused: Fill) {
+    let conf = request.conf::<Conf>();
+    let name = &zone.name;
+    match refused {
+        Fill::Over(excess) => {
+            let dry = if conf.dry_run { ", dry run" } else { "" };
+            let (whole, part) = (excess / REQUEST, excess % REQUEST);
+            request.log(
+                conf.level,
+                format_args!(
+                    "limiting requests{dry}, excess: {whole}.{part:03} by zone \"{name}\""
+                ),
+            );
+        }
+        Fill::NoRoom => {
+            request.log(
+                Level::Alert,
+                format_args!("could not allocate node in limit_req zone \"{name}\""),
+            );
+        }
+        Fill::Excess(_) => {}
+    }
 }

@@ -30,7 +30,9 @@ use http::text::{write_number, write_padded, write_seconds};
 use http::{Module, Outcome, Phase, Request, Step};
 use rt::error_log::Logger;
 
-use crate::shared::log::{self, Destination, Direct, Format, Formats, OpenFiles, Subject, Written};
+use crate::shared::log::{
+    self, Destination, Direct, Format, Formats, OpenFiles, Subject, Urgency, Written,
+};
 
 pub(crate) static MODULE: Module = Module {
     name: "log",
@@ -178,14 +180,19 @@ thread_local! {
     static LINE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How long the end of a request waits for its lines in files with variables in their names: whoever looks for a line
-/// when the connection has ended finds it, and a slow disk holds up nobody.
+/// How long the end of a request waits for its lines, when the connection ends with it or when the names of the files
+/// have variables: whoever looks for a line when the connection has ended finds it, and a slow disk holds up nobody.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 fn write(request: &mut Request) -> Step<'_> {
     let conf = request.conf::<Conf>();
     let mut line = LINE.take();
     let mut awaited: Vec<Written> = Vec::new();
+    let urgency = if request.flow.close {
+        Urgency::Awaited
+    } else {
+        Urgency::Usual
+    };
     for log in &conf.logs {
         line.clear();
         if let Some(condition) = &log.condition {
@@ -198,7 +205,7 @@ fn write(request: &mut Request) -> Step<'_> {
         log.format.write(request, &mut line);
         let written = log
             .destination
-            .write(&mut line, request, conf.open_files.as_ref());
+            .write(&mut line, request, conf.open_files.as_ref(), urgency);
         awaited.extend(written);
     }
     LINE.set(line);

@@ -15,6 +15,7 @@ mod gzip_static;
 mod headers;
 mod health_check;
 mod index;
+mod limit_conn;
 mod limit_req;
 mod log;
 mod map;
@@ -55,6 +56,7 @@ pub static MODULES: &[&::http::Module] = &[
     &rewrite::MODULE,
     // Limits (preaccess).
     &limit_req::MODULE,
+    &limit_conn::MODULE,
 
     // Access.
     &access::MODULE,

@@ -8,6 +8,8 @@ pub(crate) mod forwarded;
 pub(crate) mod gateway;
 pub(crate) mod geo;
 pub(crate) mod gzip_accept;
+pub(crate) mod limit_conn;
+pub(crate) mod limit_req;
 pub(crate) mod log;
 pub(crate) mod map;
 pub(crate) mod media_types;
@@ -17,5 +19,6 @@ pub(crate) mod split_clients;
 pub(crate) mod transform;
 pub(crate) mod upstream;
 pub(crate) mod upstream_rows;
+pub(crate) mod zones;
 
 pub(crate) use session::Session;

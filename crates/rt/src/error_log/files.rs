@@ -166,6 +166,14 @@ impl LogFile {
         self.write_by(lines, Sink::write_now);
     }
 
+    /// Ends when all that was written so far has left the process; `None` when it has already.
+    pub fn written(&self) -> Option<crate::sync::remote_oneshot::Receiver<()>> {
+        match self.writer.get()? {
+            Writer::Queued(sink) => sink.written(),
+            Writer::Direct(_) => None,
+        }
+    }
+
     fn write_by(&self, lines: &[u8], write: fn(&Sink, &[u8])) {
         match self.writer.get() {
             Some(Writer::Queued(sink)) => write(sink, lines),

@@ -48,6 +48,15 @@ pub(crate) trait Subject: Scope {
 /// Ends when a line is in its file, or lost.
 pub(crate) type Written = remote_oneshot::Receiver<()>;
 
+/// Whether somebody waits for a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// It may take its time, together with others.
+    Usual,
+    /// The end of a connection waits for it.
+    Awaited,
+}
+
 /// Where the lines of one `access_log` go. Clones are the same place.
 #[derive(Clone)]
 pub(crate) enum Destination {
@@ -126,17 +135,23 @@ impl Destination {
     }
 
     /// Sends a line, which has no newline yet; the buffer may be used. `open_files` is for files with variables in
-    /// their names; the lines of those can be waited for.
+    /// their names. What is returned ends when the line is in its file; those of files with variables in their names
+    /// are to be waited for in any case, others only when `urgency` says so.
     pub(crate) fn write(
         &self,
         line: &mut Vec<u8>,
         subject: &mut dyn Subject,
         open_files: Option<&Arc<OpenFiles>>,
+        urgency: Urgency,
     ) -> Option<Written> {
         match self {
             Destination::Syslog(syslog) => syslog.send(None, line),
             Destination::File(file) => {
                 line.push(b'\n');
+                if urgency == Urgency::Awaited {
+                    file.write_now(line);
+                    return file.written();
+                }
                 file.write(line);
             }
             Destination::Buffered(buffered) => {

@@ -1,0 +1,139 @@
+//! The counters of `limit_conn`: how many requests or sessions of each key are under way.
+//!
+//! A place is taken with [`Counters::take`] and given back when the [`Place`] is dropped, however its owner ends.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::zones::{Parts, State};
+
+/// What a key takes of its zone beside itself, in bytes; near to what it is here and the same as in nginx.
+const FIXED_COST: usize = 36;
+
+/// The counters of a zone, which all loops share.
+pub(crate) struct Counters {
+    size: u64,
+    /// The key's source text: a zone whose key changes its meaning can not be taken over.
+    pub(crate) key: Box<[u8]>,
+    tables: Parts<Table>,
+}
+
+#[derive(Default)]
+struct Table {
+    /// Counters that are not 0.
+    counts: HashMap<Arc<[u8]>, u32>,
+    /// The sum of the costs of the keys; at most the size of the part.
+    used: u64,
+}
+
+/// A place among those that a key may have. Dropped, it is free again.
+pub(crate) struct Place {
+    counters: Arc<Counters>,
+    key: Arc<[u8]>,
+}
+
+/// Why there is no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// The key has as many as it may have.
+    Limit,
+    /// The zone has no room for another key.
+    ZoneFull,
+}
+
+impl State for Counters {
+    fn size(&self) -> u64 {
+        self.size
+    }
+}
+
+impl Counters {
+    /// No counters, in a zone of `size` bytes.
+    pub(crate) fn new(size: u64, key: &[u8]) -> Counters {
+        Counters {
+            size,
+            key: key.into(),
+            tables: Parts::new(size, Table::default),
+        }
+    }
+
+    /// Takes a place, if fewer than `limit` are taken.
+    pub(crate) fn take(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<Place, NoPlace> {
+        let mut table = self.tables.lock(key);
+        if let Some((known, _)) = table.counts.get_key_value(key) {
+            let known = Arc::clone(known);
+            match table.counts.get_mut(key) {
+                Some(count) if *count < limit => *count += 1,
+                _ => return Err(NoPlace::Limit),
+            }
+            return Ok(Place {
+                counters: Arc::clone(self),
+                key: known,
+            });
+        }
+        let cost = cost(key);
+        if table.used + cost > self.tables.part_size {
+            return Err(NoPlace::ZoneFull);
+        }
+        table.used += cost;
+        let key: Arc<[u8]> = key.into();
+        table.counts.insert(Arc::clone(&key), 1);
+        Ok(Place {
+            counters: Arc::clone(self),
+            key,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut table = self.counters.tables.lock(&self.key);
+        let Some(count) = table.counts.get_mut(&self.key) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            table.counts.remove(&self.key);
+            table.used -= cost(&self.key);
+        }
+    }
+}
+
+/// What a key takes of its zone. nginx hands out powers of two; so one megabyte keeps as many keys here as there.
+fn cost(key: &[u8]) -> u64 {
+    (FIXED_COST + key.len()).next_power_of_two() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_free_again_when_it_is_dropped() {
+        let counters = Arc::new(Counters::new(1 << 20, b"k"));
+        let first = counters.take(b"a", 2).ok();
+        let second = counters.take(b"a", 2).ok();
+        assert!(first.is_some() && second.is_some());
+        assert_eq!(counters.take(b"a", 2).err(), Some(NoPlace::Limit));
+        assert_eq!(
+            counters.take(b"a", 1).err(),
+            Some(NoPlace::Limit),
+            "the limit is the caller's"
+        );
+        assert!(counters.take(b"b", 1).is_ok());
+        drop(first);
+        assert!(counters.take(b"a", 2).is_ok());
+        drop(second);
+        assert!(counters.tables.lock(b"a").counts.is_empty());
+        assert_eq!(counters.tables.lock(b"a").used, 0);
+    }
+
+    #[test]
+    fn a_full_zone_takes_no_new_keys() {
+        let counters = Arc::new(Counters::new(128, b"k"));
+        let places = [counters.take(b"a", 9), counters.take(b"b", 9)];
+        assert!(places.iter().all(Result::is_ok));
+        assert_eq!(counters.take(b"c", 9).err(), Some(NoPlace::ZoneFull));
+        assert!(counters.take(b"a", 9).is_ok(), "keys that are there go on");
+    }
+}
