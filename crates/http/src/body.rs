@@ -159,9 +159,17 @@ impl Body {
 
     /// Lets the producer of `request`'s body work ahead: called while the client takes nothing.
     pub fn poll_ahead_of(request: &mut Request, context: &mut Context<'_>) {
-        if let Body::Stream(mut source) = std::mem::take(&mut request.out.body) {
+        if matches!(request.out.body, Body::Stream(_)) {
+            let mut body = std::mem::take(&mut request.out.body);
+            body.poll_ahead(request, context);
+            request.out.body = body;
+        }
+    }
+
+    /// Lets a producer work ahead; `request` is the one that it belongs to.
+    pub fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        if let Body::Stream(source) = self {
             source.poll_ahead(request, context);
-            request.out.body = Body::Stream(source);
         }
     }
 

@@ -181,6 +181,15 @@ impl Inclusion {
         Poll::Ready(())
     }
 
+    /// Makes what progress there is to be made before its turn.
+    pub fn poll_ahead(&mut self, context: &mut Context<'_>) {
+        if self.poll_response(context).is_ready()
+            && let State::Sending(request) = &mut self.state
+        {
+            Body::poll_ahead_of(request, context);
+        }
+    }
+
     /// The subrequest, from its response to the end of its content.
     pub fn request_mut(&mut self) -> Option<&mut Request> {
         match &mut self.state {

@@ -160,4 +160,12 @@ impl Source for Joined {
         }
         Poll::Ready(None)
     }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        match self.parts.front_mut() {
+            Some(Part::Body(body)) => body.poll_ahead(request, context),
+            Some(Part::Included(inclusion)) => inclusion.poll_ahead(context),
+            Some(Part::Path(_)) | None => {}
+        }
+    }
 }

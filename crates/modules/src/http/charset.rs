@@ -289,4 +289,8 @@ impl Source for Translated {
     fn length(&self) -> Option<u64> {
         self.content.length().filter(|_| self.map.keeps_length())
     }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.content.poll_ahead(request, context);
+    }
 }

@@ -188,6 +188,10 @@ impl Source for Window {
     fn length(&self) -> Option<u64> {
         Some(self.left)
     }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.body.poll_ahead(request, context);
+    }
 }
 
 /// The part of a chunk that begins at `start`; it is within the chunk.

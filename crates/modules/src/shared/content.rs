@@ -109,6 +109,11 @@ impl Content {
         Ok(Piece::Bytes(data.into()))
     }
 
+    /// Lets the producer of the body work ahead.
+    pub(crate) fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.body.poll_ahead(request, context);
+    }
+
     /// The number of bytes still to come, when that is known.
     pub(crate) fn length(&self) -> Option<u64> {
         Some(self.body.length()? + self.file.as_ref().map_or(0, |range| range.length))

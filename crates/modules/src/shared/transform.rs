@@ -134,6 +134,10 @@ impl<T: Transform> Source for Transformed<T> {
             }
         }
     }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.content.poll_ahead(request, context);
+    }
 }
 
 /// The turn of the loop in which the last step was made, by the time when it began.

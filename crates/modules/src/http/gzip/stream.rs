@@ -236,6 +236,10 @@ impl Source for Compressed {
             }
         }
     }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.body.poll_ahead(request, context);
+    }
 }
 
 impl Drop for Compressed {

@@ -411,8 +411,7 @@ impl Weaver {
     fn run_includes(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
         for item in &mut self.queue {
             if let Item::Include(inclusion) = item {
-                // Whether it has come to a response shows when it is its turn.
-                let _ = inclusion.poll_response(context);
+                inclusion.poll_ahead(context);
             }
         }
         let Wait::Variable(gathering) = &mut self.wait else {
@@ -492,6 +491,16 @@ impl Source for Weaver {
     /// An include that is too large for a variable ends the page.
     fn is_undecided(&self) -> bool {
         self.queue.is_empty() && matches!(self.wait, Wait::Variable(_))
+    }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        loop {
+            self.look_ahead(request, context);
+            if self.run_includes(request, context).is_pending() {
+                break;
+            }
+        }
+        self.content.poll_ahead(request, context);
     }
 }
 
