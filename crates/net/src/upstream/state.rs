@@ -2,8 +2,9 @@
 //!
 //! One lock guards it; it is held for the length of a choice, and never while anything waits.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,8 +38,9 @@ pub struct GroupState {
 /// What the lock guards.
 struct Busy {
     servers: Vec<Server>,
-    /// What is known of the names that are looked up while running.
-    resolved: HashMap<ResolvedAt, Vec<Resolved>>,
+    /// What is known of the names that are looked up while running: by host and service, so that it still holds when a
+    /// reload changes the port.
+    resolved: HashMap<(BString, BString), Vec<Resolved>>,
     balancer: Balancer,
     queue: Option<Queue>,
     /// Who waits, in the order of their tickets.
@@ -92,8 +94,9 @@ impl GroupState {
         self.idle.configure(settings.keepalive);
         self.configure_sessions(settings);
         let mut busy = self.busy();
-        let wanted = |at: &ResolvedAt| settings.servers.iter().any(|server| server.resolve.as_ref() == Some(at));
-        busy.resolved.retain(|at, _| wanted(at));
+        let wanted = settings.servers.iter().filter_map(|server| server.resolve.as_ref()).map(key);
+        let wanted: HashSet<_> = wanted.collect();
+        busy.resolved.retain(|key, _| wanted.contains(key));
         busy.servers.clone_from(&settings.servers);
         busy.queue = settings.queue;
         busy.rebuild(Method::of(&settings.balance), Round::Anew);
@@ -119,10 +122,10 @@ impl GroupState {
     pub fn set_resolved(self: &Arc<Self>, at: &ResolvedAt, mut addresses: Vec<Resolved>) {
         addresses.truncate(MAX_RESOLVED);
         let mut busy = self.busy();
-        if busy.resolved.get(at) == Some(&addresses) {
+        if busy.resolved.get(&key(at)) == Some(&addresses) {
             return;
         }
-        busy.resolved.insert(at.clone(), addresses);
+        busy.resolved.insert(key(at), addresses);
         let method = busy.balancer.method;
         busy.rebuild(method, Round::GoesOn);
         self.tries.store(busy.balancer.tries(), Ordering::Relaxed);
@@ -131,7 +134,7 @@ impl GroupState {
 
     /// The addresses that a name had when it was last looked up.
     pub fn resolved(&self, at: &ResolvedAt) -> Option<Vec<Resolved>> {
-        self.busy().resolved.get(at).cloned()
+        self.busy().resolved.get(&key(at)).cloned()
     }
 
     /// All peers.
@@ -364,10 +367,10 @@ impl Busy {
         }
         // After the others, as in nginx: their order is the order of the round.
         for (line, server) in self.servers.iter().enumerate() {
-            let known = server.resolve.as_ref().and_then(|at| self.resolved.get(at));
-            for found in known.into_iter().flatten() {
+            let Some(at) = &server.resolve else { continue };
+            for found in self.resolved.get(&key(at)).into_iter().flatten() {
                 if let Some(server) = server_of_record(server, found) {
-                    add(line, &server, &found.address, Resolve::WhileRunning);
+                    add(line, &server, &address_of_record(at, found), Resolve::WhileRunning);
                 }
             }
         }
@@ -466,6 +469,19 @@ fn successor(
             }
             Arc::new(Peer::new(next_id(), line, server, address.clone(), Arc::new(load)))
         }
+    }
+}
+
+/// What a name's addresses are kept under.
+fn key(at: &ResolvedAt) -> (BString, BString) {
+    (at.host.clone(), at.service.clone())
+}
+
+/// The address of a record: the port is the line's, but for SRV records, which bring theirs.
+fn address_of_record(at: &ResolvedAt, found: &Resolved) -> Address {
+    match &found.address {
+        Address::Inet(inet) if at.service.is_empty() => SocketAddr::new(inet.ip(), at.port).into(),
+        address => address.clone(),
     }
 }
 
