@@ -10,6 +10,14 @@ pub async fn serve(request: &mut Request) {
     finish(request).await;
 }
 
+/// Answers a request with a status instead of serving it: it was malformed. It may have an error page all the same.
+pub async fn refuse(request: &mut Request, status: u16) {
+    if special::finish(request, status) == Outcome::Jump {
+        phase::run(request).await;
+    }
+    finish(request).await;
+}
+
 /// Runs the filters over a response that is complete. A filter may refuse it; what is sent then is the page of the
 /// status that it names, and that passes the filters too.
 pub async fn finish(request: &mut Request) {

@@ -83,7 +83,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "content_type",
-        |r, out| optional(r.head.known(proto::Known::ContentType), out),
+        |r, out| super::fields::joined(&r.head.wire.fields, "content_type", b", ", out),
         "The `Content-Type` of the request.",
     ),
     Variable::new(
