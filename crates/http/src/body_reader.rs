@@ -119,6 +119,18 @@ impl RequestBody {
         RequestBody { memory: bytes, length, announced: Some(length), ..RequestBody::none() }
     }
 
+    /// The same content, which has been read, for another request.
+    pub fn share(&self) -> RequestBody {
+        RequestBody {
+            memory: self.memory.clone(),
+            file: self.file.clone(),
+            length: self.length,
+            trailers: self.trailers.clone(),
+            announced: Some(self.length),
+            ..RequestBody::none()
+        }
+    }
+
     /// The length that the client announced; `None` for chunked content and for none.
     pub fn announced_length(&self) -> Option<u64> {
         self.announced

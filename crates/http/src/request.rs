@@ -158,6 +158,8 @@ pub struct Flow {
     pub post_action: bool,
     /// There is to be no response at all.
     pub silent: bool,
+    /// Nobody waits for the response, not even the client: it may leave.
+    pub background: bool,
     /// The connection now belongs to another protocol and ends with it.
     pub upgraded: bool,
     /// The connection closes without reading what the client still sends.

@@ -20,10 +20,12 @@ mod limit_req;
 mod log;
 mod map;
 mod memcached;
+mod mirror;
 mod not_modified;
 mod proxy;
 mod random_index;
 mod range;
+mod realip;
 mod referer;
 mod rewrite;
 mod scgi;
@@ -55,6 +57,7 @@ pub static MODULES: &[&::http::Module] = &[
     // Rewriting.
     &rewrite::MODULE,
     // Limits (preaccess).
+    &realip::MODULE,
     &limit_req::MODULE,
     &limit_conn::MODULE,
 
@@ -63,6 +66,7 @@ pub static MODULES: &[&::http::Module] = &[
     &auth_basic::MODULE,
     &auth_request::MODULE,
     // Precontent.
+    &mirror::MODULE,
     &try_files::MODULE,
     // Content: a location's own handler, or else the first that does not decline.
     &proxy::MODULE,

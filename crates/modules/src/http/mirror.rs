@@ -1,0 +1,94 @@
+//! `mirror`: a copy of each request goes to another location, and nobody waits for its answer.
+//!
+//! ```nginx
+//! location / {
+//!     mirror /mirror;
+//!     proxy_pass http://backend;
+//! }
+//! location = /mirror {
+//!     internal;
+//!     proxy_pass http://test_backend$request_uri;
+//! }
+//! ```
+//!
+//! The copy is a task of its own: neither the client's leaving nor the end of the request ends it.
+
+use bstr::BString;
+use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
+use http::body::Body;
+use http::subrequest::{self, Options};
+use http::{Module, Outcome, Phase, Request, Step};
+
+pub(crate) static MODULE: Module = Module {
+    name: "mirror",
+    doc: "Sends a copy of each request to another location.",
+    location: &DIRECTIVES,
+    phases: &[(Phase::Precontent, mirror)],
+    enabled: |location| !location.confs.get::<Conf>().paths.is_empty(),
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[
+    Directive {
+        name: "mirror",
+        syntax: "path | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Sends a copy of each request to this path. Several lines make several copies.",
+        set: Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.paths.clear()), |c, line| {
+            let path = line.text(0);
+            match path == "off" {
+                true if line.is_repeated() => return Err(line.directive_error("is duplicate")),
+                true => {}
+                false => c.paths.push(path.to_owned()),
+            }
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "mirror_request_body",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether the copy has the request's content. If it has, that is read before the request goes on.",
+        set: Setter::Flag(|c| &mut c.with_body),
+    },
+]);
+
+#[derive(Clone, Default)]
+struct Conf {
+    paths: Vec<BString>,
+    with_body: bool,
+}
+
+fn mirror(request: &mut Request) -> Step<'_> {
+    if request.is_subrequest() {
+        return Outcome::Declined.into();
+    }
+    Step::later(async move {
+        let conf = request.conf::<Conf>();
+        if conf.with_body
+            && let Err(status) = http::body_reader::read(request).await
+        {
+            return Outcome::Status(status);
+        }
+        for path in &conf.paths {
+            let options = Options {
+                header_only: true,
+                method: request.method,
+                body: conf.with_body.then(|| request.body.share()),
+                ..Options::get(path.clone(), request.uri.args.clone())
+            };
+            let Some(mut copy) = subrequest::create(request, options) else { return Outcome::Status(500) };
+            copy.flow.background = true;
+            rt::spawn_named("mirror", async move {
+                subrequest::run(&mut copy, true).await;
+                while let Some(Ok(_)) = Body::next_of(&mut copy).await {}
+                subrequest::end(&mut copy).await;
+            });
+        }
+        Outcome::Declined
+    })
+}
