@@ -143,7 +143,7 @@ impl Exchange {
         let buffering = settings.buffering;
         let local = local_address(request, &settings);
         let transmit = Transmit::new(first, source, request, &*protocol);
-        let watch_client = watch_client && !settings.ignore_client_abort;
+        let watch_client = watch_client && !settings.ignore_client_abort && !request.flow.background && !request.flow.post_action;
         let mut exchange = Exchange {
             settings,
             protocol,

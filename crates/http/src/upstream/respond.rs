@@ -157,6 +157,9 @@ impl Exchange {
             request.flow.upgraded = true;
             return Body::stream(Tunnel::new(self));
         }
+        if head.status == 101 {
+            request.flow.close = true;
+        }
         if request.flow.header_only || self.protocol.content_length() == ContentLength::None {
             self.finish_without_content(request);
             return Body::Empty;

@@ -64,7 +64,8 @@ impl Http1 {
             );
         }
         if head.status == 101 && !self.asks_upgrade {
-            return Err(Fault::new("upstream sent unrequested protocol switch"));
+            // The client gets the head, as from nginx, and nothing after it.
+            request.error(format_args!("upstream switched protocols without being asked while reading response header from upstream"));
         }
         let framing = ResponseFraming::of_response(self.method, head.status, &head.fields)
             .map_err(|bad| Fault::new(proto::h1::response::BadResponse::Framing(bad).log_line()))?;

@@ -83,7 +83,11 @@ impl Return {
             request.out.location = Some(text);
             return Outcome::Status(self.status);
         }
-        let content_type = types::content_type(request);
+        // `X-Accel-Redirect` keeps the type that the application named.
+        let content_type = match request.out.content_type.is_empty() {
+            true => types::content_type(request),
+            false => std::mem::take(&mut request.out.content_type),
+        };
         let out = &mut request.out;
         out.content_type = content_type;
         out.content_length = Some(text.len() as u64);
