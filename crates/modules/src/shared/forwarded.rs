@@ -18,18 +18,26 @@ pub(crate) enum Depth {
 /// The client's address. `fields` are the values of the header fields in the order in which they came; each proxy has
 /// added the address it saw at the end. What is no address ends the search.
 pub(crate) fn client(peer: IpAddr, fields: &[BString], trusted: &[Cidr], depth: Depth) -> IpAddr {
-    let mut client = peer;
+    if !includes(trusted, peer) {
+        return peer;
+    }
+    named(fields, trusted, depth).map_or(peer, |address| address.ip())
+}
+
+/// The address that the fields name, if a trusted peer sent them; its port is 0 when they do not name one.
+pub(crate) fn named(fields: &[BString], trusted: &[Cidr], depth: Depth) -> Option<SocketAddr> {
+    let mut client: Option<SocketAddr> = None;
     let separator = |byte: &u8| matches!(byte, b',' | b' ');
     let addresses = fields
         .iter()
         .rev()
         .flat_map(|field| field.rsplit(separator).filter(|text| !text.is_empty()));
     for text in addresses {
-        if !trusted.iter().any(|network| network.contains(client)) {
+        if client.is_some_and(|client| !includes(trusted, client.ip())) {
             break;
         }
         let Some(address) = parse(text) else { break };
-        client = address;
+        client = Some(address);
         if depth == Depth::Last {
             break;
         }
@@ -37,20 +45,21 @@ pub(crate) fn client(peer: IpAddr, fields: &[BString], trusted: &[Cidr], depth: 
     client
 }
 
+fn includes(networks: &[Cidr], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(address))
+}
+
 /// An address, with or without a port: `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`.
-pub(crate) fn parse(text: &[u8]) -> Option<IpAddr> {
+pub(crate) fn parse(text: &[u8]) -> Option<SocketAddr> {
     if let Some(ip) = conf::address::ip(text) {
-        return Some(ip);
+        return Some(SocketAddr::new(ip, 0));
     }
     let text = text.to_str().ok()?;
     if let Ok(address) = text.parse::<SocketAddr>() {
-        return Some(address.ip());
+        return Some(address);
     }
-    text.strip_prefix('[')?
-        .strip_suffix(']')?
-        .parse()
-        .ok()
-        .map(IpAddr::V6)
+    let ip = text.strip_prefix('[')?.strip_suffix(']')?.parse().ok()?;
+    Some(SocketAddr::new(IpAddr::V6(ip), 0))
 }
 
 #[cfg(test)]

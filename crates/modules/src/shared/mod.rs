@@ -14,6 +14,7 @@ pub(crate) mod log;
 pub(crate) mod map;
 pub(crate) mod media_types;
 pub(crate) mod password;
+pub(crate) mod realip;
 pub(crate) mod session;
 pub(crate) mod split_clients;
 pub(crate) mod transform;
