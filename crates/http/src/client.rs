@@ -35,6 +35,8 @@ pub struct Client {
     pub input: RefCell<Vec<u8>>,
     /// How long it may wait for its next request.
     pub keepalive_timeout: Cell<Duration>,
+    /// How long it may wait at least, even when the server stops.
+    pub keepalive_min_timeout: Cell<Duration>,
     /// The generation of the configuration that `endpoint` belongs to.
     pub generation: Cell<u64>,
     /// The listening socket that it came by.

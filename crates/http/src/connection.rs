@@ -40,6 +40,7 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
         input: RefCell::default(),
         idle,
         keepalive_timeout: Cell::new(Duration::ZERO),
+        keepalive_min_timeout: Cell::new(Duration::ZERO),
         generation: Cell::new(site.generation),
         socket: socket.address.clone(),
         endpoint: RefCell::new(Arc::clone(endpoint)),

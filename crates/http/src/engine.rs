@@ -118,6 +118,7 @@ impl Configuration for HttpConfiguration {
             connections: RefCell::default(),
             next_key: Cell::new(0),
             limit: context.main.worker_connections,
+            scratch: RefCell::default(),
             stopping: Cell::new(false),
             log: context.log.clone(),
             main: context.main.clone(),
@@ -145,6 +146,8 @@ pub struct HttpLoop {
     connections: RefCell<HashMap<u64, Connection>>,
     next_key: Cell<u64>,
     limit: usize,
+    /// What connections read into, one at a time.
+    pub(crate) scratch: RefCell<Vec<u8>>,
     stopping: Cell<bool>,
     /// Main's error log, for what belongs to no location.
     pub log: Logger,

@@ -32,7 +32,9 @@ impl Input {
     /// The input of a request with this framing; `None` when there is no content.
     pub fn new(client: Rc<Client>, framing: Framing, expects_continue: bool) -> Option<Input> {
         let state = match framing {
-            Framing::None | Framing::Length(0) => return None,
+            Framing::None => return None,
+            // A client that asks whether to go on is told so even when nothing follows.
+            Framing::Length(0) if !expects_continue => return None,
             Framing::Length(total) => State::Length { left: total, total },
             Framing::Chunked => State::Chunked(Box::new(ChunkDecoder::new())),
         };

@@ -33,6 +33,9 @@ const READ_SIZE: usize = 16 * 1024;
 /// An idle connection keeps no more input memory than this, in bytes.
 const IDLE_INPUT: usize = 4 * 1024;
 
+/// After so many requests that were sent ahead, others have their turn.
+const PIPELINED_IN_A_ROW: u32 = 16;
+
 /// Serves a connection until it ends.
 pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
     let mut connection = Connection {
@@ -47,8 +50,15 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
         engine,
         client,
     };
+    let mut in_a_row = 0;
     loop {
         match connection.one_request().await {
+            Next::Request if connection.pipelined => {
+                in_a_row += 1;
+                if in_a_row % PIPELINED_IN_A_ROW == 0 {
+                    rt::yield_now().await;
+                }
+            }
             Next::Request => {}
             Next::Close => return,
             Next::Linger(core) => return lingering::close(&connection.client, &core).await,
@@ -222,13 +232,21 @@ impl Connection {
         }
         let client = &self.client;
         let timer = &self.timer;
+        let scratch = &self.engine.scratch;
         let result = std::future::poll_fn(|context| {
-            let mut input = client.input.borrow_mut();
-            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut input, READ_SIZE) {
+            // Read into the loop's own buffer first: a connection keeps only as much memory as its requests need.
+            let mut scratch = scratch.borrow_mut();
+            scratch.clear();
+            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut scratch, READ_SIZE) {
+                client.input.borrow_mut().extend_from_slice(&scratch);
                 return Poll::Ready(Ok(result));
             }
             if !started && client.idle.poll_close(context).is_ready() {
-                return Poll::Ready(Err(NoHead::Quiet));
+                let end = client.idle.since().map(|since| since + client.keepalive_min_timeout.get());
+                match end.filter(|end| *end > rt::now()) {
+                    Some(end) => timer.set_deadline(end),
+                    None => return Poll::Ready(Err(NoHead::Quiet)),
+                }
             }
             timer.poll_expired(context).map(|()| Err(if waiting { NoHead::Quiet } else { NoHead::TimedOut }))
         })
@@ -358,6 +376,7 @@ impl Connection {
                 return Next::Linger(Arc::clone(core));
             }
             self.client.keepalive_timeout.set(self.idle_timeout(core));
+            self.client.keepalive_min_timeout.set(core.keepalive_min_timeout);
             return Next::Request;
         }
         use crate::core::location::Lingering;
