@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use proto::fields::Fields;
 use proto::Known;
 use proto::h1::request::{InvalidHeaders, Underscores};
 use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
@@ -45,6 +46,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
         variables: Rc::default(),
         timer: rt::Timer::new(),
         path: Vec::new(),
+        fields: Fields::new(),
         pipelined: false,
         staged: Staged::new(&engine.counters),
         engine,
@@ -86,6 +88,8 @@ struct Connection {
     timer: rt::Timer,
     /// The memory of the last request's path.
     path: Vec<u8>,
+    /// The memory of the last response's header fields.
+    fields: Fields,
     /// The present request was there before the response to the one before it was sent.
     pipelined: bool,
     /// Where the connection is counted.
@@ -292,6 +296,7 @@ impl Connection {
         self.staged.enter(Stage::Writing);
         let server = self.client.endpoint.borrow().default_server;
         let mut request = Request::new(site, Rc::clone(&self.client), head, server);
+        request.out.fields = std::mem::take(&mut self.fields);
         self.variables.clear();
         if Rc::strong_count(&self.variables) == 1 {
             request.variables = Rc::clone(&self.variables);
@@ -357,6 +362,8 @@ impl Connection {
             farewell.await;
         }
         self.path = std::mem::take(&mut request.uri.path).into();
+        self.fields = std::mem::take(&mut request.out.fields);
+        self.fields.clear();
         self.head = Rc::clone(&request.head);
         next
     }
