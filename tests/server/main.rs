@@ -3,6 +3,7 @@
 //! Everything here is stated about nginx too, unless a test says `skip_on_oracle` and why.
 
 mod access;
+mod addition;
 mod auth_request;
 mod autoindex;
 mod bodies;
@@ -13,6 +14,7 @@ mod config_errors;
 mod delivery;
 mod empty_gif;
 mod error_pages;
+mod gunzip;
 mod gzip;
 mod headers;
 mod keepalive;
@@ -24,13 +26,18 @@ mod log_files;
 mod logs;
 mod malformed;
 mod maps;
+mod random_index;
 mod ranges;
 mod referer;
 mod rewriting;
+mod secure_link;
 mod serve;
 mod server_names;
 mod signals;
+mod ssi;
 mod static_files;
 mod stub_status;
+mod sub_filter;
 mod try_files;
+mod userid;
 mod weir_status;

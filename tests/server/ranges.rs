@@ -210,3 +210,18 @@ fn ranges_cross_buffers_and_sendfile_alike() {
         assert!(at(&large[10..=20]) && at(&large[900_000..=900_010]));
     }
 }
+
+#[test]
+fn a_slow_client_gets_all_parts() {
+    let large: Vec<u8> = (0..8_000_000_u32)
+        .map(|i| (i % 251) as u8 ^ (i >> 12) as u8)
+        .collect();
+    let conf = "server { listen 127.0.0.1:%%PORT%% sndbuf=32k; sendfile_max_chunk 64k; }";
+    let server = http(conf).file("html/large", &large).start();
+    // So much does not fit into the socket's buffers: the server has to wait for the client again and again.
+    let range = "Range: bytes=0-2999999,4000000-6999999";
+    let reply = server.get_with("/large", &[range]).expect(206);
+    assert!(!reply.cut && reply.body.len() > 6_000_000);
+    let has = |part: &[u8]| reply.body.windows(part.len()).any(|window| window == part);
+    assert!(has(&large[2_999_000..3_000_000]) && has(&large[6_999_000..7_000_000]));
+}

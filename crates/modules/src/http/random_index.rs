@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::os::unix::ffi::OsStrExt;
 
 use bstr::{BString, ByteSlice};
-use conf::{Directive, HTTP_SERVER_LOCATION, Setter, Table};
+use conf::{Directive, LOCATION, Setter, Table};
 use http::files;
 use http::{Module, Outcome, Phase, Request, Step};
 use proto::h1::Method;
@@ -32,7 +32,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     name: "random_index",
     syntax: "on | off",
     default: Some("off"),
-    contexts: HTTP_SERVER_LOCATION,
+    contexts: LOCATION,
     since: "0.1",
     doc: "Whether a directory is answered for by one of its files, by chance.",
     set: Setter::Flag(|c| &mut c.on),

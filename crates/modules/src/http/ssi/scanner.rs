@@ -138,7 +138,7 @@ impl Scanner {
         self.state = State::Text { held };
         *at = piece.len();
         let end = piece.len() - held;
-        (end > start).then(|| Event::Text(start..end))
+        (end > start).then_some(Event::Text(start..end))
     }
 
     fn go_on_with_mark(&mut self, held: usize, piece: &[u8], at: &mut usize) -> Option<Event> {
