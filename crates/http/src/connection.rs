@@ -26,6 +26,9 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
     let Some(endpoint) = listen::endpoint_of(&site.endpoints, &socket.address, local) else { return };
     let peer = stream.peer_addr().clone();
     let debug = engine.main.is_debugged(peer.ip());
+    if debug {
+        rt::error_log::turn_on_debug();
+    }
     let mut client = Client {
         debug,
         number: crate::engine::next_connection(),

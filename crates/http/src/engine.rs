@@ -314,7 +314,19 @@ impl HttpLoop {
         let site = self.site();
         let server = site.server(endpoint.default_server);
         let log = &site.location(server.root).core.log;
-        log.log(level, &ClientContext { client, endpoint: &endpoint }, message);
+        let context = ClientContext { client, endpoint: &endpoint };
+        match client.debug {
+            true => log.debug_connection().log(level, &context, message),
+            false => log.log(level, &context, message),
+        }
+    }
+
+    /// Writes a line at level `debug` about a connection that has no request.
+    #[inline]
+    pub fn debug_client(&self, client: &Client, message: fmt::Arguments<'_>) {
+        if rt::error_log::debug_is_on() {
+            self.log_client(Level::Debug, client, message);
+        }
     }
 }
 

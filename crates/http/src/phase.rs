@@ -18,7 +18,7 @@ use rt::error_log::Level;
 use crate::module::{Handler, Outcome, Phase};
 use crate::request::{Entry, Request};
 use crate::route;
-use crate::site::{LocationId, Satisfy};
+use crate::site::{LocationId, LocationKind, Phases, Satisfy};
 use crate::special;
 
 /// Changes of place that a request may make, internal redirects and rewrites each.
@@ -63,12 +63,12 @@ async fn server_phases(request: &mut Request) -> Outcome {
     let phases = &site.server(request.server).phases;
     // The client is who it is: `realip` decides once, for the request as it came.
     if !request.flow.internal && !request.is_subrequest() {
-        match each(&phases[Phase::PostRead], request).await {
+        match each(phases, Phase::PostRead, request).await {
             Outcome::Declined | Outcome::Ok => {}
             other => return other,
         }
     }
-    match each(&phases[Phase::ServerRewrite], request).await {
+    match each(phases, Phase::ServerRewrite, request).await {
         Outcome::Declined | Outcome::Ok => {}
         other => return other,
     }
@@ -79,7 +79,7 @@ async fn server_phases(request: &mut Request) -> Outcome {
 async fn rewrite(request: &mut Request) -> Outcome {
     for _ in 0..=MAX_JUMPS {
         let site = Rc::clone(&request.site);
-        match each(&site.location(request.location).phases[Phase::Rewrite], request).await {
+        match each(&site.location(request.location).phases, Phase::Rewrite, request).await {
             Outcome::Declined | Outcome::Ok => {}
             other => return other,
         }
@@ -100,7 +100,7 @@ async fn rewrite(request: &mut Request) -> Outcome {
 async fn location_phases(request: &mut Request) -> Outcome {
     let site = Rc::clone(&request.site);
     let location = site.location(request.location);
-    match each(&location.phases[Phase::Preaccess], request).await {
+    match each(&location.phases, Phase::Preaccess, request).await {
         Outcome::Declined | Outcome::Ok => {}
         other => return other,
     }
@@ -115,19 +115,20 @@ async fn location_phases(request: &mut Request) -> Outcome {
             other => return other,
         }
     }
-    match each(&location.phases[Phase::Precontent], request).await {
+    match each(&location.phases, Phase::Precontent, request).await {
         Outcome::Declined | Outcome::Ok => {}
         other => return other,
     }
-    match each(&location.phases[Phase::Content], request).await {
+    match each(&location.phases, Phase::Content, request).await {
         Outcome::Declined => no_content(request),
         other => other,
     }
 }
 
-/// Runs handlers until one does not decline.
-async fn each(handlers: &[Handler], request: &mut Request) -> Outcome {
-    for handler in handlers {
+/// Runs the handlers of a phase until one does not decline.
+async fn each(phases: &Phases, phase: Phase, request: &mut Request) -> Outcome {
+    for (n, handler) in phases[phase].iter().enumerate() {
+        request.debug(format_args!("{phase:?} phase: {n}"));
         match handler(request).outcome().await {
             Outcome::Declined => {}
             other => return other,
@@ -195,6 +196,11 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
     request.enter_location(location);
     let site = Rc::clone(&request.site);
     let core = &site.location(location).core;
+    if rt::error_log::debug_is_on() {
+        let location = site.location(location);
+        let exact = if matches!(location.kind, LocationKind::Exact) { "=" } else { "" };
+        request.debug(format_args!("using configuration \"{exact}{}\"", location.name));
+    }
     if core.internal && !request.flow.internal {
         return Outcome::Status(404);
     }

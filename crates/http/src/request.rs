@@ -7,6 +7,8 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -170,6 +172,8 @@ pub struct Flow {
     pub limit_rate_after: Option<u64>,
     /// The user that authentication found.
     pub user: Option<BString>,
+    /// What the connection waits for when the request has ended, before it goes on or closes: its lines in the logs.
+    pub farewell: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// Where a pass through the phases begins.
@@ -332,6 +336,7 @@ impl Request {
     /// method stays. `Outcome::Jump` is then what the handler must return.
     pub fn redirect(&mut self, path: impl Into<BString>, args: impl Into<BString>) -> Outcome {
         self.uri = Uri { path: path.into(), args: args.into(), original: false };
+        self.debug(format_args!("internal redirect: \"{}?{}\"", self.uri.path, self.uri.args));
         self.flow.entry = Entry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
@@ -469,8 +474,11 @@ impl Request {
     }
 
     /// Writes a line at level `debug`.
+    #[inline]
     pub fn debug(&self, message: fmt::Arguments<'_>) {
-        self.log(Level::Debug, message);
+        if rt::error_log::debug_is_on() {
+            self.log(Level::Debug, message);
+        }
     }
 
     /// Writes a line at level `error`.

@@ -29,6 +29,7 @@ const KEPT_FIELDS: [&[u8]; 5] = [
 ///
 /// The answer is `Respond`, or `Jump` when an error page sent the request elsewhere.
 pub fn finish(request: &mut Request, status: u16) -> Outcome {
+    request.debug(format_args!("http special response: {status}, \"{}?{}\"", request.uri.path, request.uri.args));
     if status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
         request.out.status = status;

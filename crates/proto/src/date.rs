@@ -153,22 +153,28 @@ fn put(text: fmt::Arguments<'_>, out: &mut Vec<u8>) {
     out.write_fmt(text).expect("a vector takes every byte");
 }
 
-/// Appends `Sun, 06 Nov 1994 08:49:37 GMT`: Date, Last-Modified, Expires.
+/// Appends `Sun, 06 Nov 1994 08:49:37 GMT`: Date, Last-Modified, Expires. Years have four digits; the
+/// instants that would need more are written as the last one that does not.
 pub fn write_http(seconds: i64, out: &mut Vec<u8>) {
-    let t = civil(seconds, Offset::UTC);
-    put(
-        format_args!(
-            "{}, {:02} {} {:04} {:02}:{:02}:{:02} GMT",
-            day_name(&t),
-            t.day(),
-            month_name(&t),
-            t.year(),
-            t.hour(),
-            t.minute(),
-            t.second()
-        ),
-        out,
-    );
+    const END_OF_9999: i64 = 253_402_300_799;
+    let t = civil(seconds.clamp(0, END_OF_9999), Offset::UTC);
+    // Every file that is served has one of these: digits are put in place without the machinery of `fmt`.
+    let mut text = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+    text[..3].copy_from_slice(day_name(&t).as_bytes());
+    two_digits(&mut text[5..7], t.day().unsigned_abs());
+    text[8..11].copy_from_slice(month_name(&t).as_bytes());
+    let year = t.year().unsigned_abs();
+    two_digits(&mut text[12..14], (year / 100) as u8);
+    two_digits(&mut text[14..16], (year % 100) as u8);
+    two_digits(&mut text[17..19], t.hour().unsigned_abs());
+    two_digits(&mut text[20..22], t.minute().unsigned_abs());
+    two_digits(&mut text[23..25], t.second().unsigned_abs());
+    out.extend_from_slice(&text);
+}
+
+fn two_digits(place: &mut [u8], number: u8) {
+    place[0] = b'0' + number / 10;
+    place[1] = b'0' + number % 10;
 }
 
 /// Appends the Expires of a cookie, `Sun, 06-Nov-94 08:49:37 GMT`: a year of two digits up to

@@ -132,6 +132,8 @@ pub struct Main {
     pub thread_pools: Vec<ThreadPool>,
     /// Clients whose connections log at debug level: network and prefix length.
     pub debug_connections: Vec<(IpAddr, u8)>,
+    /// The same for all clients by unix sockets.
+    pub debug_unix_connections: bool,
     /// How long a graceful stop may take; zero is without end.
     pub shutdown_timeout: Duration,
     /// The configuration is only tested: nothing will be served.
@@ -139,9 +141,11 @@ pub struct Main {
 }
 
 impl Main {
-    /// Whether `debug_connection` names this client. `None` is a client by a unix socket, which has the
-    /// address of its kind: every one that is not an IP address matches a network of no bits.
+    /// Whether `debug_connection` names this client; `None` is one by a unix socket.
     pub fn is_debugged(&self, client: Option<IpAddr>) -> bool {
+        if client.is_none() {
+            return self.debug_unix_connections;
+        }
         self.debug_connections
             .iter()
             .any(|&(network, bits)| match (network, client) {
@@ -170,6 +174,7 @@ impl Default for Main {
             user: None,
             thread_pools: vec![ThreadPool::default()],
             debug_connections: Vec::new(),
+            debug_unix_connections: false,
             shutdown_timeout: Duration::ZERO,
             testing: false,
         }

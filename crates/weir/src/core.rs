@@ -112,6 +112,7 @@ impl Core {
             user: self.user.clone(),
             thread_pools,
             debug_connections: events.debug_connections,
+            debug_unix_connections: events.debug_unix_connections,
             shutdown_timeout: self.shutdown_timeout,
             testing: context.testing,
         }

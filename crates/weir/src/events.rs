@@ -13,6 +13,8 @@ pub(crate) struct Events {
     pub(crate) multi_accept: bool,
     /// Networks whose clients are logged at debug level.
     pub(crate) debug_connections: Vec<(IpAddr, u8)>,
+    /// The same for clients by unix sockets.
+    pub(crate) debug_unix_connections: bool,
 }
 
 impl Events {
@@ -111,6 +113,7 @@ pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
 
 fn set_debug_connection(events: &mut Events, line: &mut Line) -> Result<(), Diagnostic> {
     if line.arg(0).is("unix:") {
+        events.debug_unix_connections = true;
         return Ok(());
     }
     // Checks the whole word and warns of bits after the prefix.

@@ -84,6 +84,7 @@ const fn without(argument: &'static str, directive: &'static str) -> Part {
 /// Read by tests and by scripts that look for a module. A module that gains its directive moves by
 /// itself, so this list changes only when nginx gains a module.
 const PARTS: &[Part] = &[
+    with("--with-debug", "debug_connection"),
     with("--with-threads", "thread_pool"),
     with("--with-http_ssl_module", "ssl_certificate"),
     with("--with-http_v2_module", "http2"),

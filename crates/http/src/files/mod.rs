@@ -58,6 +58,7 @@ const READ_AHEAD_FROM: u64 = 128 * 1024;
 
 /// Finds a file without waiting. `None`: it may have to wait for a device, so that [`open`] must be asked.
 pub fn try_open(request: &mut Request, path: &[u8], purpose: Purpose) -> Option<Found> {
+    request.debug(format_args!("http filename: \"{}\"", path.as_bstr()));
     let site = Rc::clone(&request.site);
     let delivery = &site.location(request.location).core.delivery;
     let judged = symlinks::judged(request, delivery, path);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use proto::fields::Fields;
 use proto::Known;
 use proto::h1::request::{InvalidHeaders, Underscores};
 use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
@@ -45,6 +46,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
         variables: Rc::default(),
         timer: rt::Timer::new(),
         path: Vec::new(),
+        fields: Fields::new(),
         pipelined: false,
         staged: Staged::new(&engine.counters),
         engine,
@@ -60,7 +62,10 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
                 }
             }
             Next::Request => {}
-            Next::Close => return,
+            Next::Close => {
+                let (engine, client) = (&connection.engine, &connection.client);
+                return engine.debug_client(client, format_args!("close http connection"));
+            }
             Next::Linger(core) => return lingering::close(&connection.client, &core).await,
             Next::Reset => {
                 // The descriptor goes with the client; how it goes is decided here.
@@ -83,6 +88,8 @@ struct Connection {
     timer: rt::Timer,
     /// The memory of the last request's path.
     path: Vec<u8>,
+    /// The memory of the last response's header fields.
+    fields: Fields,
     /// The present request was there before the response to the one before it was sent.
     pipelined: bool,
     /// Where the connection is counted.
@@ -289,12 +296,15 @@ impl Connection {
         self.staged.enter(Stage::Writing);
         let server = self.client.endpoint.borrow().default_server;
         let mut request = Request::new(site, Rc::clone(&self.client), head, server);
+        request.out.fields = std::mem::take(&mut self.fields);
         self.variables.clear();
         if Rc::strong_count(&self.variables) == 1 {
             request.variables = Rc::clone(&self.variables);
         }
         request.method = request.head.wire.method;
-        request.debug(format_args!("http request line: \"{}\"", bstr::BStr::new(request.head.wire.request_line())));
+        if rt::error_log::debug_is_on() {
+            debug_head(&request);
+        }
         request.flow.header_only = request.method == Method::Head;
         request.flow.pipelined = self.pipelined;
         request
@@ -329,6 +339,9 @@ impl Connection {
             let keepalive = self.may_keep_alive(request);
             request.ledger.responded = Some(rt::now());
             let framing = head::write(request, keepalive, &mut self.sender.out);
+            if rt::error_log::debug_is_on() {
+                debug_response(request, &self.sender.out);
+            }
             let sent = match self.sender.send_at_once(request, framing) {
                 Some(()) => Ok(()),
                 None => self.sender.send(request, framing).await,
@@ -338,9 +351,19 @@ impl Connection {
         if log_phase::is_wanted(request) {
             log_phase::end(request).await;
         }
+        match &next {
+            Next::Request => request.debug(format_args!("set http keepalive handler")),
+            Next::Linger(_) => request.debug(format_args!("http lingering close")),
+            Next::Close | Next::Reset => request.debug(format_args!("http close request")),
+        }
         // What modules hold for a request (a place among those of `limit_conn`) ends with it, not with the connection.
         request.variables.release_shared();
+        if let Some(farewell) = request.flow.farewell.take() {
+            farewell.await;
+        }
         self.path = std::mem::take(&mut request.uri.path).into();
+        self.fields = std::mem::take(&mut request.out.fields);
+        self.fields.clear();
         self.head = Rc::clone(&request.head);
         next
     }
@@ -452,6 +475,25 @@ impl Connection {
         }
         serve::refuse(&mut request, status).await;
         self.respond(&mut request).await
+    }
+}
+
+/// The head of a request as the debug log has it.
+fn debug_head(request: &Request) {
+    let wire = &request.head.wire;
+    request.debug(format_args!("http request line: \"{}\"", bstr::BStr::new(wire.request_line())));
+    request.debug(format_args!("http uri: \"{}\"", bstr::BStr::new(wire.target())));
+    for (name, value) in wire.fields.iter() {
+        request.debug(format_args!("http header: \"{}: {}\"", bstr::BStr::new(name), bstr::BStr::new(value)));
+    }
+    request.debug(format_args!("http header done"));
+}
+
+/// The head of its response, which stands at the end of `out`.
+fn debug_response(request: &Request, out: &[u8]) {
+    use bstr::ByteSlice;
+    for line in out.lines().filter(|line| !line.is_empty()) {
+        request.debug(format_args!("http response header: \"{}\"", line.as_bstr()));
     }
 }
 

@@ -19,6 +19,7 @@ use rt::net::Address;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
 use super::settings::{NextUpstream, SettingsRef};
+use super::sticky::{Moment, Stickiness};
 use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
 use crate::client::Client;
 use crate::module::internal_status;
@@ -87,6 +88,7 @@ pub struct Exchange {
     group: Arc<Group>,
     /// The address to connect from.
     local: Option<Address>,
+    sticky: Stickiness,
 }
 
 /// A peer in use, and the connection to it.
@@ -136,7 +138,7 @@ impl Exchange {
         record.target.extend_from_slice(protocol.target());
         let scheme = protocol.scheme();
         let group = super::target::group(request, target).await.map_err(Stop::Status)?;
-        let mut selection = super::target::select(request, &group);
+        let (mut selection, looked_up) = super::target::select(request, &group);
         if settings.next_upstream_tries > 0 {
             selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
         }
@@ -161,6 +163,7 @@ impl Exchange {
             tag,
             group,
             local,
+            sticky: Stickiness::new(looked_up),
         };
         loop {
             let record = record_of(request);
@@ -185,6 +188,7 @@ impl Exchange {
             .map_err(|ClientLeft| client_left(request))?
             .map_err(|why| no_peer(request, &self.group, why))?;
         record_of(request).current().peer = Some(PeerName::Peer(Arc::clone(lease.peer())));
+        self.sticky.picked(request, &self.group, &lease);
         let connection = while_client_stays(&client, watch, self.connect(request, &lease))
             .await
             .map_err(|ClientLeft| client_left(request));
@@ -371,12 +375,25 @@ impl Exchange {
         let current = record.current();
         current.header_time = Some(took);
         current.status = status;
-        let Some(bit) = NextUpstream::of_status(status) else { return Ok(()) };
+        let Some(bit) = NextUpstream::of_status(status) else {
+            self.learn(request, Moment::Head);
+            return Ok(());
+        };
         let another = self.selection.tries() > 1
             && self.settings.next_upstream.has(self.reasons(bit, method))
             && !(self.transmit.has_begun() && self.transmit.is_streamed())
             && !self.is_out_of_time();
-        if another { Err(Failure::Status(status)) } else { Ok(()) }
+        if another {
+            return Err(Failure::Status(status));
+        }
+        self.learn(request, Moment::Head);
+        Ok(())
+    }
+
+    fn learn(&self, request: &mut Request, at: Moment) {
+        if let Some(link) = &self.link {
+            self.sticky.learn(request, &self.group, self.selection.state(), link.lease.peer(), at);
+        }
     }
 
     /// The reasons that `next_upstream` must have for another try.
@@ -459,6 +476,7 @@ impl Exchange {
         let record = record_of(request);
         record.current().bytes_sent = self.transmit.sent();
         record.current().end(began);
+        self.learn(request, Moment::End);
         let Some(Link { lease, connection }) = self.link.take() else { return };
         if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
             lease.keep(connection, self.tag);

@@ -25,6 +25,7 @@ pub mod record;
 mod respond;
 pub mod settings;
 mod spool;
+mod sticky;
 mod target;
 mod transmit;
 mod tunnel;

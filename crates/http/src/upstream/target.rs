@@ -54,8 +54,8 @@ async fn resolve(request: &mut Request, host: bstr::BString, port: u16) -> Resul
     }
 }
 
-/// Begins the choice of a peer.
-pub(super) fn select(request: &mut Request, group: &Group) -> Selection {
+/// Begins the choice of a peer. Gives too what `sticky` looked up.
+pub(super) fn select(request: &mut Request, group: &Group) -> (Selection, bstr::BString) {
     let key = match group.settings.balance.key() {
         Some(key) => request.value(key),
         None => Default::default(),
@@ -70,5 +70,5 @@ pub(super) fn select(request: &mut Request, group: &Group) -> Selection {
         }
     }
     let client = request.remote.address.ip();
-    group.select(&net::upstream::Request { key: &key, client, sticky: &sticky })
+    (group.select(&net::upstream::Request { key: &key, client, sticky: &sticky }), sticky)
 }

@@ -1,7 +1,7 @@
 //! The request on its way to the peer: a head, then content from memory, from a file, or from the client as it comes.
 
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -166,18 +166,25 @@ impl Transmit {
         context: &mut Context<'_>,
     ) -> Result<Progress, SendFailure> {
         let mut moved = false;
+        if self.sent == 0 && self.out.is_empty() && !self.done {
+            // What is there of the content already travels with the head.
+            self.poll_refill(request, protocol, context)?;
+        }
         loop {
-            let (buffer, sent) = if self.first_sent < self.first.len() {
-                (&self.first, &mut self.first_sent)
-            } else {
-                (&self.out, &mut self.out_sent)
-            };
-            if *sent < buffer.len() {
-                match stream.poll_write(context, &buffer[*sent..]) {
+            let (first, out) = (&self.first[self.first_sent..], &self.out[self.out_sent..]);
+            if !first.is_empty() || !out.is_empty() {
+                let written = match (first.is_empty(), out.is_empty()) {
+                    (false, false) => stream.poll_writev(context, &[IoSlice::new(first), IoSlice::new(out)]),
+                    (false, true) => stream.poll_write(context, first),
+                    (true, _) => stream.poll_write(context, out),
+                };
+                match written {
                     Poll::Pending => return Ok(Progress::PeerBusy { moved }),
                     Poll::Ready(Err(error)) => return Err(SendFailure::Peer(error)),
                     Poll::Ready(Ok(n)) => {
-                        *sent += n;
+                        let of_first = n.min(first.len());
+                        self.first_sent += of_first;
+                        self.out_sent += n - of_first;
                         self.sent += n as u64;
                         moved = true;
                         continue;

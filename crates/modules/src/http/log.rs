@@ -209,20 +209,21 @@ fn write(request: &mut Request) -> Step<'_> {
         awaited.extend(written);
     }
     LINE.set(line);
-    if awaited.is_empty() {
-        return Outcome::Declined.into();
+    if !awaited.is_empty() {
+        request.flow.farewell = Some(Box::pin(written(awaited)));
     }
-    Step::later(async move {
-        let all = async {
-            for written in awaited {
-                // Either way the line is done with.
-                let _ = written.await;
-            }
-        };
-        // Past it the lines are written all the same.
-        let _ = rt::timeout(PATIENCE, all).await;
-        Outcome::Declined
-    })
+    Outcome::Declined.into()
+}
+
+/// Waits until these lines are in their files. When patience is over they are written all the same.
+async fn written(lines: Vec<Written>) {
+    let all = async {
+        for line in lines {
+            // Either way the line is done with.
+            let _ = line.await;
+        }
+    };
+    let _ = rt::timeout(PATIENCE, all).await;
 }
 
 impl Subject for Request {

@@ -19,6 +19,7 @@ mod target;
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 pub use clock::{after_fork, local_time, log_time, syslog_time};
@@ -132,6 +133,9 @@ impl Logger {
     #[must_use]
     pub fn with(&self, target: Target, files: &LogFiles) -> Logger {
         let level = target.level;
+        if level == Level::Debug {
+            turn_on_debug();
+        }
         let destination = target.into_destination(files);
         let mut entries: Vec<Entry> = self
             .targets
@@ -312,6 +316,22 @@ impl fmt::Display for Errno<'_> {
 /// Main's logger, handed to the engines through the configuration's shared values.
 #[derive(Clone, Default)]
 pub struct MainLog(pub Logger);
+
+/// Somebody in this process wants debug lines.
+static DEBUG: AtomicBool = AtomicBool::new(false);
+
+/// Says that debug lines are wanted, for a connection that `debug_connection` names. Loggers that take them say so by
+/// themselves.
+pub fn turn_on_debug() {
+    DEBUG.store(true, Relaxed);
+}
+
+/// Whether debug lines are wanted anywhere. Where this says no, a place that would write one costs a load and nothing
+/// else.
+#[inline(always)]
+pub fn debug_is_on() -> bool {
+    DEBUG.load(Relaxed)
+}
 
 static PROGRAM: OnceLock<&'static str> = OnceLock::new();
 
