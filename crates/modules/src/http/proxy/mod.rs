@@ -35,6 +35,10 @@ pub(crate) static MODULE: Module = Module {
     doc: "Passes requests to another HTTP server.",
     location: &DIRECTIVES,
     answer: Some(Answer { when: |location| location.confs.get::<Conf>().pass.is_some(), handler, adds_slash: true }),
+    group: |location| match &location.confs.get::<Conf>().pass {
+        Some(Pass::Constant { group, .. }) => Some(group.clone()),
+        _ => None,
+    },
     variables: &[
         Variable::new("proxy_host", host, "The host and port of `proxy_pass`.").volatile().settable(ignore),
         Variable::new("proxy_port", port, "The port of `proxy_pass`, or the usual one of its scheme.").volatile().settable(ignore),
