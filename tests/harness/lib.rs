@@ -16,18 +16,22 @@
 
 #![forbid(unsafe_code)]
 
+mod application;
 mod binary;
 mod client;
 mod command;
+mod dns;
 mod ports;
 mod reply;
 mod server;
 mod site;
 mod wait;
 
+pub use application::{Application, Scripted, read_until, send};
 pub use binary::{is_oracle, program, skip_on_oracle};
 pub use client::Connection;
 pub use command::{Finished, run, run_as};
+pub use dns::{Answer, Dns};
 pub use reply::Reply;
 pub use server::{Server, Signal};
 pub use site::{Site, http, whole};

@@ -12,6 +12,12 @@ use crate::shell;
 pub(crate) const NGINX: (&str, &str) = ("nginx", "nginx");
 pub(crate) const WRK: (&str, &str) = ("wrk", "wrk");
 pub(crate) const STRACE: (&str, &str) = ("strace", "strace");
+/// The name of the program has PHP's version at its end.
+pub(crate) const PHP_FPM: (&str, &str) = ("php-fpm*", "php-fpm");
+pub(crate) const UWSGI: (&str, &str) = ("uwsgi", "uwsgi");
+/// A plugin is no program; it comes with a tool of this name.
+pub(crate) const UWSGI_PYTHON: (&str, &str) = ("uwsgi_python3", "uwsgi-plugin-python3");
+pub(crate) const MEMCACHED: (&str, &str) = ("memcached", "memcached");
 
 /// Installs what is missing. Works as root or through a `sudo` that asks no password; otherwise
 /// it says what to install.

@@ -17,7 +17,13 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
     let release = flags.has("--release");
     let oracle = flags.value("--oracle", ORACLE.to_owned())?;
     flags.finish()?;
-    packages::need(&[packages::NGINX])?;
+    packages::need(&[
+        packages::NGINX,
+        packages::PHP_FPM,
+        packages::UWSGI,
+        packages::UWSGI_PYTHON,
+        packages::MEMCACHED,
+    ])?;
 
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     println!("\n== unit tests");

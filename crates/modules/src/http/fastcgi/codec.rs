@@ -156,8 +156,7 @@ impl Protocol for Codec {
             let (event, used) = self.decoder.next(&input[at..]).map_err(Fault::new)?;
             let is_short = self.left.is_some_and(|left| left > 0);
             match event {
-                // An application that was not asked to keep the connection need not say more.
-                Event::More if self.stdout_ended && !self.conf.keep_conn => return Ok(Piece::End(input.len())),
+                // Also after the end of the output: to close before the end of the request would be to break it off.
                 Event::More => return Ok(Piece::More),
                 Event::Stdout(range) => {
                     let range = at + range.start..at + range.end;

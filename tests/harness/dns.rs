@@ -1,0 +1,116 @@
+//! A DNS server that answers what a test says.
+
+use std::net::{IpAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// A name server on a free UDP port of 127.0.0.1. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Dns {
+    port: u16,
+    queries: Arc<AtomicUsize>,
+    answer: Arc<Mutex<Answer>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What it says of every name.
+#[derive(Debug, Clone)]
+pub enum Answer {
+    /// These are its addresses, for so many seconds.
+    Addresses(Vec<IpAddr>, u32),
+    /// This response code: 2 is a failure, 3 says that there is no such name.
+    Code(u8),
+    /// Nothing at all.
+    Silence,
+}
+
+impl Dns {
+    /// Starts with this answer.
+    pub fn start(answer: Answer) -> Dns {
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("there is a free port");
+        // Often enough to see the end.
+        socket
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .expect("the bound is not zero");
+        let port = socket.local_addr().expect("it is bound").port();
+        let answer = Arc::new(Mutex::new(answer));
+        let (queries, stop) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
+        let (said, count, end) = (Arc::clone(&answer), Arc::clone(&queries), Arc::clone(&stop));
+        let thread = std::thread::spawn(move || {
+            let mut query = [0; 512];
+            while !end.load(Ordering::SeqCst) {
+                let Ok((length, from)) = socket.recv_from(&mut query) else {
+                    continue;
+                };
+                count.fetch_add(1, Ordering::SeqCst);
+                let answer = said.lock().expect("nobody panics with it").clone();
+                if let Some(reply) = reply(&query[..length], &answer) {
+                    let _ = socket.send_to(&reply, from);
+                }
+            }
+        });
+        Dns {
+            port,
+            queries,
+            answer,
+            stop,
+            thread: Some(thread),
+        }
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// How many queries there have been.
+    pub fn queries(&self) -> usize {
+        self.queries.load(Ordering::SeqCst)
+    }
+
+    /// Gives another answer from now on.
+    pub fn say(&self, answer: Answer) {
+        *self.answer.lock().expect("nobody panics with it") = answer;
+    }
+}
+
+impl Drop for Dns {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+/// The query with the flags of a response, and the records of the kind that was asked for.
+fn reply(query: &[u8], answer: &Answer) -> Option<Vec<u8>> {
+    let kind = *query.get(query.len().checked_sub(3)?)?;
+    let (code, addresses, ttl) = match answer {
+        Answer::Silence => return None,
+        Answer::Code(code) => (*code, &[][..], 0),
+        Answer::Addresses(addresses, ttl) => (0, addresses.as_slice(), *ttl),
+    };
+    let mut reply = query.to_vec();
+    reply[2..4].copy_from_slice(&[0x81, 0x80 | code]);
+    for address in addresses {
+        let (number, data) = match address {
+            IpAddr::V4(ip) => (1, ip.octets().to_vec()),
+            IpAddr::V6(ip) => (28, ip.octets().to_vec()),
+        };
+        if number != kind {
+            continue;
+        }
+        reply[7] += 1;
+        // The name at byte 12, the type, class IN.
+        reply.extend_from_slice(&[0xc0, 12, 0, number, 0, 1]);
+        reply.extend_from_slice(&ttl.to_be_bytes());
+        reply.extend_from_slice(&[0, data.len() as u8]);
+        reply.extend_from_slice(&data);
+    }
+    Some(reply)
+}
