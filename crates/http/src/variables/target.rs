@@ -183,7 +183,9 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     if let Some(field) = request.head.known(proto::Known::ContentLength) {
         return text(field, out);
     }
-    request.body.is_complete() && request.body.length() > 0 && number(request.body.length(), out)
+    // A client that announces content, but sends none, has sent content of length 0.
+    let has_content = request.body.length() > 0 || request.head.wire.fields.has(proto::Known::TransferEncoding);
+    request.body.is_complete() && has_content && number(request.body.length(), out)
 }
 
 fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
