@@ -3,6 +3,7 @@
 //! How the bytes arrive is the connection's business, behind [`BodyInput`]. Handlers either read all of it first
 //! ([`read`]), or take it piece by piece ([`RequestBody::poll_read`]) when they pass it on unbuffered.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -74,12 +75,19 @@ pub struct TemporaryFile {
     /// Where it is, or was: unless it shall stay, its name is gone as soon as it is open.
     pub path: PathBuf,
     /// Whether its name still has to be removed.
-    unlink: bool,
+    unlink: Cell<bool>,
+}
+
+impl TemporaryFile {
+    /// Its name is not its any more: somebody moved the file to where it belongs.
+    pub fn moved(&self) {
+        self.unlink.set(false);
+    }
 }
 
 impl Drop for TemporaryFile {
     fn drop(&mut self) {
-        if self.unlink {
+        if self.unlink.get() {
             let path = std::mem::take(&mut self.path);
             rt::spawn(async move {
                 // Whoever else removed it did what was wanted.
@@ -88,6 +96,9 @@ impl Drop for TemporaryFile {
         }
     }
 }
+
+/// How much is copied from file to file at once, in bytes.
+const COPY_SIZE: u64 = 256 * 1024;
 
 /// How much one read takes from a connection that sends content, in bytes.
 const READ_SIZE: usize = 16 * 1024;
@@ -224,14 +235,47 @@ pub async fn read(request: &mut Request) -> Result<(), u16> {
     if request.body.complete {
         return Ok(());
     }
+    let in_file = request.core().body_in_file_only;
+    if in_file != BodyInFile::Off {
+        let file = open_file(request, in_file).await?;
+        warn_of_file(request, &file);
+    }
+    read_rest(request).await
+}
+
+/// Reads the whole content into a file that has a name, for a handler that wants to move it elsewhere
+/// ([`TemporaryFile::moved`]). What is not moved goes with the request. Errors are as those of [`read`].
+pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u16> {
+    let earlier = request.body.file.take();
+    let file = open_file(request, BodyInFile::Clean).await?;
+    match (request.body.complete, earlier) {
+        (false, _) => read_rest(request).await?,
+        (true, None) => flush(request, 0).await.map(drop)?,
+        (true, Some(earlier)) => copy(request, &earlier).await?,
+    }
+    Ok(file)
+}
+
+/// Copies content that somebody read before into the present file.
+async fn copy(request: &mut Request, earlier: &TemporaryFile) -> Result<(), u16> {
+    let mut at = 0;
+    while at < request.body.length {
+        let want = (request.body.length - at).min(COPY_SIZE) as usize;
+        let buffer = std::mem::take(&mut request.body.memory);
+        request.body.memory = match earlier.file.read_at(buffer, at, want, &rt::pool::default_pool()).await {
+            Ok(data) if !data.is_empty() => data,
+            _ => return Err(500),
+        };
+        at = flush(request, at).await?;
+    }
+    Ok(())
+}
+
+async fn read_rest(request: &mut Request) -> Result<(), u16> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let (limit, buffer) = (core.client_max_body_size, core.client_body_buffer_size as usize);
-    let in_file = core.body_in_file_only;
     let timer = rt::Timer::after(core.client_body_timeout);
-    if in_file != BodyInFile::Off {
-        open_file(request).await?;
-    }
     let mut written = 0;
     loop {
         let done = match next_piece(request, &timer).await {
@@ -245,7 +289,8 @@ pub async fn read(request: &mut Request) -> Result<(), u16> {
             return Err(413);
         }
         if request.body.file.is_none() && request.body.memory.len() > buffer {
-            open_file(request).await?;
+            let file = open_file(request, BodyInFile::Off).await?;
+            warn_of_file(request, &file);
         }
         if request.body.file.is_some() && (done || request.body.memory.len() >= buffer.max(READ_SIZE)) {
             written = flush(request, written).await?;
@@ -297,17 +342,22 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
     }
 }
 
-async fn open_file(request: &mut Request) -> Result<(), u16> {
+fn warn_of_file(request: &Request, file: &TemporaryFile) {
+    let path = file.path.display();
+    let message = format_args!("a client request body is buffered to a temporary file {path}");
+    request.log(rt::error_log::Level::Warn, message);
+}
+
+/// Makes the file that keeps the content; `keep` says what becomes of its name.
+async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<TemporaryFile>, u16> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
-    let keep = core.body_in_file_only;
     match create_temporary(&core.client_body_temp_path, keep != BodyInFile::Off).await {
         Ok((file, path)) => {
-            let log = format!("a client request body is buffered to a temporary file {}", path.display());
-            request.log(rt::error_log::Level::Warn, format_args!("{log}"));
-            let unlink = keep == BodyInFile::Clean;
-            request.body.file = Some(Rc::new(TemporaryFile { file, path, unlink }));
-            Ok(())
+            let unlink = Cell::new(keep == BodyInFile::Clean);
+            let file = Rc::new(TemporaryFile { file, path, unlink });
+            request.body.file = Some(Rc::clone(&file));
+            Ok(file)
         }
         Err(error) => {
             let folder = core.client_body_temp_path.display();

@@ -6,6 +6,7 @@ mod auth_basic;
 mod auth_request;
 mod autoindex;
 mod charset;
+mod dav;
 mod empty_gif;
 mod fastcgi;
 mod geo;
@@ -85,6 +86,7 @@ pub static MODULES: &[&::http::Module] = &[
     &random_index::MODULE,
     &index::MODULE,
     &autoindex::MODULE,
+    &dav::MODULE,
     &gzip_static::MODULE,
     &static_file::MODULE,
 

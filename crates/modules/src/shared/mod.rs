@@ -3,7 +3,9 @@
 
 pub(crate) mod access;
 pub(crate) mod content;
+pub(crate) mod file_access;
 pub(crate) mod file_response;
+pub(crate) mod file_tree;
 pub(crate) mod forwarded;
 pub(crate) mod gateway;
 pub(crate) mod geo;

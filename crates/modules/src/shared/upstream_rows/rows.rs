@@ -7,6 +7,8 @@ use http::configure::Directories;
 use http::upstream::Settings;
 use http::upstream::settings::{Bind, FieldSet, IgnoreHeaders, NextUpstream, Store};
 
+use crate::shared::file_access;
+
 /// What a plain row has besides its name, syntax, default, text and setter.
 const fn row(
     name: &'static str,
@@ -151,28 +153,8 @@ fn store(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// `user:rw group:r`: the owner may always read and write.
 fn store_access(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
-    let mut access = 0o600;
-    for i in 0..line.args().len() {
-        let text = line.text(i);
-        let (shift, rights) = if let Some(rights) = text.strip_prefix(b"user:") {
-            (6, rights)
-        } else if let Some(rights) = text.strip_prefix(b"group:") {
-            (3, rights)
-        } else if let Some(rights) = text.strip_prefix(b"all:") {
-            (0, rights)
-        } else {
-            return Err(line.invalid_value(i));
-        };
-        let bits = match rights {
-            b"rw" => 6,
-            b"r" => 4,
-            _ => return Err(line.invalid_value(i)),
-        };
-        access |= bits << shift;
-    }
-    conf.store_access = access;
+    conf.store_access = file_access::read(line)?;
     Ok(())
 }
 

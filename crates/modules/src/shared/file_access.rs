@@ -1,0 +1,38 @@
+//! Permissions as `dav_access` and `proxy_store_access` write them: `user:rw group:r all:r`.
+
+use conf::{Diagnostic, Line};
+
+/// Reads all words of a line. The owner may read and write in any case.
+pub(crate) fn read(line: &Line) -> Result<u32, Diagnostic> {
+    let mut access = 0o600;
+    for i in 0..line.args().len() {
+        let text = line.text(i);
+        let classes = [("user:", 6), ("group:", 3), ("all:", 0)];
+        let found = classes
+            .iter()
+            .find_map(|(class, shift)| Some((text.strip_prefix(class.as_bytes())?, shift)));
+        let (bits, shift) = match found {
+            Some((b"rw", shift)) => (6, shift),
+            Some((b"r", shift)) => (4, shift),
+            _ => return Err(line.invalid_value(i)),
+        };
+        access |= bits << shift;
+    }
+    Ok(access)
+}
+
+/// The permissions of a directory that goes with files of these: whoever may read may look into it.
+pub(crate) fn of_directory(access: u32) -> u32 {
+    access | (access & 0o444) >> 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_may_enter_directories() {
+        assert_eq!(of_directory(0o600), 0o700);
+        assert_eq!(of_directory(0o664), 0o775);
+    }
+}
