@@ -127,3 +127,38 @@ fn utf_8_stands_second() {
         tested.stderr
     );
 }
+
+#[test]
+fn a_part_is_translated_into_the_charset_of_the_whole() {
+    let conf = "
+        types { text/html html; }
+        charset_map a utf-8 { 80 D0B0; 81 D0B1; }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location / { ssi on; charset utf-8; }
+            location /a/ { source_charset a; }
+            location /own/ { charset utf-8; source_charset a; }
+            location /a-page/ { ssi on; charset a; source_charset a; }
+            location /utf/ { source_charset utf-8; alias %%DIR%%/html/u/; }
+        }";
+    let include = |path: &str| format!("<!--#include virtual=\"{path}\" -->");
+    let server = http(conf)
+        .file(
+            "html/page.html",
+            format!("({}{})", include("/a/x.html"), include("/own/x.html")),
+        )
+        .file(
+            "html/a-page/page.html",
+            [b"\x80", include("/utf/y.html").as_bytes()].concat(),
+        )
+        .file("html/a/x.html", b"x\x80")
+        .file("html/own/x.html", b"x\x81")
+        .file("html/u/y.html", "б")
+        .start();
+    let reply = server.get("/page.html").expect(200);
+    assert_eq!(reply.field("Content-Type"), "text/html; charset=utf-8");
+    assert_eq!(reply.text(), "(xаxб)");
+    let reply = server.get("/a-page/page.html").expect(200);
+    assert_eq!(reply.field("Content-Type"), "text/html; charset=a");
+    assert_eq!(reply.body, b"\x80\x81");
+}

@@ -14,6 +14,7 @@
 
 mod table;
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -37,7 +38,10 @@ pub(crate) static MODULE: Module = Module {
     main: &MAPS,
     location: &DIRECTIVES,
     filter: Some(filter),
-    enabled: |location| location.confs.get::<Conf>().charset.is_some(),
+    enabled: |location| {
+        let conf = location.confs.get::<Conf>();
+        conf.charset.is_some() || conf.source.is_some()
+    },
     ..Module::EMPTY
 };
 
@@ -130,6 +134,8 @@ struct Conf {
     types: MediaTypes,
     /// All maps; none where no content is translated.
     maps: Arc<[Arc<Map>]>,
+    /// Whether there are maps at all, so that a part of the response may have to be translated.
+    has_maps: bool,
 }
 
 fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
@@ -143,9 +149,10 @@ fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
 
 /// Hands the maps to the blocks that may need them; a pair of charsets without a map is an error now.
 fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
+    conf.has_maps = !block.shared::<Maps>().0.is_empty();
     let (Some(to), Some(from)) = (&conf.charset, &conf.source) else {
-        // Content may come with a charset of its own.
-        conf.maps = if conf.overrides {
+        // Content may come with a charset of its own, or be a part of a response with another.
+        conf.maps = if conf.overrides || conf.source.is_some() {
             block.shared::<Maps>().0.as_slice().into()
         } else {
             Arc::default()
@@ -173,12 +180,21 @@ fn find(maps: &[Arc<Map>], from: &BStr, to: &BStr) -> Option<(Arc<Map>, Directio
 
 fn filter(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
-    // A part of another response has no head; what it is in, the whole says.
     if request.is_subrequest() {
+        filter_part(request, &conf);
         return Verdict::Pass;
     }
-    let Some(to) = wanted(request, &conf) else {
-        return Verdict::Pass;
+    filter_whole(request, &conf);
+    if conf.has_maps {
+        let whole = request.shared::<Whole>();
+        whole.0.replace(request.out.charset.clone());
+    }
+    Verdict::Pass
+}
+
+fn filter_whole(request: &mut Request, conf: &Conf) {
+    let Some(to) = wanted(request, conf) else {
+        return;
     };
     let from = match (&request.out.charset, &conf.source) {
         (own, _) if !own.is_empty() => own.clone(),
@@ -187,26 +203,51 @@ fn filter(request: &mut Request) -> Verdict {
     };
     if from.eq_ignore_ascii_case(&to) {
         set_charset(request, to);
-        return Verdict::Pass;
+        return;
     }
-    if request
-        .out
-        .fields
-        .get_known(Known::ContentEncoding)
-        .is_some_and(|coding| !coding.is_empty())
-    {
-        return Verdict::Pass;
+    if is_encoded(request) {
+        return;
     }
     match find(&conf.maps, from.as_bstr(), to.as_bstr()) {
         Some((map, direction)) => {
             set_charset(request, to);
             translate(request, map, direction);
         }
-        None => request.error(format_args!(
-            "no \"charset_map\" between the charsets \"{from}\" and \"{to}\""
-        )),
+        None => no_map(request, &from, &to),
     }
-    Verdict::Pass
+}
+
+/// The charset of the whole that a subrequest's response is a part of.
+#[derive(Default)]
+struct Whole(RefCell<BString>);
+
+/// A part of another response is translated into the charset of the whole, which alone has a head that names one.
+fn filter_part(request: &mut Request, conf: &Conf) {
+    let to = request.shared::<Whole>().0.borrow().clone();
+    let own = request.out.charset.clone();
+    let from = match &conf.source {
+        _ if !own.is_empty() => own,
+        Some(source) => request.value(source),
+        None => return,
+    };
+    if to.is_empty() || from.eq_ignore_ascii_case(&to) || is_encoded(request) {
+        return;
+    }
+    match find(&conf.maps, from.as_bstr(), to.as_bstr()) {
+        Some((map, direction)) => translate(request, map, direction),
+        None => no_map(request, &from, &to),
+    }
+}
+
+fn is_encoded(request: &Request) -> bool {
+    let coding = request.out.fields.get_known(Known::ContentEncoding);
+    coding.is_some_and(|coding| !coding.is_empty())
+}
+
+fn no_map(request: &Request, from: &BString, to: &BString) {
+    request.error(format_args!(
+        "no \"charset_map\" between the charsets \"{from}\" and \"{to}\""
+    ));
 }
 
 /// The charset that the response is to have; `None` when it is left alone.
