@@ -15,7 +15,7 @@ pub(crate) struct Params {
     list: Vec<Param>,
     /// The value of `HTTP_HOST` where no param has that name.
     host: Expression,
-    /// The fields that params stand for: in lower case, with `_` for `-`; sorted.
+    /// The fields that params stand for, under the names that they would have as params; sorted.
     replaced: Vec<BString>,
 }
 
@@ -28,6 +28,8 @@ struct Param {
 }
 
 const FIELD_PREFIX: &[u8] = b"HTTP_";
+
+const HTTP_HOST: &[u8] = b"HTTP_HOST";
 
 /// As `Host` was sent, but checked, and with the server's name when there was none.
 const HOST: &[u8] = b"$host$is_request_port$request_port";
@@ -52,11 +54,11 @@ impl Params {
 
     /// Prepares what requests need, when the block is complete.
     pub(crate) fn settle(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
-        let fields = self.list.iter().filter_map(|param| param.name.strip_prefix(FIELD_PREFIX));
-        self.replaced = fields.filter(|name| !name.is_empty()).map(as_written).collect();
-        self.replaced.push("host".into());
+        let names = self.list.iter().map(|param| param.name.as_slice());
+        let fields = names.filter(|name| is_field(name)).chain([HTTP_HOST]);
+        self.replaced = fields.map(|name| param_name(&name[FIELD_PREFIX.len()..]).collect::<Vec<u8>>().into()).collect();
         self.replaced.sort_unstable();
-        let has_host = self.list.iter().any(|param| param.name.eq_ignore_ascii_case(b"HTTP_HOST"));
+        let has_host = self.list.iter().any(|param| param.name.eq_ignore_ascii_case(HTTP_HOST));
         self.host = match has_host {
             true => Expression::default(),
             false => Expression::parse(HOST, Span::NONE, level.names)?,
@@ -66,19 +68,22 @@ impl Params {
 
     /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so.
     pub(crate) fn write(&self, request: &mut Request, fields: bool, mut add: impl FnMut(&[u8], &[u8])) {
+        let mut value = Vec::new();
         for param in &self.list {
             // An empty one only keeps the field away.
-            if param.value.is_empty() && param.name.len() > FIELD_PREFIX.len() && param.name.starts_with(FIELD_PREFIX) {
+            if param.value.is_empty() && is_field(&param.name) {
                 continue;
             }
-            let value = request.value(&param.value);
+            value.clear();
+            param.value.eval(request, &mut value);
             if !(param.skip_empty && value.is_empty()) {
                 add(&param.name, &value);
             }
         }
-        let host = request.value(&self.host);
-        if !host.is_empty() {
-            add(b"HTTP_HOST", &host);
+        value.clear();
+        self.host.eval(request, &mut value);
+        if !value.is_empty() {
+            add(HTTP_HOST, &value);
         }
         if fields {
             let head = Rc::clone(&request.head);
@@ -89,13 +94,12 @@ impl Params {
     fn write_fields(&self, fields: &Fields, mut add: impl FnMut(&[u8], &[u8])) {
         let (mut name, mut joined) = (Vec::new(), Vec::new());
         for (index, (known, field, value)) in fields.iter_known().enumerate() {
-            let written = as_written(field);
-            if self.replaced.binary_search(&written).is_ok() || is_repeated(fields, index, known, field) {
+            name.clear();
+            name.extend(param_name(field));
+            let is_replaced = self.replaced.binary_search_by(|other| other.as_slice().cmp(&name)).is_ok();
+            if is_replaced || is_repeated(fields, index, known, field) {
                 continue;
             }
-            name.clear();
-            name.extend_from_slice(FIELD_PREFIX);
-            name.extend(written.iter().map(u8::to_ascii_uppercase));
             let mut others = fields.all(field).skip(1).peekable();
             if others.peek().is_none() {
                 add(&name, value);
@@ -112,13 +116,19 @@ impl Params {
     }
 }
 
+/// Whether a param stands for a field.
+fn is_field(name: &[u8]) -> bool {
+    name.len() > FIELD_PREFIX.len() && name.starts_with(FIELD_PREFIX)
+}
+
 /// Whether an earlier field has the same name, so that this one was joined to it.
 fn is_repeated(fields: &Fields, index: usize, known: Known, name: &[u8]) -> bool {
     let mut earlier = fields.iter_known().take(index);
     earlier.any(|(other, text, _)| other == known && (known != Known::Other || text.eq_ignore_ascii_case(name)))
 }
 
-/// A field's name as in the environment, but in lower case.
-fn as_written(name: &[u8]) -> BString {
-    name.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_lowercase() }).collect::<Vec<u8>>().into()
+/// The name of the param that a field becomes: `X-Two` is `HTTP_X_TWO`.
+fn param_name(field: &[u8]) -> impl Iterator<Item = u8> {
+    let upper = field.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() });
+    FIELD_PREFIX.iter().copied().chain(upper)
 }
