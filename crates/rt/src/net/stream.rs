@@ -286,6 +286,13 @@ impl Stream {
         }
     }
 
+    /// Whether the loop has heard of nothing on this socket since a read emptied it: neither input, nor an end, nor an
+    /// error. Costs no call; what came since the loop last asked the system is not known yet.
+    pub fn is_quiet(&self) -> bool {
+        let quiet = |registration: &Registration| !registration.is_ready(Side::Read) && !registration.is_ready(Side::Closed);
+        self.registration.get().is_some_and(quiet)
+    }
+
     /// Waits for [`Self::poll_closed`].
     pub async fn closed(&self) {
         std::future::poll_fn(|cx| self.poll_closed(cx)).await;
