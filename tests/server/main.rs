@@ -29,6 +29,7 @@ mod logs;
 mod malformed;
 mod maps;
 mod random_index;
+mod proxy;
 mod ranges;
 mod referer;
 mod resolver;

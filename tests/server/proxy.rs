@@ -1,0 +1,520 @@
+//! `proxy_pass`: what the origin is asked, what the client gets, and what becomes of an origin that misbehaves.
+
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use weir_tests::{Scripted, Server, http, read_until, send};
+
+/// An origin that answers every connection with these bytes, after it has read a head.
+fn origin(answer: impl Into<Vec<u8>>) -> Scripted {
+    let answer = answer.into();
+    Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(stream, &answer);
+    })
+}
+
+/// An origin that answers with the head that it was sent.
+fn mirror() -> Scripted {
+    Scripted::start(|stream, _| {
+        let head = read_until(stream, b"\r\n\r\n");
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", head.len());
+        send(stream, [answer.as_bytes(), &head].concat());
+    })
+}
+
+/// A server whose `location /` has a `proxy_pass` to this origin and these directives.
+fn proxy(origin: &Scripted, directives: &str) -> Server {
+    let port = origin.port();
+    http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://127.0.0.1:{port}; {directives} }} }}"
+    ))
+    .start()
+}
+
+#[test]
+fn the_request_reaches_the_origin_as_nginx_sends_it() {
+    let origin = mirror();
+    let server = proxy(&origin, "proxy_set_header X-Real-IP $remote_addr; proxy_set_header Accept '';");
+    let head = server.get_with("/a%20b?c=d", &["Accept: x", "X-Own: 1", "Connection: close", "TE: trailers"]).text();
+    let port = origin.port();
+    let expected = format!("GET /a%20b?c=d HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Real-IP: 127.0.0.1\r\nX-Own: 1\r\n\r\n");
+    if weir_tests::is_oracle() {
+        // An older nginx speaks HTTP/1.0 unless told otherwise.
+        assert!(head.starts_with("GET /a%20b?c=d HTTP/1."), "{head}");
+    } else {
+        assert_eq!(head, expected);
+    }
+}
+
+#[test]
+fn the_path_of_the_url_replaces_the_locations() {
+    let origin = mirror();
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%;
+            location /a/ {{ proxy_pass http://127.0.0.1:{port}/b/; }}
+            location /keep/ {{ proxy_pass http://127.0.0.1:{port}; }}
+            location ~ ^/re/(.*) {{ proxy_pass http://127.0.0.1:{port}/x/$1?y=$arg_y; }}
+            location /rw/ {{ rewrite ^/rw/(.*) /new/$1 break; proxy_pass http://127.0.0.1:{port}/ignored/; }}
+            location = /slash {{ proxy_pass http://127.0.0.1:{port}/; }} }}"
+    ))
+    .start();
+    for (target, sent) in [
+        ("/a/x", "/b/x"),
+        ("/a/x%20y?z", "/b/x%20y?z"),
+        ("/a/./../a/x", "/b/x"),
+        ("/keep/%7Ex/../y", "/keep/%7Ex/../y"),
+        ("/re/q?y=1", "/x/q?y=1"),
+        ("/rw/q?z", "/new/q?z"),
+        ("/slash", "/"),
+    ] {
+        let head = server.get(target).text();
+        let line = head.lines().next().unwrap_or_default().to_owned();
+        assert_eq!(line.split(' ').nth(1), Some(sent), "{target}: {line}");
+    }
+}
+
+#[test]
+fn connections_are_kept_and_used_again() {
+    let origin = Scripted::start(|stream, _| {
+        while !read_until(stream, b"\r\n\r\n").is_empty() {
+            send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        }
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "upstream u {{ server 127.0.0.1:{port}; keepalive 4; }}
+         server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://u; proxy_http_version 1.1;
+            proxy_set_header Connection ''; }} }}"
+    ))
+    .start();
+    for _ in 0..20 {
+        assert_eq!(server.get("/").text(), "ok");
+    }
+    assert_eq!(origin.connections(), 1);
+}
+
+/// What an origin may do wrong before its head is complete: the client gets 502, and one line says whose fault it was.
+#[test]
+fn a_bad_head_is_a_bad_gateway_and_one_line_in_the_log() {
+    for (answer, line) in [
+        ("", "upstream prematurely closed connection while reading response header from upstream"),
+        ("HTTP/1.1 200 OK\r\nContent-", "upstream prematurely closed connection"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "upstream sent invalid \"Content-Length\" header"),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "upstream sent duplicate header line"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nab", "upstream sent unknown \"Transfer-Encoding\""),
+        ("HTTP/1.1 200 OK\r\nA: b\u{0}c\r\n\r\nab", "upstream sent invalid header"),
+    ] {
+        let origin = origin(answer);
+        let server = proxy(&origin, "");
+        let reply = server.get("/");
+        assert_eq!(reply.status, 502, "{answer:?}");
+        server.line("error.log", line);
+        let log = server.read("error.log");
+        assert_eq!(log.lines().filter(|line| line.contains("[error]")).count(), 1, "{answer:?}\n{log}");
+    }
+}
+
+#[test]
+fn garbage_is_no_response() {
+    weir_tests::skip_on_oracle("nginx passes what is no HTTP on as HTTP/0.9");
+    let origin = origin("SSH-2.0-OpenSSH\r\n");
+    let server = proxy(&origin, "");
+    assert_eq!(server.get("/").status, 502);
+    server.line("error.log", "upstream sent no valid HTTP/1.0 header");
+}
+
+#[test]
+fn a_head_larger_than_its_buffer_is_refused() {
+    let origin = origin(format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(5000)));
+    let server = proxy(&origin, "proxy_buffer_size 4k;");
+    assert_eq!(server.get("/").status, 502);
+    server.line("error.log", "upstream sent too big header while reading response header from upstream");
+}
+
+/// A response that ends early must not look whole.
+#[test]
+fn a_response_that_ends_early_is_cut() {
+    for (answer, line) in [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "upstream prematurely closed connection while reading upstream"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n", "upstream prematurely closed connection while reading upstream"),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshortXXXXX", "upstream sent invalid chunked response while reading upstream"),
+    ] {
+        for directives in ["", "proxy_buffering off;"] {
+            let origin = origin(answer);
+            let server = proxy(&origin, directives);
+            let mut connection = server.connect();
+            connection.request("GET", "/", &[]);
+            let received = String::from_utf8_lossy(&connection.rest()).into_owned();
+            assert!(received.starts_with("HTTP/1.1 200"), "{received}");
+            assert!(!received.ends_with("0\r\n\r\n"), "{received}");
+            assert!(received.contains("Content-Length: 100") || received.contains("chunked"), "{received}");
+            server.line("error.log", line);
+        }
+    }
+}
+
+#[test]
+fn more_than_was_announced_is_left_away() {
+    let origin = origin("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\n\r\n");
+    let server = proxy(&origin, "");
+    let mut connection = server.connect();
+    assert_eq!(connection.get("/").text(), "ok");
+    assert_eq!(connection.get("/").text(), "ok");
+    server.line("error.log", "upstream sent more data than specified in \"Content-Length\" header");
+}
+
+#[test]
+fn a_response_without_length_ends_with_its_connection() {
+    let origin = origin("HTTP/1.1 200 OK\r\n\r\nall of it");
+    let server = proxy(&origin, "");
+    assert_eq!(server.get("/").text(), "all of it");
+}
+
+#[test]
+fn a_reset_instead_of_an_answer_goes_to_the_next_server() {
+    let bad = Scripted::start(|stream, _| {
+        // Closing with unread input is a reset.
+        let _ = stream.peek(&mut [0]);
+    });
+    let good = origin("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood");
+    let (a, b) = (bad.port(), good.port());
+    let server = http(&format!(
+        "log_format l '$upstream_status $upstream_addr'; access_log access.log l;
+         upstream u {{ server 127.0.0.1:{a}; server 127.0.0.1:{b}; }}
+         server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://u; }} }}"
+    ))
+    .start();
+    assert_eq!(server.get("/").text(), "good");
+    let line = server.lines("access.log", 1).remove(0);
+    assert_eq!(line, format!("502, 200 127.0.0.1:{a}, 127.0.0.1:{b}"));
+}
+
+#[test]
+fn a_post_that_was_sent_is_not_sent_again() {
+    let bad = Scripted::start(|stream, _| drop(read_until(stream, b"body")));
+    let good = Scripted::start(|stream, _| {
+        read_until(stream, b"body");
+        send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood");
+    });
+    let (a, b) = (bad.port(), good.port());
+    let server = http(&format!(
+        "upstream u {{ server 127.0.0.1:{a}; server 127.0.0.1:{b} backup; }}
+         upstream v {{ server 127.0.0.1:{a}; server 127.0.0.1:{b} backup; }}
+         server {{ listen 127.0.0.1:%%PORT%%;
+            location /once {{ proxy_pass http://u; }}
+            location /again {{ proxy_pass http://v; proxy_next_upstream error non_idempotent; }} }}"
+    ))
+    .start();
+    let post = |target| server.raw(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"));
+    assert_eq!(post("/once").status, 502);
+    assert_eq!(good.connections(), 0);
+    assert_eq!(post("/again").text(), "good");
+}
+
+#[test]
+fn silence_is_a_gateway_timeout() {
+    let origin = Scripted::start(|stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        // Until the server gives up.
+        let _ = std::io::Read::read(stream, &mut [0]);
+    });
+    let server = proxy(&origin, "proxy_read_timeout 100ms;");
+    assert_eq!(server.get("/").status, 504);
+    server.line("error.log", "upstream timed out (110: Connection timed out) while reading response header from upstream");
+}
+
+#[test]
+fn a_dripping_response_arrives_whole() {
+    let body = "x".repeat(200);
+    let sent = body.clone();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{sent}", sent.len());
+        let _ = stream.set_nodelay(true);
+        for byte in answer.bytes() {
+            send(stream, [byte]);
+        }
+    });
+    let server = proxy(&origin, "");
+    assert_eq!(server.get("/").text(), body);
+}
+
+#[test]
+fn interim_responses_end_here() {
+    let origin = origin(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    );
+    weir_tests::skip_on_oracle("an older nginx takes an interim response for the response");
+    let server = proxy(&origin, "");
+    let reply = server.get("/").expect(200);
+    assert_eq!((reply.text().as_str(), reply.has("Link")), ("ok", false));
+}
+
+/// Answers with the length of the request's content, which it reads to its end by `Content-Length`.
+fn counting_origin() -> Scripted {
+    Scripted::start(|stream, _| {
+        let mut received = Vec::new();
+        let mut buffer = [0; 65536];
+        let (mut head, mut total) = (0, usize::MAX);
+        while received.len() < total {
+            let Ok(n) = std::io::Read::read(stream, &mut buffer) else { return };
+            if n == 0 {
+                return;
+            }
+            received.extend_from_slice(&buffer[..n]);
+            if head == 0
+                && let Some(end) = received.windows(4).position(|window| window == b"\r\n\r\n")
+            {
+                head = end + 4;
+                let text = String::from_utf8_lossy(&received[..head]).to_ascii_lowercase();
+                let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split('\r').next());
+                total = head + length.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
+            }
+        }
+        let sum: u64 = received[head..].iter().map(|&byte| u64::from(byte)).sum();
+        let text = format!("{} {sum}", total - head);
+        send(stream, format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()));
+    })
+}
+
+#[test]
+fn request_content_goes_through_memory_and_through_a_file() {
+    let origin = counting_origin();
+    for directives in ["", "client_body_buffer_size 1k;", "client_body_in_file_only clean;", "proxy_request_buffering off;"] {
+        let server = proxy(&origin, directives);
+        for size in [0, 1, 1000, 20_000, 300_000] {
+            let body = vec![1; size];
+            let mut connection = server.connect();
+            connection.request("POST", "/", &[&format!("Content-Length: {size}")]);
+            connection.send(&body);
+            assert_eq!(connection.reply().text(), format!("{size} {size}"), "{directives} {size}");
+        }
+    }
+}
+
+#[test]
+fn chunked_content_is_sent_with_a_length_when_it_is_buffered() {
+    let origin = counting_origin();
+    let server = proxy(&origin, "");
+    let reply = server.raw("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n\u{1}\u{1}\u{1}\r\n0\r\n\r\n");
+    assert_eq!(reply.text(), "3 3");
+}
+
+#[test]
+fn unbuffered_content_is_sent_while_the_client_sends_it() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let origin = Scripted::start(move |stream, _| {
+        let _ = sender.send(read_until(stream, b"first\r\n"));
+        let _ = sender.send(read_until(stream, b"0\r\n\r\n"));
+        send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    });
+    let server = proxy(&origin, "proxy_request_buffering off; proxy_http_version 1.1;");
+    let mut connection = server.connect();
+    connection.request("POST", "/", &["Transfer-Encoding: chunked"]);
+    connection.send("5\r\nfirst\r\n");
+    // The origin has this before the client goes on.
+    let first = receiver.recv_timeout(weir_tests::PATIENCE).expect("the first piece arrives");
+    assert!(first.ends_with(b"5\r\nfirst\r\n"));
+    connection.send("6\r\nsecond\r\n0\r\n\r\n");
+    assert_eq!(connection.reply().text(), "ok");
+}
+
+#[test]
+fn expect_continue_is_answered_here() {
+    let origin = counting_origin();
+    let server = proxy(&origin, "");
+    let mut connection = server.connect();
+    connection.request("POST", "/", &["Content-Length: 5", "Expect: 100-continue"]);
+    assert_eq!(connection.reply().status, 100);
+    connection.send([1; 5]);
+    assert_eq!(connection.reply().text(), "5 5");
+}
+
+#[test]
+fn an_unbuffered_response_arrives_piece_by_piece() {
+    let (sender, receiver) = std::sync::mpsc::channel::<()>();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(stream, "HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n");
+        // The client says when it has that.
+        let _ = receiver.recv_timeout(weir_tests::PATIENCE);
+        send(stream, "6\r\nsecond\r\n0\r\n\r\n");
+    });
+    let server = proxy(&origin, "gzip on; gzip_types *; gzip_min_length 0;");
+    let mut connection = server.connect();
+    connection.request("GET", "/", &[]);
+    let mut received = Vec::new();
+    while !received.windows(5).any(|window| window == b"first") {
+        received.extend(connection.at_least(1));
+    }
+    let _ = sender.send(());
+    let rest = connection.at_least(16);
+    assert!(String::from_utf8_lossy(&rest).contains("second"));
+}
+
+/// A response larger than all buffers, for a client that reads late: the origin is done before the client begins.
+#[test]
+fn a_slow_client_does_not_hold_the_origin() {
+    const SIZE: usize = 12 * 1024 * 1024;
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(stream, format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n"));
+        let block: Vec<u8> = (0..=255).cycle().take(64 * 1024).collect();
+        for _ in 0..SIZE / block.len() {
+            send(stream, &block);
+        }
+        let _ = stream.shutdown(Shutdown::Write);
+        let _ = sender.send(());
+    });
+    let server = proxy(&origin, "");
+    let mut connection = server.connect();
+    connection.request("GET", "/", &[]);
+    receiver.recv_timeout(weir_tests::PATIENCE).expect("the origin got rid of its response");
+    let reply = connection.reply();
+    assert_eq!(reply.body.len(), SIZE);
+    assert!(reply.body.iter().enumerate().all(|(index, &byte)| byte == (index % 256) as u8));
+    server.line("error.log", "an upstream response is buffered to a temporary file");
+}
+
+#[test]
+fn a_client_that_leaves_ends_the_request() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        let _ = sender.send(());
+        // The end comes when the server closes.
+        let _ = std::io::Read::read(stream, &mut [0]);
+        let _ = sender.send(());
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "log_format l '$status'; access_log access.log l;
+         server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://127.0.0.1:{port}; }} }}"
+    ))
+    .start();
+    let mut connection = server.connect();
+    connection.request("GET", "/", &[]);
+    receiver.recv_timeout(weir_tests::PATIENCE).expect("the origin is asked");
+    drop(connection);
+    receiver.recv_timeout(weir_tests::PATIENCE).expect("the origin is left");
+    assert_eq!(server.lines("access.log", 1), ["499"]);
+}
+
+/// An origin that switches protocols and then sends everything back until the client's side ends.
+fn echo() -> Scripted {
+    Scripted::start(|stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(stream, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello ");
+        let mut copy: TcpStream = stream.try_clone().expect("a descriptor can be copied");
+        let _ = std::io::copy(&mut copy, stream);
+        send(stream, " bye");
+    })
+}
+
+#[test]
+fn an_upgraded_connection_carries_both_directions_and_closes_by_halves() {
+    let origin = echo();
+    let server = proxy(
+        &origin,
+        "proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;",
+    );
+    let mut connection = server.connect();
+    connection.request("GET", "/", &["Upgrade: echo", "Connection: Upgrade"]);
+    connection.send("early ");
+    let mut received = Vec::new();
+    while !received.ends_with(b"hello early ") {
+        received.extend(connection.at_least(1));
+    }
+    assert!(String::from_utf8_lossy(&received).starts_with("HTTP/1.1 101"));
+    let big = vec![b'x'; 1_000_000];
+    connection.send(&big[..500_000]);
+    assert_eq!(connection.at_least(500_000).len(), 500_000);
+    if weir_tests::is_oracle() {
+        // It ends a tunnel as soon as one side has ended.
+        return;
+    }
+    connection.send("last");
+    connection.half_close();
+    assert_eq!(connection.rest(), b"last bye");
+}
+
+#[test]
+fn redirects_and_cookies_are_rewritten() {
+    let origin = Scripted::start(|stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        let port = stream.local_addr().expect("it is bound").port();
+        send(
+            stream,
+            format!(
+                "HTTP/1.1 302 Found\r\nLocation: http://127.0.0.1:{port}/b/x\r\nContent-Length: 0\r\n\
+                 Set-Cookie: a=b; path=/b; domain=origin.test\r\nRefresh: 5; url=http://127.0.0.1:{port}/b/y\r\n\r\n"
+            ),
+        );
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location /a/ {{ proxy_pass http://127.0.0.1:{port}/b/;
+            proxy_cookie_path /b /a; proxy_cookie_domain origin.test here.test; proxy_cookie_flags a secure samesite=lax; }} }}"
+    ))
+    .start();
+    let reply = server.get("/a/q");
+    assert_eq!(reply.status, 302);
+    assert_eq!(reply.field("Location"), format!("http://localhost:{}/a/x", server.port(0)));
+    assert_eq!(reply.field("Refresh"), "5; url=/a/y");
+    assert_eq!(reply.field("Set-Cookie"), "a=b; path=/a; domain=here.test; Secure; SameSite=Lax");
+}
+
+#[test]
+fn an_application_may_point_at_a_file() {
+    let origin = origin(
+        "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /files/a.txt\r\nContent-Type: text/own\r\nContent-Length: 7\r\n\r\nignored",
+    );
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://127.0.0.1:{port}; }}
+            location /files/ {{ internal; }} }}"
+    ))
+    .file("html/files/a.txt", "from the disk")
+    .start();
+    let reply = server.get("/anything");
+    assert_eq!((reply.text().as_str(), reply.field("Content-Type")), ("from the disk", "text/own"));
+}
+
+#[test]
+fn nobody_listening_is_a_bad_gateway_at_once() {
+    let port = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        listener.local_addr().expect("it is bound").port()
+    };
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://127.0.0.1:{port}; }} }}"
+    ))
+    .start();
+    let begun = std::time::Instant::now();
+    assert_eq!(server.get("/").status, 502);
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    server.line("error.log", "connect() failed (111: Connection refused) while connecting to upstream");
+}
+
+#[test]
+fn mirrored_requests_reach_their_target_and_nobody_waits() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let copy = Scripted::start(move |stream, _| {
+        let _ = sender.send(read_until(stream, b"body"));
+        // No answer at all.
+    });
+    let origin = counting_origin();
+    let (a, b) = (origin.port(), copy.port());
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ mirror /mirror; proxy_pass http://127.0.0.1:{a}; }}
+            location = /mirror {{ internal; proxy_pass http://127.0.0.1:{b}$request_uri; }} }}"
+    ))
+    .start();
+    let reply = server.raw("POST /x?y HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+    assert!(reply.text().starts_with("4 "));
+    let copied = receiver.recv_timeout(weir_tests::PATIENCE).expect("the copy arrives");
+    assert!(copied.starts_with(b"POST /x?y HTTP/1."), "{}", String::from_utf8_lossy(&copied));
+}
