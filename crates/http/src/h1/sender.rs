@@ -125,7 +125,13 @@ impl Sender {
     pub async fn send(&mut self, request: &mut Request, framing: Framing) -> Result<(), SendError> {
         let before = self.client.sent.get();
         let mut job = Job::new(request, framing);
-        let result = self.send_with(request, &mut job).await;
+        let mut result = self.send_with(request, &mut job).await;
+        if let Err(SendError::Body(_)) = result {
+            // What there was of the content is the client's; that it is not all, the missing end says.
+            if let Err(error) = self.flush(request, &job).await {
+                result = Err(error);
+            }
+        }
         request.ledger.bytes_sent += self.client.sent.get() - before;
         request.ledger.body_bytes_sent += job.body_bytes;
         request.ledger.complete = result.is_ok();
