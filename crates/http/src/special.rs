@@ -147,6 +147,10 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
     out.transforms = Default::default();
     out.fields.remove(b"Accept-Ranges");
     out.charset.clear();
+    if matches!(status, 301 | 302) && refreshes(request) {
+        return refresh(request);
+    }
+    let out = &mut request.out;
     match title(status) {
         None => {
             out.content_type.clear();
@@ -158,6 +162,26 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
             request.out.body = Body::bytes(text);
         }
     }
+    Outcome::Respond
+}
+
+/// Whether this redirect is to be a page instead: `msie_refresh`, for Internet Explorers.
+fn refreshes(request: &Request) -> bool {
+    request.site.location(request.location).core.msie_refresh
+        && request.out.location.is_some()
+        && request.head.field(b"User-Agent").is_some_and(crate::text::is_msie)
+}
+
+/// A page that leads elsewhere by itself, in place of a redirect.
+fn refresh(request: &mut Request) -> Outcome {
+    let target = request.out.location.take().unwrap_or_default();
+    let mut text = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
+    proto::uri::escape(proto::uri::Escape::Refresh, &target, &mut text);
+    text.extend_from_slice(b"\"></head><body></body></html>\r\n");
+    request.flow.forced_status = None;
+    request.out.status = 200;
+    request.out.content_type = "text/html".into();
+    request.out.body = Body::bytes(text);
     Outcome::Respond
 }
 

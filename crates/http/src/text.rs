@@ -64,6 +64,12 @@ pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Whether a `User-Agent` says that it is an Internet Explorer.
+pub fn is_msie(agent: &BStr) -> bool {
+    // The version's first digit, the dot and another one follow.
+    agent.find(b"MSIE ").is_some_and(|at| at + 7 < agent.len())
+}
+
 /// Whether a `User-Agent` is an Internet Explorer up to 6 without its last service pack: the browsers that
 /// `keepalive_disable msie6` and `gzip_disable msie6` mean.
 pub fn is_msie6(agent: &BStr) -> bool {

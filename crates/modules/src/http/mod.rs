@@ -5,10 +5,12 @@ mod addition;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
+mod browser;
 mod charset;
 mod dav;
 mod empty_gif;
 mod fastcgi;
+mod flv;
 mod geo;
 mod gunzip;
 mod gzip;
@@ -48,6 +50,7 @@ mod weir_status;
 pub static MODULES: &[&::http::Module] = &[
     // Variables.
     &map::MODULE,
+    &browser::MODULE,
     &geo::MODULE,
     &split_clients::MODULE,
     &referer::MODULE,
@@ -80,6 +83,7 @@ pub static MODULES: &[&::http::Module] = &[
     &uwsgi::UPSTREAM,
     &memcached::MODULE,
     &memcached::UPSTREAM,
+    &flv::MODULE,
     &empty_gif::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,

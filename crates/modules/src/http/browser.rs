@@ -1,0 +1,347 @@
+//! `modern_browser`, `ancient_browser`: variables that tell old browsers from new ones by their `User-Agent`.
+//!
+//! ```nginx
+//! modern_browser msie 6.0;
+//! modern_browser gecko 1.0.0;
+//! modern_browser unlisted;
+//! if ($ancient_browser) { rewrite ^ /ancient.html; }
+//! ```
+
+use bstr::{BStr, BString, ByteSlice};
+use conf::{
+    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
+};
+use http::{Module, Request};
+use proto::Known;
+
+pub(crate) static MODULE: Module = Module {
+    name: "browser",
+    doc: "Variables that tell old browsers from new ones.",
+    location: &DIRECTIVES,
+    variables: &[
+        Variable::new(
+            "modern_browser",
+            |r, out| value(r, Age::Modern, out),
+            "The value of `modern_browser_value` when the browser is a modern one.",
+        ),
+        Variable::new(
+            "ancient_browser",
+            |r, out| value(r, Age::Ancient, out),
+            "The value of `ancient_browser_value` when the browser is an ancient one.",
+        ),
+        Variable::new(
+            "msie",
+            msie,
+            "`1` when the browser is an Internet Explorer.",
+        ),
+    ],
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "modern_browser",
+        syntax: "msie | gecko | opera | safari | konqueror version | unlisted",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "From this version on the browser is a modern one; `unlisted`: so are browsers that no line names.",
+        set: Setter::Custom(
+            Arity::between(1, 2),
+            Repeat::Fresh(Conf::clear_modern),
+            |c, line| c.read_modern(line),
+        ),
+    },
+    Directive {
+        name: "ancient_browser",
+        syntax: "string ...",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Browsers whose `User-Agent` has one of these texts are ancient; `netscape4` stands for `Mozilla/1` to \
+              `Mozilla/4`.",
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(Conf::clear_ancient),
+            |c, line| {
+                for word in line.args() {
+                    match word.is("netscape4") {
+                        true => c.netscape4 = true,
+                        false => c.ancient.push(word.text.clone()),
+                    }
+                }
+                Ok(())
+            },
+        ),
+    },
+    Directive {
+        name: "modern_browser_value",
+        syntax: "string",
+        default: Some("1"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The value of `$modern_browser`.",
+        set: Setter::Text(|c| &mut c.modern_value),
+    },
+    Directive {
+        name: "ancient_browser_value",
+        syntax: "string",
+        default: Some("1"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The value of `$ancient_browser`.",
+        set: Setter::Text(|c| &mut c.ancient_value),
+    },
+]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    /// The least modern versions, in the order of [`MARKS`].
+    modern: Vec<Modern>,
+    modern_unlisted: bool,
+    ancient: Vec<BString>,
+    netscape4: bool,
+    modern_value: BString,
+    ancient_value: BString,
+}
+
+#[derive(Clone, Debug)]
+struct Modern {
+    /// The position in [`MARKS`].
+    browser: usize,
+    version: u64,
+}
+
+/// How a browser is known: the text before its version.
+struct Mark {
+    browser: &'static str,
+    text: &'static [u8],
+    /// The text is looked for behind so many bytes, which are the same in all of them.
+    skip: usize,
+}
+
+/// Opera comes first, since it may call itself an Internet Explorer too.
+const MARKS: [Mark; 5] = [
+    Mark {
+        browser: "opera",
+        text: b"Opera",
+        skip: 0,
+    },
+    Mark {
+        browser: "msie",
+        text: b"MSIE ",
+        skip: "Mozilla/4.0 (compatible; ".len(),
+    },
+    Mark {
+        browser: "gecko",
+        text: b"rv:",
+        skip: "Mozilla/5.0 (".len(),
+    },
+    Mark {
+        browser: "safari",
+        text: b"Safari/",
+        skip: "Mozilla/5.0 (".len(),
+    },
+    Mark {
+        browser: "konqueror",
+        text: b"Konqueror/",
+        skip: "Mozilla/5.0 (compatible; ".len(),
+    },
+];
+
+const OPERA: usize = 0;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Age {
+    Modern,
+    Ancient,
+}
+
+impl Conf {
+    fn clear_modern(&mut self) {
+        self.modern.clear();
+        self.modern_unlisted = false;
+    }
+
+    fn clear_ancient(&mut self) {
+        self.ancient.clear();
+        self.netscape4 = false;
+    }
+
+    fn read_modern(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
+        let name = line.text(0);
+        let Some(word) = line.get(1) else {
+            self.modern_unlisted = true;
+            return match name.as_bytes() {
+                b"unlisted" => Ok(()),
+                _ => Err(line.invalid_value(0)),
+            };
+        };
+        let browser = MARKS
+            .iter()
+            .position(|mark| mark.browser.as_bytes().eq_ignore_ascii_case(name));
+        let browser =
+            browser.ok_or_else(|| line.error_at(0, format!("unknown browser name \"{name}\"")))?;
+        let (version, rest) = version(&word.text);
+        if !rest.is_empty() {
+            return Err(line.error_at(1, format!("invalid browser version \"{}\"", word.text)));
+        }
+        if self.modern.is_empty() && browser != OPERA {
+            // An Opera that is not named is no other browser, whatever it says.
+            self.modern.push(Modern {
+                browser: OPERA,
+                version: u64::MAX,
+            });
+        } else if browser == OPERA {
+            self.modern
+                .retain(|known| known.browser != OPERA || known.version != u64::MAX);
+        }
+        self.modern.push(Modern { browser, version });
+        self.modern.sort_by_key(|known| known.browser);
+        Ok(())
+    }
+
+    fn age(&self, agent: Option<&BStr>) -> Age {
+        let unlisted = if self.modern_unlisted {
+            Age::Modern
+        } else {
+            Age::Ancient
+        };
+        let Some(agent) = agent else { return unlisted };
+        for known in &self.modern {
+            if let Some(version) = version_of(agent, &MARKS[known.browser]) {
+                return if version >= known.version {
+                    Age::Modern
+                } else {
+                    Age::Ancient
+                };
+            }
+        }
+        let netscape4 = self.netscape4
+            && agent.len() > "Mozilla/4.72 ".len()
+            && agent
+                .strip_prefix(b"Mozilla/")
+                .is_some_and(|rest| matches!(rest[0], b'1'..=b'4'));
+        if netscape4 || self.ancient.iter().any(|text| agent.contains_str(text)) {
+            return Age::Ancient;
+        }
+        unlisted
+    }
+}
+
+/// The version of a browser, if the agent is one.
+fn version_of(agent: &BStr, mark: &Mark) -> Option<u64> {
+    let rest = agent.get(mark.skip..)?;
+    let after = &rest[rest.find(mark.text)? + mark.text.len()..];
+    // Opera's version stands behind a slash or a blank.
+    let after = if mark.text == b"Opera" {
+        after.get(1..)?
+    } else {
+        after
+    };
+    (!after.is_empty()).then(|| version(after).0)
+}
+
+/// `1.2.3.4` as a number that compares, each part with two digits, and what follows it.
+fn version(text: &[u8]) -> (u64, &[u8]) {
+    let (mut version, mut part, mut scale) = (0_u64, 0_u64, 1_000_000_u64);
+    for (at, byte) in text.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => {
+                part = part
+                    .saturating_mul(10)
+                    .saturating_add(u64::from(byte - b'0'))
+            }
+            b'.' => {
+                version = version.saturating_add(part.saturating_mul(scale));
+                (part, scale) = (0, scale / 100);
+            }
+            _ => {
+                return (
+                    version.saturating_add(part.saturating_mul(scale)),
+                    &text[at..],
+                );
+            }
+        }
+    }
+    (version.saturating_add(part.saturating_mul(scale)), b"")
+}
+
+fn value(request: &mut Request, age: Age, out: &mut Vec<u8>) -> bool {
+    let conf = request.conf::<Conf>();
+    if conf.age(request.head.known(Known::UserAgent)) == age {
+        out.extend_from_slice(match age {
+            Age::Modern => &conf.modern_value,
+            Age::Ancient => &conf.ancient_value,
+        });
+    }
+    true
+}
+
+fn msie(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request
+        .head
+        .known(Known::UserAgent)
+        .is_some_and(http::text::is_msie)
+    {
+        out.push(b'1');
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn conf(modern: &[(usize, &str)]) -> Conf {
+        let modern = modern.iter();
+        let read = |&(browser, text): &(usize, &str)| Modern {
+            browser,
+            version: version(text.as_bytes()).0,
+        };
+        Conf {
+            modern: modern.map(read).collect(),
+            ..Conf::default()
+        }
+    }
+
+    #[test]
+    fn versions_compare_part_by_part() {
+        let gecko = conf(&[(2, "1.5")]);
+        let age = |version: &str| {
+            let agent = format!(
+                "Mozilla/5.0 (Windows; U; Windows NT 5.1; ru-RU; rv:{version}) Gecko/20040206"
+            );
+            gecko.age(Some(agent.as_str().into()))
+        };
+        assert_eq!(
+            [age("1.4.9"), age("1.5"), age("1.10"), age("2")].map(|age| age == Age::Modern),
+            [false, true, true, true]
+        );
+        assert_eq!(gecko.age(None), Age::Ancient);
+    }
+
+    #[test]
+    fn an_opera_is_no_msie() {
+        let both = conf(&[(0, "9"), (1, "5.0")]);
+        let opera = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.0; en) Opera 8.0";
+        let msie = "Mozilla/4.0 (compatible; MSIE 6.0; Windows NT 5.1)";
+        assert_eq!(both.age(Some(opera.into())), Age::Ancient);
+        assert_eq!(both.age(Some(msie.into())), Age::Modern);
+    }
+
+    #[test]
+    fn the_old_mozillas_are_netscape() {
+        let conf = Conf {
+            netscape4: true,
+            modern_unlisted: true,
+            ..Conf::default()
+        };
+        assert_eq!(
+            conf.age(Some("Mozilla/4.72 [en] (X11)".into())),
+            Age::Ancient
+        );
+        assert_eq!(conf.age(Some("Mozilla/5.0 [en] (X11)".into())), Age::Modern);
+        assert_eq!(conf.age(Some("Mozilla/".into())), Age::Modern);
+    }
+}

@@ -1,0 +1,105 @@
+//! `flv`: players of Flash Video may begin in the middle of a file.
+//!
+//! ```nginx
+//! location ~ \.flv$ { flv; }
+//! ```
+//!
+//! `?start=N` answers with the file from byte N on, behind a header that makes it a file of its own.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use conf::{Arity, Directive, LOCATION, Repeat, Setter, Table};
+use http::body::{Body, Chunk, FileRange};
+use http::files::{self, Found, Purpose};
+use http::{Module, Outcome, Phase, Request, Step};
+use proto::h1::Method;
+
+use crate::shared::file_response;
+
+pub(crate) static MODULE: Module = Module {
+    name: "flv",
+    doc: "Begins Flash Video files where the player asks.",
+    location: &DIRECTIVES,
+    phases: &[(Phase::Content, serve)],
+    enabled: |location| location.confs.get::<Conf>().on,
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            conf.on = false;
+        }
+    },
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "flv",
+    syntax: "",
+    default: None,
+    contexts: LOCATION,
+    since: "0.1",
+    doc: "Files are Flash Video, and `?start=` says from which byte on they are wanted.",
+    set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
+        conf.on = true;
+        Ok(())
+    }),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    on: bool,
+}
+
+/// What such a file begins with: signature, version 1, sound and pictures, length of this header, and the length of
+/// the tag before the first one.
+const HEADER: &[u8] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
+
+fn serve(request: &mut Request) -> Step<'_> {
+    if !matches!(request.method, Method::Get | Method::Head) {
+        return Outcome::Status(405).into();
+    }
+    if request.uri.path.ends_with(b"/") {
+        return Outcome::Declined.into();
+    }
+    let Some(path) = request.file_path() else {
+        return Outcome::Status(500).into();
+    };
+    match files::try_open(request, &path, Purpose::Read) {
+        Some(found) => answer(request, &path, found).into(),
+        None => Step::later(async move {
+            let found = files::open_waiting(request, &path, Purpose::Read).await;
+            answer(request, &path, found)
+        }),
+    }
+}
+
+fn answer(request: &mut Request, path: &[u8], found: Found) -> Outcome {
+    let found = match found {
+        Ok(found) => found,
+        Err(error) => return Outcome::Status(files::refuse(request, path, error)),
+    };
+    if !found.is_file() {
+        return Outcome::Declined;
+    }
+    let length = found.length();
+    let file = found.file.clone();
+    let outcome = file_response::respond(request, found);
+    let start = start(&request.uri.args).filter(|start| (1..length).contains(start));
+    if let (Some(start), Some(file)) = (start, file) {
+        let rest = Chunk::File(FileRange {
+            file,
+            offset: start,
+            length: length - start,
+        });
+        request.out.body = Body::Parts(VecDeque::from([
+            Chunk::Bytes(Bytes::from_static(HEADER)),
+            rest,
+        ]));
+    }
+    outcome
+}
+
+/// The value of `start`.
+fn start(args: &[u8]) -> Option<u64> {
+    let value = proto::form::find(args, b"start")?;
+    u64::try_from(conf::parse::number(value)?).ok()
+}
