@@ -58,8 +58,8 @@ fn start(prepared: Prepared, arguments: &Serve) -> i32 {
     };
     eprint!("{}", banner(&arguments.directory, address));
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
-    // It is empty unless a request was cut off just now, and then the system cleans it up one day.
-    let _ = std::fs::remove_dir(temporary);
+    // Its name was made by us a moment ago; what can not be removed the system cleans up one day.
+    let _ = std::fs::remove_dir_all(temporary);
     if code == 0 {
         eprintln!("stopped");
     }
@@ -87,7 +87,8 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
         std::io::stdout().is_terminal(),
     )?;
     let paths = Paths {
-        prefix: directory.clone(),
+        // What modules create for themselves must not turn up in the folder that is served.
+        prefix: temporary.clone(),
         // Shown in messages only; the text below is what is read.
         configuration: directory.join("(weir serve)"),
         error_log: None,
