@@ -16,7 +16,6 @@ mod table;
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
 use bstr::{BStr, BString, ByteSlice};
 use bytes::Bytes;
@@ -24,12 +23,12 @@ use conf::{
     Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF,
     Level as Block, Line, Repeat, Setter, Table,
 };
-use http::body::{Body, BodyError, Chunk, Source};
+use http::body::{Body, BodyError};
 use http::{Module, Request, Verdict};
 use proto::Known;
 
-use crate::shared::content::{Content, Piece};
 use crate::shared::media_types::MediaTypes;
+use crate::shared::transform::{Transform, Transformed};
 use table::{Direction, Map};
 
 pub(crate) static MODULE: Module = Module {
@@ -278,60 +277,52 @@ fn set_charset(request: &mut Request, name: BString) {
 
 fn translate(request: &mut Request, map: Arc<Map>, direction: Direction) {
     let out = &mut request.out;
+    let length = out.length();
     let body = std::mem::take(&mut out.body);
     // Byte for byte, everything that was said of the content stays true.
-    if !map.keeps_length() {
-        out.content_changes();
+    match map.keeps_length() {
+        true => out.content_length = length,
+        false => out.content_changes(),
     }
     if !matches!(body, Body::Empty) {
-        out.body = Body::stream(Translated {
-            content: Content::new(body),
-            map,
-            direction,
-            rest: Vec::new(),
-        });
+        let rest = Vec::new();
+        out.body = Transformed::body(
+            body,
+            Translation {
+                map,
+                direction,
+                rest,
+            },
+        );
     }
 }
 
 /// Content in another charset.
-struct Translated {
-    content: Content,
+struct Translation {
     map: Arc<Map>,
     direction: Direction,
     /// The beginning of a sign whose end has not come yet.
     rest: Vec<u8>,
 }
 
-impl Source for Translated {
-    fn poll_next(
+impl Transform for Translation {
+    fn push(
         &mut self,
-        request: &mut Request,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Chunk, BodyError>>> {
-        loop {
-            let mut out = Vec::new();
-            match ready!(self.content.poll_next(request, context)) {
-                Some(Ok(Piece::Bytes(piece))) => {
-                    self.map
-                        .write(self.direction, &piece, &mut self.rest, &mut out)
-                }
-                Some(Ok(Piece::Flush)) => return Poll::Ready(Some(Ok(Chunk::Flush))),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                // A sign that was cut off for good.
-                None if std::mem::take(&mut self.rest).is_empty() => return Poll::Ready(None),
-                None => out.push(b'?'),
-            }
-            if !out.is_empty() {
-                return Poll::Ready(Some(Ok(Chunk::Bytes(Bytes::from(out)))));
-            }
+        _: &mut Request,
+        input: &mut Bytes,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BodyError> {
+        let content = std::mem::take(input);
+        self.map
+            .write(self.direction, &content, &mut self.rest, out);
+        Ok(())
+    }
+
+    fn end(&mut self, _: &mut Request, out: &mut Vec<u8>) -> Result<(), BodyError> {
+        // A sign that was cut off for good.
+        if !std::mem::take(&mut self.rest).is_empty() {
+            out.push(b'?');
         }
-    }
-
-    fn length(&self) -> Option<u64> {
-        self.content.length().filter(|_| self.map.keeps_length())
-    }
-
-    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
-        self.content.poll_ahead(request, context);
+        Ok(())
     }
 }
