@@ -113,11 +113,6 @@ impl Content {
     pub(crate) fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.body.poll_ahead(request, context);
     }
-
-    /// The number of bytes still to come, when that is known.
-    pub(crate) fn length(&self) -> Option<u64> {
-        Some(self.body.length()? + self.file.as_ref().map_or(0, |range| range.length))
-    }
 }
 
 fn failed(error: &io::Error) -> BodyError {

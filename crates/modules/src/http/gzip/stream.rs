@@ -1,21 +1,18 @@
 //! Content that is compressed while it is sent.
 //!
 //! It pulls content, compresses a step of it, and hands on what has come out when that is worth a write. Compressing
-//! is the most expensive thing that a loop does by itself, so it looks at the clock: when the present turn of the loop
-//! has lasted for [`TURN`], the others have theirs first.
+//! is the most expensive thing that a loop does by itself, so it looks at the clock ([`Turn`]).
 
-use std::future::Future;
-use std::io;
-use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes};
 use flate2::{Compress, FlushCompress, Status};
 use http::Request;
-use http::body::{Body, BodyError, Chunk, FileRange, Source};
+use http::body::{Body, BodyError, Chunk, Source};
 
 use super::Amounts;
+use crate::shared::content::{Content, Piece};
+use crate::shared::transform::Turn;
 
 /// Content that is compressed in one step, in bytes; at level 9 that takes about 2 ms.
 const STEP: usize = 16 * 1024;
@@ -23,27 +20,18 @@ const STEP: usize = 16 * 1024;
 /// Compressed content that is worth a write, in bytes.
 const ENOUGH: usize = 16 * 1024;
 
-/// How long a turn of the loop may have lasted before compressing makes room for others.
-const TURN: Duration = Duration::from_millis(3);
-
 /// A body that compresses another one.
 pub(super) struct Compressed {
-    body: Body,
+    content: Content,
     /// There until the end.
     encoder: Option<Compress>,
     level: u32,
     /// Content that has still to be compressed.
     input: Bytes,
-    /// A file range that has still to be read.
-    file: Option<FileRange>,
-    reading: Option<Reading>,
     output: Vec<u8>,
     state: State,
-    /// The turn of the loop in which the last step was made, by the time when it began.
-    turn: Option<Instant>,
+    turn: Turn,
 }
-
-type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -68,15 +56,13 @@ impl Compressed {
             .and_then(|length| usize::try_from(length).ok())
             .map_or(ENOUGH, |length| length.min(ENOUGH));
         Compressed {
-            body,
+            content: Content::new(body),
             encoder: Some(encoders::take(level)),
             level,
             input: Bytes::new(),
-            file: None,
-            reading: None,
             output: Vec::with_capacity(room.max(128)),
             state: State::Open,
-            turn: None,
+            turn: Turn::default(),
         }
     }
 
@@ -87,57 +73,12 @@ impl Compressed {
         context: &mut Context<'_>,
     ) -> Poll<Result<(), BodyError>> {
         while self.state == State::Open && self.input.is_empty() {
-            if self.reading.is_some() || self.file.is_some() {
-                ready!(self.read(request, context))?;
-                continue;
-            }
-            match ready!(self.body.poll_next(request, context)).transpose()? {
+            match ready!(self.content.poll_next(request, context)).transpose()? {
                 None => self.state = State::Ending,
-                Some(Chunk::Flush) => self.state = State::Flushing,
-                Some(Chunk::Bytes(bytes)) => self.input = bytes,
-                Some(Chunk::File(range)) => self.file = Some(range),
+                Some(Piece::Flush) => self.state = State::Flushing,
+                Some(Piece::Bytes(bytes)) => self.input = bytes,
             }
         }
-        Poll::Ready(Ok(()))
-    }
-
-    /// Reads the next step of a file: at once if it is in memory, else on a pool.
-    fn read(
-        &mut self,
-        request: &mut Request,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<(), BodyError>> {
-        let failed = |error: io::Error| BodyError::File(base::text::errno_text(&error));
-        let data = match (&mut self.reading, &self.file) {
-            (Some(reading), _) => {
-                let data = ready!(reading.as_mut().poll(context));
-                self.reading = None;
-                data.map_err(failed)?
-            }
-            (None, Some(range)) => {
-                let want = usize::try_from(range.length).unwrap_or(STEP).min(STEP);
-                let mut data = Vec::new();
-                match range.file.try_read_into(&mut data, want, range.offset) {
-                    Ok(_) => data,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.reading = Some(read_waiting(request, range.clone(), want));
-                        return self.read(request, context);
-                    }
-                    Err(error) => return Poll::Ready(Err(failed(error))),
-                }
-            }
-            (None, None) => return Poll::Ready(Ok(())),
-        };
-        if data.is_empty() {
-            return Poll::Ready(Err(BodyError::FileTruncated));
-        }
-        if let Some(mut range) = self.file.take() {
-            let read = data.len() as u64;
-            range.offset += read;
-            range.length = range.length.saturating_sub(read);
-            self.file = Some(range).filter(|range| range.length > 0);
-        }
-        self.input = data.into();
         Poll::Ready(Ok(()))
     }
 
@@ -171,14 +112,6 @@ impl Compressed {
         Ok(())
     }
 
-    /// Whether others should have their turn before the next step. Each turn has one step at least, however late the
-    /// loop is.
-    fn turn_is_over(&mut self) -> bool {
-        let turn = rt::now();
-        let began_before = self.turn.replace(turn) == Some(turn);
-        began_before && Instant::now().saturating_duration_since(turn) > TURN
-    }
-
     fn take_output(&mut self) -> Chunk {
         Chunk::Bytes(std::mem::take(&mut self.output).into())
     }
@@ -191,17 +124,6 @@ impl Compressed {
             });
         }
     }
-}
-
-fn read_waiting(request: &mut Request, range: FileRange, want: usize) -> Reading {
-    let site = std::rc::Rc::clone(&request.site);
-    let pool = http::files::pool(request, &site.location(request.location).core.delivery.aio);
-    Box::pin(async move {
-        range
-            .file
-            .read_at(Vec::new(), range.offset, want, &pool)
-            .await
-    })
 }
 
 impl Source for Compressed {
@@ -223,10 +145,8 @@ impl Source for Compressed {
                 }
                 State::Open | State::Flushing | State::Ending => {}
             }
-            if self.turn_is_over() {
-                // A yield that is polled once has this task woken in the next turn.
-                let _ = pin!(rt::yield_now()).poll(context);
-                return Poll::Pending;
+            if self.turn.is_over() {
+                return self.turn.poll_yield(context);
             }
             if let Err(error) = ready!(self.fill(request, context)).and_then(|()| self.step()) {
                 return Poll::Ready(Some(Err(error)));
@@ -238,7 +158,7 @@ impl Source for Compressed {
     }
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
-        self.body.poll_ahead(request, context);
+        self.content.poll_ahead(request, context);
     }
 }
 
