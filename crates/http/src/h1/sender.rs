@@ -28,6 +28,13 @@ const GATHER: usize = 64 * 1024;
 /// What one turn sends of a file when `sendfile_max_chunk` is 0, in bytes.
 const UNLIMITED_PORTION: u64 = 1 << 30;
 
+/// What a thread of the pool brings into memory at a time, in bytes. Measured in `docs/design/2026-11-21-cold-reads.md`.
+const COLD_PIECE: u64 = 512 * 1024;
+
+/// What is copied at a time of a file whose pages can not be had or asked for, in bytes: each client that is slow holds
+/// so much.
+const COPIED_PIECE: u64 = 64 * 1024;
+
 /// Why a response did not reach its end.
 #[derive(Debug)]
 pub enum SendError {
@@ -296,10 +303,13 @@ impl Sender {
     ) -> Result<usize, SendError> {
         let begun = Instant::now();
         let pool = pool(request);
-        let data = range.file.read_at(Vec::new(), offset, want, &pool).await.map_err(|error| file_error(&error))?;
+        // The output itself goes to the pool and back: fresh memory for each read would come from `mmap`, and that waits
+        // for threads of the pool that are faulting in pages.
+        let before = self.out.len();
+        let out = std::mem::take(&mut self.out);
+        self.out = range.file.read_at(out, offset, want, &pool).await.map_err(|error| file_error(&error))?;
         request.ledger.disk_wait += begun.elapsed();
-        self.out.extend_from_slice(&data);
-        Ok(data.len())
+        Ok(self.out.len() - before)
     }
 
     /// Sends a part of a file by `sendfile`, portion by portion of what is in memory.
@@ -318,14 +328,19 @@ impl Sender {
         } else {
             self.flush(request, job).await?;
         }
+        // Up to where the pool has brought the file into memory.
+        let mut loaded = at;
         while at < end {
-            let mut resident = range.file.resident_prefix(at, end - at);
+            let resident = range.file.resident_prefix(at, end - at);
             if resident == 0 {
-                let begun = Instant::now();
-                let pool = pool(request);
-                range.file.load(at, end - at, &pool).await.map_err(|error| file_error(&error))?;
-                request.ledger.disk_wait += begun.elapsed();
-                resident = range.file.resident_prefix(at, end - at).max(PAGE);
+                let piece = (end - at).min(COLD_PIECE);
+                if loaded <= at && range.file.tells_residency() {
+                    self.load(request, range, at, piece).await?;
+                    loaded = at + piece;
+                } else {
+                    at += self.send_copy(request, job, range, at, piece).await?;
+                }
+                continue;
             }
             let want = resident.min(end - at) as usize;
             let mut position = at;
@@ -345,6 +360,42 @@ impl Sender {
             at += sent;
         }
         Ok(())
+    }
+
+    /// Has a part of a file brought into the page cache, from where `sendfile` takes it.
+    async fn load(
+        &self,
+        request: &mut Request,
+        range: &FileRange,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), SendError> {
+        let begun = Instant::now();
+        let pool = pool(request);
+        range.file.load(offset, length, &pool).await.map_err(|error| file_error(&error))?;
+        request.ledger.disk_wait += begun.elapsed();
+        Ok(())
+    }
+
+    /// Sends a part of a file from a copy of our own: what was loaded may be dropped by the kernel before it is sent,
+    /// and some file systems can not tell what is in memory; `sendfile` would make the loop wait. Gives how much was
+    /// sent.
+    async fn send_copy(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        range: &FileRange,
+        offset: u64,
+        length: u64,
+    ) -> Result<u64, SendError> {
+        let want = length.min(COPIED_PIECE) as usize;
+        match self.read_cold(request, range, offset, want).await? {
+            0 => Err(SendError::Body(BodyError::FileTruncated)),
+            n => {
+                self.flush(request, job).await?;
+                Ok(n as u64)
+            }
+        }
     }
 
     fn begin_chunk(&mut self, job: &Job, length: u64) {
@@ -478,8 +529,6 @@ impl Sender {
 fn is_undecided(body: &Body) -> bool {
     matches!(body, Body::Stream(source) if source.is_undecided())
 }
-
-const PAGE: u64 = 4096;
 
 /// The pool that reads what is not in memory, in the request's location.
 fn pool(request: &mut Request) -> rt::pool::Pool {

@@ -220,7 +220,14 @@ impl File {
         residency::prefix(self, offset, max)
     }
 
-    /// Brings a range into the page cache, on the pool.
+    /// Whether [`File::resident_prefix`] can tell anything of this file, as far as is known. Some file systems (overlayfs
+    /// is one) can not be asked: there nothing counts as in memory.
+    pub fn tells_residency(&self) -> bool {
+        self.0.nowait.load(Relaxed) != NOWAIT_REFUSED && !REFUSED.load(Relaxed)
+    }
+
+    /// Brings a range into the page cache, on the pool. The kernel promises nothing: ask [`File::resident_prefix`] again
+    /// before `sendfile`, and have another way if the range is gone.
     pub async fn load(&self, offset: u64, len: u64, pool: &Pool) -> io::Result<()> {
         let file = self.clone();
         pool.run_on(self.device(), move || residency::load(&file, offset, len))

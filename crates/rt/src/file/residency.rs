@@ -8,8 +8,9 @@
 //! nowait reads of two bytes that straddle a page boundary, each of which proves two pages: 4.1 µs,
 //! exact, on every kernel that has the flag.
 //!
-//! A block that was proven is believed for [`BELIEVED_TICKS`]: it was used just now, and is among the
-//! last that the kernel would drop. So a hot file costs next to nothing.
+//! A block that was proven again, some time after it was first proven, is believed for [`BELIEVED_TICKS`]: it is in use,
+//! and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one client
+//! is among the first: it is proven each time.
 
 use std::cell::RefCell;
 use std::io;
@@ -27,17 +28,36 @@ const BLOCK: u64 = 128 * 1024;
 /// How long a proof holds. A page cache that is turned over within a quarter of a second is too small to
 /// serve from.
 const BELIEVED_TICKS: u64 = 250;
-/// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 64 KB of memory.
+/// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 80 KB of memory.
 const REMEMBERED: usize = 2048;
 
+/// A block is in use when it was proven again so long after its first proof: one client that takes a block for itself
+/// is mostly done with it by then.
+const IN_USE_TICKS: u64 = 1_000;
+/// Proofs further apart than this tell nothing of each other.
+const APART_TICKS: u64 = 10_000;
+
 /// A block proven on this thread from its start on: which, how far, and when.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 struct Proof {
     file: u64,
     block: u64,
     /// The position in the file up to which it is proven: a file rarely ends with a block.
     end: u64,
-    tick: u64,
+    /// When the present row of proofs began, and when its last one was made.
+    first: u64,
+    last: u64,
+}
+
+impl Proof {
+    fn is_of(&self, file: u64, block: u64) -> bool {
+        (self.file, self.block) == (file, block)
+    }
+
+    fn holds(&self, now: u64) -> bool {
+        let in_use = self.last - self.first >= IN_USE_TICKS;
+        in_use && now.saturating_sub(self.last) <= BELIEVED_TICKS
+    }
 }
 
 thread_local! {
@@ -57,7 +77,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
                 return reached - offset;
             }
             if position.is_multiple_of(BLOCK) {
-                believe(file, position / BLOCK, stop);
+                note(file, position / BLOCK, stop);
             }
         }
         position = stop;
@@ -65,51 +85,41 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
     max
 }
 
-/// Notes that a block was brought into memory.
-pub(super) fn believe(file: &File, block: u64, end: u64) {
-    let proof = Proof {
-        file: file.identity(),
-        block,
-        end,
-        tick: time::tick(),
-    };
+/// Notes that a block was proven.
+fn note(file: &File, block: u64, end: u64) {
+    let (file, now) = (file.identity(), time::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
         if proofs.is_empty() {
-            proofs.resize(
-                REMEMBERED,
-                Proof {
-                    file: 0,
-                    block: 0,
-                    end: 0,
-                    tick: 0,
-                },
-            );
+            proofs.resize(REMEMBERED, Proof::default());
         }
-        proofs[place(&proof)] = proof;
+        let old = &mut proofs[place(file, block)];
+        let same = old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS;
+        // A stream of cold blocks must not push out what is in use.
+        if same || !old.holds(now) {
+            let first = if same { old.first } else { now };
+            *old = Proof {
+                file,
+                block,
+                end,
+                first,
+                last: now,
+            };
+        }
     });
 }
 
 fn believed(file: &File, block: u64, end: u64) -> bool {
-    let now = time::tick();
-    let asked = Proof {
-        file: file.identity(),
-        block,
-        end,
-        tick: now,
-    };
+    let (file, now) = (file.identity(), time::tick());
     PROOFS.with(|proofs| {
-        proofs.borrow().get(place(&asked)).is_some_and(|proof| {
-            proof.file == asked.file
-                && proof.block == asked.block
-                && proof.end >= asked.end
-                && now.saturating_sub(proof.tick) <= BELIEVED_TICKS
-        })
+        let proofs = proofs.borrow();
+        let proof = proofs.get(place(file, block));
+        proof.is_some_and(|proof| proof.is_of(file, block) && proof.end >= end && proof.holds(now))
     })
 }
 
-fn place(proof: &Proof) -> usize {
-    let mixed = (proof.file ^ proof.block.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+fn place(file: u64, block: u64) -> usize {
+    let mixed = (file ^ block.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> (64 - REMEMBERED.trailing_zeros())) as usize
 }
 

@@ -251,9 +251,22 @@ impl Stream {
         while *offset < end {
             let piece = (end - *offset).min(SENDFILE_PIECE);
             let mut ready = file.resident_prefix(*offset, piece);
-            if ready == 0 {
+            if ready == 0 && file.tells_residency() {
                 file.load(*offset, piece, pool).await?;
-                ready = piece;
+                ready = file.resident_prefix(*offset, piece);
+            }
+            if ready == 0 {
+                // Dropped by the kernel meanwhile, or nobody can tell: a copy never waits.
+                let copy = file
+                    .read_at(Vec::new(), *offset, COPIED_PIECE, pool)
+                    .await?;
+                let copy = &copy[..copy.len().min(usize::try_from(piece).unwrap_or(usize::MAX))];
+                if copy.is_empty() {
+                    return Ok(*offset - begin);
+                }
+                self.write_all(copy).await?;
+                *offset += copy.len() as u64;
+                continue;
             }
             let ready_end = *offset + ready;
             while *offset < ready_end {
@@ -289,7 +302,9 @@ impl Stream {
     /// Whether the loop has heard of nothing on this socket since a read emptied it: neither input, nor an end, nor an
     /// error. Costs no call; what came since the loop last asked the system is not known yet.
     pub fn is_quiet(&self) -> bool {
-        let quiet = |registration: &Registration| !registration.is_ready(Side::Read) && !registration.is_ready(Side::Closed);
+        let quiet = |registration: &Registration| {
+            !registration.is_ready(Side::Read) && !registration.is_ready(Side::Closed)
+        };
         self.registration.get().is_some_and(quiet)
     }
 
@@ -483,6 +498,8 @@ pub const VECTORS: usize = 16;
 
 /// What [`Stream::sendfile`] proves, or loads, and sends at a time.
 const SENDFILE_PIECE: u64 = 256 * 1024;
+/// What it copies at a time when it cannot send from the page cache.
+const COPIED_PIECE: usize = 64 * 1024;
 
 fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usize> {
     loop {
