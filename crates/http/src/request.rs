@@ -51,7 +51,7 @@ pub struct Request {
     /// The response, as far as there is one.
     pub out: Response,
     /// What is known of the upstream servers that were asked; it survives internal redirects.
-    pub upstream: Option<Box<crate::upstream::Record>>,
+    pub upstream: crate::upstream::Slot,
     /// How it moves through the phases.
     pub flow: Flow,
     /// When each step of it happened.
@@ -299,7 +299,7 @@ impl Request {
             remote,
             body: RequestBody::none(),
             out: Response::default(),
-            upstream: None,
+            upstream: crate::upstream::Slot::default(),
             flow: Flow::default(),
             ledger: Ledger::begin(),
             variables: Rc::default(),
@@ -546,7 +546,7 @@ impl rt::error_log::Context for Request {
             out.extend_from_slice(&self.uri.path);
             out.push(b'"');
         }
-        if let Some(upstream) = &self.upstream {
+        if let Some(upstream) = self.upstream.get() {
             upstream.describe(out);
         }
         for (label, name) in [(", host: \"", &b"Host"[..]), (", referrer: \"", &b"Referer"[..])] {

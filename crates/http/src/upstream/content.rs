@@ -165,8 +165,7 @@ impl Reader {
         if !self.exchange.protocol.passes_trailers() {
             return;
         }
-        let record = request.upstream.as_ref();
-        let Some(record) = record else { return };
+        let Some(record) = request.upstream.get() else { return };
         for (known, name, value) in record.trailers.iter_known() {
             if !self.exchange.settings.hide.contains(known, name) {
                 request.out.trailers.push(name, value);

@@ -16,6 +16,7 @@ use proto::h1::response::ResponseHead;
 use rt::error_log::{Errno, Level};
 use rt::net::Address;
 
+use super::buffers;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
 use super::settings::{NextUpstream, SettingsRef};
@@ -130,9 +131,10 @@ impl Exchange {
             crate::body_reader::read(request).await.map_err(Stop::Status)?;
         }
         let (announced, source) = describe_content(request, content);
-        let mut first = Vec::with_capacity(FIRST_CAPACITY);
+        let mut first = buffers::take();
+        first.reserve(FIRST_CAPACITY);
         protocol.write_head(request, announced, &mut first).map_err(Stop::Status)?;
-        let record = request.upstream.get_or_insert_with(Box::default);
+        let record = request.upstream.get_or_make();
         record.begin();
         record.target.clear();
         record.target.extend_from_slice(protocol.target());
@@ -204,14 +206,13 @@ impl Exchange {
         self.link = Some(Link { lease, connection });
         self.protocol.begin_response();
         self.timer.set(self.settings.send_timeout);
-        let mut head = ResponseHead::default();
-        let mut input = Vec::new();
+        let mut head = record_of(request).take_head();
+        let mut input = buffers::take();
         let result = std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context)).await;
         let record = record_of(request);
-        record.head = Rc::new(head);
+        record.set_head(head);
         let used = result?;
-        self.rest = Bytes::from(input);
-        self.rest = self.rest.slice(used..);
+        self.rest = rest_of(input, used);
         self.accept_head(request)
     }
 
@@ -481,6 +482,7 @@ impl Exchange {
         if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
             lease.keep(connection, self.tag);
         }
+        self.transmit.release();
         self.release(request, lease, Verdict::Ok);
     }
 }
@@ -504,7 +506,7 @@ fn judge(failure: &Failure) -> Verdict {
 
 /// The request's record. Every exchange makes sure that there is one before its first try.
 pub(super) fn record_of(request: &mut Request) -> &mut Record {
-    request.upstream.get_or_insert_with(Box::default)
+    request.upstream.get_or_make()
 }
 
 struct ClientLeft;
@@ -606,6 +608,20 @@ fn describe_content(request: &Request, content: RequestContent) -> (Content, Con
     };
     (Content::Length(body.length()), source)
 }
+
+/// What follows the first `used` bytes of the input. A little is copied, so that the buffer can serve the next exchange.
+fn rest_of(input: Vec<u8>, used: usize) -> Bytes {
+    let rest = &input[used..];
+    if rest.len() > COPIED {
+        return Bytes::from(input).slice(used..);
+    }
+    let rest = Bytes::copy_from_slice(rest);
+    buffers::give(input);
+    rest
+}
+
+/// Up to this much content is copied out of the buffer it came in, in bytes.
+const COPIED: usize = 4096;
 
 /// Room for the head of a usual request, in bytes.
 const FIRST_CAPACITY: usize = 1024;

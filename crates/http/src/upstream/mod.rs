@@ -17,6 +17,7 @@
 //! An exchange belongs to a [`Request`](crate::Request), but not to the client of it: what watches the client is
 //! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
 
+mod buffers;
 mod content;
 pub mod exchange;
 mod interim;
@@ -33,6 +34,6 @@ pub mod variables;
 
 pub use exchange::{Exchange, Plan, RequestContent, Stop, Target};
 pub use protocol::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
-pub use record::Record;
+pub use record::{Record, Slot};
 pub use respond::pass;
 pub use settings::{Settings, SettingsRef, parse_local_address};

@@ -64,13 +64,68 @@ impl PeerName {
     }
 }
 
+/// Where a request keeps its record, if it has one. The memory goes to the next request that needs one.
+#[derive(Default)]
+pub struct Slot(Option<Box<Record>>);
+
+impl Slot {
+    /// The record, if there was an exchange.
+    pub fn get(&self) -> Option<&Record> {
+        self.0.as_deref()
+    }
+
+    /// The record, made now if there is none.
+    pub fn get_or_make(&mut self) -> &mut Record {
+        self.0.get_or_insert_with(super::buffers::take_record)
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(record) = self.0.take() {
+            super::buffers::give_record(record);
+        }
+    }
+}
+
 impl Record {
+    /// Forgets everything and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.tries.clear();
+        self.trailers.clear();
+        self.target.clear();
+        self.scheme = "";
+        match Rc::get_mut(&mut self.head) {
+            Some(head) => head.clear(),
+            None => self.head = Rc::default(),
+        }
+    }
+
+    /// Takes the head out to be filled, empty and with the memory it had.
+    pub(super) fn take_head(&mut self) -> ResponseHead {
+        match Rc::get_mut(&mut self.head) {
+            Some(head) => {
+                head.clear();
+                std::mem::take(head)
+            }
+            None => ResponseHead::default(),
+        }
+    }
+
+    /// Puts a head in.
+    pub(super) fn set_head(&mut self, new: ResponseHead) {
+        match Rc::get_mut(&mut self.head) {
+            Some(head) => *head = new,
+            None => self.head = Rc::new(new),
+        }
+    }
+
     /// Begins an exchange; tries of an earlier one stay.
     pub fn begin(&mut self) {
         if !self.tries.is_empty() {
             self.tries.push(Try::default());
         }
-        self.head = Rc::default();
+        self.set_head(ResponseHead::default());
         self.trailers.clear();
         self.scheme = "";
     }

@@ -148,6 +148,13 @@ impl Transmit {
         self.sent = 0;
     }
 
+    /// Gives the memory back, when the exchange is over.
+    pub(super) fn release(&mut self) {
+        self.abandon();
+        self.first_sent = 0;
+        super::buffers::give(std::mem::take(&mut self.first));
+    }
+
     /// Sends no more: the peer does not want it.
     pub(super) fn abandon(&mut self) {
         self.first_sent = self.first.len();

@@ -36,7 +36,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
 ];
 
 fn each(request: &mut Request, out: &mut Vec<u8>, separators: bool, write: fn(&Try, &mut Vec<u8>)) -> bool {
-    let Some(record) = &request.upstream else { return false };
+    let Some(record) = request.upstream.get() else { return false };
     // An entry without a peer stands for an internal redirect, but the only or last one is a try that found no peer.
     let last = record.tries.len().saturating_sub(1);
     let mut begins = true;
@@ -65,12 +65,12 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
 }
 
 fn field(request: &mut Request, name: &str, out: &mut Vec<u8>, of: fn(&Record) -> &Fields) -> bool {
-    let Some(record) = &request.upstream else { return false };
+    let Some(record) = request.upstream.get() else { return false };
     crate::variables::fields::joined(of(record), name, b", ", out)
 }
 
 fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let Some(record) = &request.upstream else { return false };
+    let Some(record) = request.upstream.get() else { return false };
     let mut lines = record.head.fields.all_known(proto::Known::SetCookie);
     let value = lines.find_map(|line| {
         let (key, rest) = line.split_at_checked(name.len())?;

@@ -229,19 +229,32 @@ fn handler(request: &mut Request) -> Step<'_> {
         RequestContent::Buffered
     };
     let tag = u64::from(request.location.0) << 32 ^ request.site.generation;
-    request.set_state(address);
-    let protocol = Box::new(protocol::Http1::new(conf, settings.clone()));
+    if address.variable {
+        request.set_state(Arc::clone(&address));
+    }
+    let protocol = Box::new(protocol::Http1::new(conf, settings.clone(), address));
     Step::later(upstream::pass(request, Plan { settings, target, protocol, content, watch_client: true, tag }))
 }
 
+/// The address of the URL: what was made of variables, or what the location says.
+fn address(request: &mut Request) -> Option<Arc<url::Address>> {
+    if let Some(address) = request.state::<Arc<url::Address>>() {
+        return Some(Arc::clone(address));
+    }
+    match &request.conf::<Conf>().pass {
+        Some(Pass::Constant { address, .. }) => Some(Arc::clone(address)),
+        Some(Pass::Variable(_)) | None => None,
+    }
+}
+
 fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(address) = request.state::<Arc<url::Address>>() else { return false };
+    let Some(address) = address(request) else { return false };
     out.extend_from_slice(&address.host_header);
     true
 }
 
 fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(address) = request.state::<Arc<url::Address>>() else { return false };
+    let Some(address) = address(request) else { return false };
     out.extend_from_slice(&address.port);
     true
 }

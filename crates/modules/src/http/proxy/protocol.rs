@@ -1,5 +1,7 @@
 //! HTTP/1 as an upstream protocol (RFC 9112).
 
+use std::sync::Arc;
+
 use bstr::ByteSlice;
 use http::Request;
 use http::site::ConfRef;
@@ -16,6 +18,7 @@ use super::{Conf, cookie, rules, url};
 pub(super) struct Http1 {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
+    address: Arc<url::Address>,
     /// Path and arguments, for the log.
     target: Vec<u8>,
     method: Method,
@@ -36,10 +39,11 @@ enum Body {
 }
 
 impl Http1 {
-    pub(super) fn new(conf: ConfRef<Conf>, settings: SettingsRef) -> Http1 {
+    pub(super) fn new(conf: ConfRef<Conf>, settings: SettingsRef, address: Arc<url::Address>) -> Http1 {
         Http1 {
             conf,
             settings,
+            address,
             target: Vec::new(),
             method: Method::Get,
             chunked_request: false,
@@ -116,7 +120,7 @@ impl Protocol for Http1 {
     }
 
     fn write_head(&mut self, request: &mut Request, content: Content, out: &mut Vec<u8>) -> Result<(), u16> {
-        let Some(address) = request.state::<std::sync::Arc<url::Address>>().cloned() else { return Err(500) };
+        let address = Arc::clone(&self.address);
         self.write_request_line(request, &address, out);
         if self.target.is_empty() {
             request.error(format_args!("zero length URI to proxy"));
