@@ -19,6 +19,8 @@ pub(crate) enum Command {
     Run(Options),
     /// `weir serve DIR`.
     Serve(Serve),
+    /// `weir proxy URL`.
+    Proxy(Proxy),
     /// `weir help [DIRECTIVE]`.
     Help(Option<String>),
     /// `weir --help`.
@@ -72,6 +74,17 @@ pub(crate) enum Send {
 pub(crate) struct Serve {
     /// The folder.
     pub(crate) directory: PathBuf,
+    /// The port; `None` means 8080 or the next free one.
+    pub(crate) port: Option<u16>,
+    /// The address; `None` means this machine only.
+    pub(crate) listen: Option<String>,
+}
+
+/// The arguments of `weir proxy`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Proxy {
+    /// The origin.
+    pub(crate) url: String,
     /// The port; `None` means 8080 or the next free one.
     pub(crate) port: Option<u16>,
     /// The address; `None` means this machine only.
@@ -189,7 +202,8 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
             Some(directory) => Ok(Command::Reference(directory.into())),
             None => Err("\"reference\" needs the folder to write to".to_owned()),
         },
-        "proxy" | "explain" | "upgrade" => {
+        "proxy" => parse_proxy(parser).map(Command::Proxy),
+        "explain" | "upgrade" => {
             Err(format!("\"{word}\" is planned and not in this version yet"))
         }
         _ => Err(unknown_subcommand(word)),
@@ -225,38 +239,65 @@ fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
     Ok(found)
 }
 
-fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
-    let mut serve = Serve {
-        directory: PathBuf::new(),
+fn parse_serve(parser: lexopt::Parser) -> Result<Serve, String> {
+    let usage = "usage: weir serve DIR [--port N] [--listen ADDRESS]";
+    let place = parse_place(parser, usage)?;
+    match place.word {
+        Some(directory) => Ok(Serve {
+            directory: directory.into(),
+            port: place.port,
+            listen: place.listen,
+        }),
+        None => Err(format!("which folder?\n  {usage}")),
+    }
+}
+
+fn parse_proxy(parser: lexopt::Parser) -> Result<Proxy, String> {
+    let usage = "usage: weir proxy URL [--port N] [--listen ADDRESS]";
+    let place = parse_place(parser, usage)?;
+    match place.word {
+        Some(url) => Ok(Proxy {
+            url: url.to_string_lossy().into_owned(),
+            port: place.port,
+            listen: place.listen,
+        }),
+        None => Err(format!("which origin?\n  {usage}")),
+    }
+}
+
+/// One word, and where to listen.
+struct Place {
+    word: Option<OsString>,
+    port: Option<u16>,
+    listen: Option<String>,
+}
+
+fn parse_place(mut parser: lexopt::Parser, usage: &str) -> Result<Place, String> {
+    let mut place = Place {
+        word: None,
         port: None,
         listen: None,
     };
-    let usage = "usage: weir serve DIR [--port N] [--listen ADDRESS]";
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
             Short('p') | Long("port") => {
                 let text = parser.value().map_err(|error| error.to_string())?;
                 let text = text.to_string_lossy();
-                serve.port = Some(
+                place.port = Some(
                     text.parse()
                         .map_err(|_| format!("\"{text}\" is not a port number (1 to 65535)"))?,
                 );
             }
             Short('l') | Long("listen") => {
                 let text = parser.value().map_err(|error| error.to_string())?;
-                serve.listen = Some(text.to_string_lossy().into_owned());
+                place.listen = Some(text.to_string_lossy().into_owned());
             }
             Short('h') | Long("help") => return Err(usage.to_owned()),
-            Value(directory) if serve.directory.as_os_str().is_empty() => {
-                serve.directory = directory.into()
-            }
+            Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
             other => return Err(format!("{}\n  {usage}", other.unexpected())),
         }
     }
-    if serve.directory.as_os_str().is_empty() {
-        return Err(format!("which folder?\n  {usage}"));
-    }
-    Ok(serve)
+    Ok(place)
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ Weir is a web server and caching reverse proxy. It reads nginx.conf as it is.
 
 Without a configuration:
   weir serve DIR [--port N] [--listen ADDRESS]   serve a folder, http://127.0.0.1:8080
+  weir proxy URL [--port N] [--listen ADDRESS]   pass all requests on to another server
 
 With one (options as nginx has them, `weir -h` lists them all):
   weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf

@@ -24,6 +24,7 @@ mod master;
 mod message;
 mod paths;
 mod prepare;
+mod proxy;
 mod run;
 mod serve;
 mod single;
@@ -46,6 +47,7 @@ fn main() {
     let code = match cli::parse(identity, arguments.iter().skip(1).cloned()) {
         Ok(Command::Run(options)) => run::run(identity, &options, &arguments),
         Ok(Command::Serve(arguments)) => serve::run(&arguments),
+        Ok(Command::Proxy(arguments)) => proxy::run(&arguments),
         Ok(Command::Help(name)) => help::help(name.as_deref()),
         Ok(Command::Usage) => {
             print!("{}", help::USAGE);

@@ -21,8 +21,8 @@ const FIRST_PORT: u16 = 8080;
 const PORTS_TRIED: u16 = 20;
 
 const TEMPLATE: &str = include_str!("serve.conf");
-const PLAIN_LOG: &str = include_str!("serve_log_plain.conf");
-const COLOUR_LOG: &str = include_str!("serve_log_colour.conf");
+pub(crate) const PLAIN_LOG: &str = include_str!("serve_log_plain.conf");
+pub(crate) const COLOUR_LOG: &str = include_str!("serve_log_colour.conf");
 
 /// Serves a folder until Ctrl-C. The answer is the exit code.
 pub(crate) fn run(arguments: &Serve) -> i32 {
@@ -78,7 +78,7 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
     if !directory.is_dir() {
         return Err(format!("\"{shown}\" is not a folder"));
     }
-    let address = choose_address(arguments)?;
+    let address = choose_address(arguments.listen.as_deref(), arguments.port)?;
     let temporary = temporary_folder();
     let text = configuration(
         &directory,
@@ -111,8 +111,8 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
 }
 
 /// The address to listen on. A port that was asked for must be free; else the next free one will do.
-fn choose_address(arguments: &Serve) -> Result<SocketAddr, String> {
-    let ip = match arguments.listen.as_deref() {
+pub(crate) fn choose_address(listen: Option<&str>, port: Option<u16>) -> Result<SocketAddr, String> {
+    let ip = match listen {
         None | Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Some("*") => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
         Some(text) => {
@@ -124,7 +124,7 @@ fn choose_address(arguments: &Serve) -> Result<SocketAddr, String> {
                 .map_err(|_| format!("\"{text}\" is not an address, such as 0.0.0.0 or [::1]"))?
         }
     };
-    if let Some(port) = arguments.port {
+    if let Some(port) = port {
         let address = SocketAddr::new(ip, port);
         return free(address).map(|()| address);
     }
@@ -183,7 +183,7 @@ fn configuration(
 }
 
 /// Where large request bodies wait. The name can not be foretold, so that nobody else can have made it.
-fn temporary_folder() -> PathBuf {
+pub(crate) fn temporary_folder() -> PathBuf {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let nanos = now.map_or(0, |since| since.as_nanos());
     std::env::temp_dir().join(format!("weir-serve-{}-{nanos}", std::process::id()))
@@ -191,7 +191,7 @@ fn temporary_folder() -> PathBuf {
 
 /// A word of the configuration language; `$` has no meaning to nginx in paths without variables only
 /// when it is written as a variable, so a folder with one is refused by the parser with a clear message.
-fn quoted(text: &str) -> String {
+pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
@@ -210,7 +210,7 @@ fn banner(directory: &Path, address: SocketAddr) -> String {
     text
 }
 
-fn url(address: SocketAddr) -> String {
+pub(crate) fn url(address: SocketAddr) -> String {
     match address.ip() {
         ip if ip.is_unspecified() => format!("http://127.0.0.1:{}", address.port()),
         _ => format!("http://{address}"),
@@ -233,14 +233,9 @@ mod tests {
     fn a_busy_port_is_explained() {
         let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = taken.local_addr().expect("bound").port();
-        let serve = |port| Serve {
-            directory: ".".into(),
-            port,
-            listen: None,
-        };
-        let error = choose_address(&serve(Some(port))).expect_err("taken");
+        let error = choose_address(None, Some(port)).expect_err("taken");
         assert!(error.contains("in use"), "{error}");
-        assert!(choose_address(&serve(None)).is_ok());
+        assert!(choose_address(None, None).is_ok());
     }
 
     #[test]
