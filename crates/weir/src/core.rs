@@ -93,6 +93,12 @@ impl Core {
             && self.environment == other.environment
             && self.working_directory == other.working_directory
             && self.thread_pools == other.thread_pools
+            && self.slow_turn() == other.slow_turn()
+    }
+
+    /// From when on a turn of a loop is slow.
+    pub(crate) fn slow_turn(&self) -> Duration {
+        self.events.as_ref().map_or(Duration::ZERO, |events| events.slow_turn)
     }
 
     /// The settings that engines see.

@@ -1,6 +1,7 @@
 //! `events { … }`: how loops take connections.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use conf::{Arity, Confs, Diagnostic, Directive, EVENTS, Line, Repeat, Setter, Table};
 
@@ -15,6 +16,8 @@ pub(crate) struct Events {
     pub(crate) debug_connections: Vec<(IpAddr, u8)>,
     /// The same for clients by unix sockets.
     pub(crate) debug_unix_connections: bool,
+    /// A turn of a loop that takes longer is logged; zero: never.
+    pub(crate) slow_turn: Duration,
 }
 
 impl Events {
@@ -84,6 +87,13 @@ pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
         None,
         "Logs connections of these clients at debug level, whatever the level of the log.",
         Setter::Custom(Arity::ONE, Repeat::Many, set_debug_connection),
+    ),
+    row(
+        "slow_turn",
+        "time",
+        Some("10ms"),
+        "A turn of a loop that takes longer than this is logged with what it was doing; 0 never is. Weir's own.",
+        Setter::Millis(|events| &mut events.slow_turn),
     ),
     row(
         "accept_mutex",

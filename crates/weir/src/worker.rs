@@ -139,6 +139,7 @@ impl Worker {
             let name = format!("loop {index}");
             let event_loop = rt::Loop::new(rt::LoopOptions {
                 name: name.clone(),
+                slow_turn: loaded.core.slow_turn(),
                 ..Default::default()
             })?;
             let handle = event_loop.handle();
