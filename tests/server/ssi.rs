@@ -435,3 +435,18 @@ fn a_page_may_be_packed_and_filtered() {
         .start();
     assert_eq!(server.get("/a.html").text(), "two b:two b:one two");
 }
+
+#[test]
+fn an_include_that_is_too_large_for_a_variable_ends_the_page() {
+    let page = "<!--#include virtual=\"/large.html\" set=\"v\" -->(<!--#echo var=\"v\" -->)";
+    let server = site("location = /large.html { ssi off; subrequest_output_buffer_size 1k; }")
+        .file("html/page.html", page)
+        .file("html/large.html", "x".repeat(1025))
+        .start();
+    assert!(
+        server
+            .raw_or_closed("GET /page.html HTTP/1.1\r\nHost: a\r\n\r\n")
+            .is_none()
+    );
+    server.line("error.log", "too big subrequest response: 1025");
+}

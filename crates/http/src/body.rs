@@ -62,6 +62,8 @@ pub enum BodyError {
     File(String),
     /// Whoever produces the content stopped short. Its own line in the error log says why.
     Producer,
+    /// The response is taken back: what of it has not left by now is not sent.
+    Withdrawn,
 }
 
 impl fmt::Display for BodyError {
@@ -70,6 +72,7 @@ impl fmt::Display for BodyError {
             BodyError::FileTruncated => f.write_str("the file became shorter while it was sent"),
             BodyError::File(why) => write!(f, "reading the file failed: {why}"),
             BodyError::Producer => f.write_str("the content ended before its end"),
+            BodyError::Withdrawn => f.write_str("the response was taken back"),
         }
     }
 }

@@ -20,6 +20,7 @@ use proto::h1::request::{InvalidHeaders, Underscores};
 use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
 use rt::error_log::{Errno, Level};
 
+use crate::body::BodyError;
 use crate::client::Client;
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
@@ -431,7 +432,7 @@ impl Connection {
             }
             SendError::Body(error) => {
                 // A producer that stops short has said why itself.
-                if error != crate::body::BodyError::Producer {
+                if !matches!(error, BodyError::Producer | BodyError::Withdrawn) {
                     request.log(Level::Alert, format_args!("response was cut: {error}"));
                 }
                 // The client must be able to tell: the framing is left incomplete, or, where the end of the connection

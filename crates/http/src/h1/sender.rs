@@ -133,7 +133,9 @@ impl Sender {
         let before = self.client.sent.get();
         let mut job = Job::new(request, framing);
         let mut result = self.send_with(request, &mut job).await;
-        if let Err(SendError::Body(_)) = result {
+        if let Err(SendError::Body(error)) = &result
+            && *error != BodyError::Withdrawn
+        {
             // What there was of the content is the client's; that it is not all, the missing end says.
             if let Err(error) = self.flush(request, &job).await {
                 result = Err(error);

@@ -529,7 +529,7 @@ impl Gathering {
             let length = self.value.len();
             if length as u64 > limit {
                 request.error(format_args!("too big subrequest response: {length}"));
-                return Poll::Ready(Err(BodyError::Producer));
+                return Poll::Ready(Err(BodyError::Withdrawn));
             }
         }
         let is_error = request.out.status >= 300;
