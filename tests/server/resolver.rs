@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use weir_tests::{Answer, Dns, Site, http, is_oracle, until};
+use weir_tests::{Answer, Dns, Site, http, is_oracle, skip_on_oracle, until};
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -31,6 +31,23 @@ fn a_name_is_asked_for_once_in_its_time() {
         );
     }
     assert_eq!(dns.queries(), 2, "one for IPv4, one for IPv6");
+}
+
+#[test]
+fn all_loops_ask_once() {
+    if skip_on_oracle("each worker of nginx asks for itself") {
+        return;
+    }
+    let dns = Dns::start(Answer::Addresses(vec![HERE], 60));
+    let server = site(dns.port(), "ipv6=off")
+        .main("worker_processes 4;")
+        .start();
+    std::thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| server.get("/?name=host.example").expect(200));
+        }
+    });
+    assert_eq!(dns.queries(), 1);
 }
 
 #[test]
@@ -99,6 +116,17 @@ fn an_answer_that_has_expired_is_asked_for_again() {
     server.get("/?name=a.example").expect(200);
     dns.say(Answer::Code(2));
     assert!(until(|| (server.get("/?name=a.example").status == 502).then_some(())).is_some());
+}
+
+#[test]
+fn a_client_that_leaves_waits_for_no_name() {
+    let dns = Dns::start(Answer::Silence);
+    let server = site(dns.port(), "; log_format status $status; access_log status.log status").start();
+    let mut client = server.connect();
+    client.request("GET", "/?name=a.example", &[]);
+    assert!(until(|| (dns.queries() > 0).then_some(())).is_some());
+    drop(client);
+    assert_eq!(server.line("status.log", ""), "499");
 }
 
 #[test]

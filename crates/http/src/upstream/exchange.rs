@@ -139,7 +139,15 @@ impl Exchange {
         record.target.clear();
         record.target.extend_from_slice(protocol.target());
         let scheme = protocol.scheme();
-        let group = super::target::group(request, target).await.map_err(Stop::Status)?;
+        let watch_client = watch_client && !settings.ignore_client_abort && !request.flow.background && !request.flow.post_action;
+        let client = Rc::clone(&request.client);
+        let group = match while_client_stays(&client, watch_client, super::target::group(request, target)).await {
+            Ok(group) => group.map_err(Stop::Status)?,
+            Err(ClientLeft) => {
+                request.log(Level::Info, format_args!("client prematurely closed connection while resolving upstream"));
+                return Err(Stop::Status(internal_status::CLIENT_CLOSED));
+            }
+        };
         let (mut selection, looked_up) = super::target::select(request, &group);
         if settings.next_upstream_tries > 0 {
             selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
@@ -147,7 +155,6 @@ impl Exchange {
         let buffering = settings.buffering;
         let local = local_address(request, &settings);
         let transmit = Transmit::new(first, source, request, &*protocol);
-        let watch_client = watch_client && !settings.ignore_client_abort && !request.flow.background && !request.flow.post_action;
         let mut exchange = Exchange {
             settings,
             protocol,
