@@ -121,7 +121,11 @@ fn an_answer_that_has_expired_is_asked_for_again() {
 #[test]
 fn a_client_that_leaves_waits_for_no_name() {
     let dns = Dns::start(Answer::Silence);
-    let server = site(dns.port(), "; log_format status $status; access_log status.log status").start();
+    let server = site(
+        dns.port(),
+        "; log_format status $status; access_log status.log status",
+    )
+    .start();
     let mut client = server.connect();
     client.request("GET", "/?name=a.example", &[]);
     assert!(until(|| (dns.queries() > 0).then_some(())).is_some());
