@@ -15,6 +15,7 @@ use rt::error_log::Errno;
 use super::exchange::{Exchange, record_of};
 use super::protocol::{ContentLength, Piece};
 use super::spool::Spool;
+use super::store::Saving;
 use super::transmit::{Progress, SendFailure};
 use crate::body::{Body, BodyError, Chunk, Source};
 use crate::request::Request;
@@ -29,6 +30,7 @@ pub(super) struct Reader {
     /// Bytes of `queue` that are in memory.
     queued: u64,
     spool: Spool,
+    saving: Option<Saving>,
     state: State,
     buffering: bool,
     /// The client shall have what was produced so far.
@@ -75,11 +77,13 @@ impl Reader {
             request.flow.limit_rate = Some(0);
         }
         let spool = Spool::new(settings, buffering);
+        let saving = Saving::begin(request, settings);
         let mut reader = Reader {
             exchange,
             queue: VecDeque::new(),
             queued: 0,
             spool,
+            saving,
             state: State::Reading,
             buffering,
             flush_due: false,
@@ -100,7 +104,7 @@ impl Reader {
 
     /// The body of the response: plain bytes if all of it is there already.
     pub(super) fn into_body(mut self, request: &mut Request) -> Body {
-        if self.state == State::Ended && self.queue.len() <= 1 {
+        if self.state == State::Ended && self.queue.len() <= 1 && self.saving.is_none() {
             self.copy_trailers(request);
             return match self.queue.pop_front() {
                 Some(Chunk::Bytes(bytes)) => Body::Bytes(bytes),
@@ -142,6 +146,9 @@ impl Reader {
         record_of(request).current().response_length += data.len() as u64;
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(data.len() as u64);
+        }
+        if let Some(saving) = &mut self.saving {
+            saving.add(&data);
         }
         if self.spool.is_active() {
             self.spool.add(&data);
@@ -273,6 +280,16 @@ impl Reader {
         (self.rate.saturating_mul(seconds)).saturating_sub(self.received)
     }
 
+    /// Goes on saving the response. `false` while the disk must catch up.
+    fn poll_saving(&mut self, request: &mut Request, context: &mut Context<'_>) -> bool {
+        let Some(saving) = &mut self.saving else { return true };
+        if self.state == State::Cut || saving.poll(request, self.state == State::Ended, context).is_ready() {
+            self.saving = None;
+            return true;
+        }
+        self.state == State::Reading && !saving.is_full()
+    }
+
     fn next_queued(&mut self) -> Option<Chunk> {
         let chunk = self.queue.pop_front()?;
         if let Chunk::Bytes(bytes) = &chunk {
@@ -313,9 +330,11 @@ impl Source for Reader {
             if std::mem::take(&mut self.flush_due) {
                 return Poll::Ready(Some(Ok(Chunk::Flush)));
             }
+            let saved = self.poll_saving(request, context);
             if !self.spool.is_busy() {
                 match self.state {
                     State::Reading => {}
+                    State::Ended if !saved => return Poll::Pending,
                     State::Ended => {
                         self.copy_trailers(request);
                         return Poll::Ready(None);
@@ -323,7 +342,7 @@ impl Source for Reader {
                     State::Cut => return Poll::Ready(Some(Err(BodyError::Producer))),
                 }
             }
-            if self.state != State::Reading || self.poll_receive(request, context).is_pending() {
+            if self.state != State::Reading || !saved || self.poll_receive(request, context).is_pending() {
                 return Poll::Pending;
             }
         }
@@ -339,7 +358,8 @@ impl Source for Reader {
                 self.poll_spool(request, context);
             }
             let full = self.queued >= self.memory;
-            if self.state != State::Reading || full && !self.spool.begin(request) || self.spool.is_full() {
+            let saved = self.poll_saving(request, context);
+            if self.state != State::Reading || full && !self.spool.begin(request) || self.spool.is_full() || !saved {
                 return;
             }
             if self.poll_receive(request, context).is_pending() {

@@ -27,6 +27,7 @@ mod respond;
 pub mod settings;
 mod spool;
 mod sticky;
+mod store;
 mod target;
 mod transmit;
 mod tunnel;
