@@ -220,8 +220,11 @@ mod tests {
         out
     }
 
+    /// Output, messages, and what else there was.
+    type Meaning = (Vec<u8>, Vec<u8>, Vec<Event>);
+
     /// All that a response says, read in pieces of `step` bytes.
-    fn decode(wire: &[u8], step: usize) -> Result<(Vec<u8>, Vec<u8>, Vec<Event>), String> {
+    fn decode(wire: &[u8], step: usize) -> Result<Meaning, String> {
         let (mut decoder, mut stdout, mut stderr, mut rest) = (Decoder::new(), vec![], vec![], vec![]);
         for piece in wire.chunks(step) {
             let mut input = piece;
