@@ -5,14 +5,14 @@
 //! connection decides whose it is, as in nginx.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
 
-use bstr::{BStr, ByteSlice};
-use conf::{Diagnostic, Host, Line, Span};
+use bstr::ByteSlice;
+use conf::{Diagnostic, Line, Span};
+use net::listen::{covers, is_wildcard};
 use rt::engine::ListenerSpec;
-use rt::listen::{KeepAlive, ListenAddress, ListenOptions};
+use rt::listen::{ListenAddress, ListenOptions};
 
 use crate::core::ServerConf;
 use crate::route::ServerNames;
@@ -71,9 +71,12 @@ impl Endpoint {
     }
 }
 
+/// The port of an address that names none.
+const DEFAULT_PORT: u16 = 80;
+
 /// The setter of `listen`.
 pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let addresses = addresses(line)?;
+    let addresses = net::listen::addresses(line, Some(DEFAULT_PORT))?;
     let mut listen = Listen {
         address: ListenAddress::Unix("".into()),
         flags: Flags::default(),
@@ -96,113 +99,23 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-fn addresses(line: &mut Line) -> Result<Vec<ListenAddress>, Diagnostic> {
-    let address = line.listen_address(0)?;
-    let first = address.port.unwrap_or(80);
-    let last = address.last_port.unwrap_or(first);
-    let ips: Vec<IpAddr> = match &address.host {
-        Host::Unix(path) => return Ok(vec![ListenAddress::Unix(path.clone())]),
-        Host::Any => vec![Ipv4Addr::UNSPECIFIED.into()],
-        Host::V4(ip) => vec![(*ip).into()],
-        Host::V6(ip) => vec![(*ip).into()],
-        Host::Name(name) => resolve(line, name.as_bstr())?,
-    };
-    let ports = first..=last;
-    Ok(ips.iter().flat_map(|ip| ports.clone().map(|port| ListenAddress::Tcp(SocketAddr::new(*ip, port)))).collect())
-}
-
-/// Names are looked up while the configuration is read, before anything is served; only then may this wait.
-fn resolve(line: &mut Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
-    let text = line.text(0).to_owned();
-    let not_found = |line: &Line| line.error_at(0, format!("host not found in \"{text}\" of the \"listen\" directive"));
-    let name = name.to_str().map_err(|_| not_found(line))?;
-    let found = (name, 0).to_socket_addrs().map_err(|_| not_found(line))?;
-    let mut ips: Vec<IpAddr> = found.map(|address| address.ip()).collect();
-    ips.dedup();
-    if ips.is_empty() { Err(not_found(line)) } else { Ok(ips) }
-}
-
 fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), Diagnostic> {
-    let text = line.text(index).to_owned();
-    let (name, value) = match text.split_once_str("=") {
-        Some((name, value)) => (name.as_bstr(), Some(value.as_bstr())),
-        None => (text.as_bstr(), None),
-    };
-    let invalid = |line: &Line| line.error_at(index, format!("invalid {name} \"{text}\""));
-    let number = |line: &Line| -> Result<usize, Diagnostic> {
-        value.and_then(|v| v.to_str().ok()?.parse().ok()).filter(|n| *n > 0).ok_or_else(|| invalid(line))
-    };
-    let size = |line: &Line| -> Result<usize, Diagnostic> {
-        value.and_then(|v| base::units::parse_size(v)).map(|n| n as usize).ok_or_else(|| invalid(line))
-    };
-    match (name.as_bytes(), value.is_some()) {
-        (b"default_server" | b"default", false) => {
+    match line.text(index).as_bytes() {
+        b"default_server" | b"default" => {
             listen.flags.default_server = true;
             return Ok(());
         }
-        (b"proxy_protocol", false) => {
+        b"proxy_protocol" => {
             listen.flags.proxy_protocol = true;
             return Ok(());
         }
-        (b"bind", false) => {}
-        (b"backlog", true) => listen.options.backlog = number(line)? as i32,
-        (b"rcvbuf", true) => listen.options.receive_buffer = Some(size(line)?),
-        (b"sndbuf", true) => listen.options.send_buffer = Some(size(line)?),
-        (b"fastopen", true) => listen.options.fast_open = Some(number(line)? as i32),
-        (b"reuseport", false) => listen.options.reuse_port = true,
-        (b"multipath", false) => listen.options.multipath = true,
-        (b"deferred", false) => listen.options.deferred = Some(DEFERRED),
-        (b"ipv6only", true) => {
-            listen.options.ipv6_only = match value.map(|v| v.as_bytes()) {
-                Some(b"on") => true,
-                Some(b"off") => false,
-                _ => {
-                    let value = value.unwrap_or_default();
-                    return Err(line.error_at(index, format!("invalid ipv6only flags \"{value}\"")));
-                }
-            };
-        }
-        (b"so_keepalive", true) => listen.options.keepalive = keepalive(line, index, value.unwrap_or_default())?,
-        (b"setfib" | b"accept_filter", true) => {
-            return Err(line.error_at(index, format!("{name} is not supported on this platform")));
-        }
-        (b"ssl" | b"http2" | b"quic" | b"spdy", false) => {
-            let note = "TLS, HTTP/2 and HTTP/3 are not yet in Weir";
-            let error = line.error_at(index, format!("the \"{name}\" parameter is known to nginx 1.31, not yet in Weir"));
-            return Err(error.note(note));
-        }
-        _ => return Err(line.error_at(index, format!("invalid parameter \"{text}\""))),
+        b"ssl" | b"http2" | b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
+        _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {}
+        _ => return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index)))),
     }
     listen.set = true;
     listen.bind = true;
     Ok(())
-}
-
-/// How long the kernel holds back a connection on which nothing comes; nginx's value.
-const DEFERRED: Duration = Duration::from_secs(1);
-
-fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {
-    let invalid = || line.error_at(index, format!("invalid so_keepalive value: \"{value}\""));
-    match value.as_bytes() {
-        b"on" => return Ok(KeepAlive::On { idle: None, interval: None, count: None }),
-        b"off" => return Ok(KeepAlive::Off),
-        _ => {}
-    }
-    let parts: Vec<&[u8]> = value.split_str(":").collect();
-    let [idle, interval, count] = parts[..] else { return Err(invalid()) };
-    let time = |text: &[u8]| match text {
-        b"" => Ok(None),
-        text => base::units::parse_seconds(text).map(Some).ok_or_else(invalid),
-    };
-    let count = match count {
-        b"" => None,
-        text => Some(text.to_str().ok().and_then(|t| t.parse().ok()).ok_or_else(invalid)?),
-    };
-    let (idle, interval) = (time(idle)?, time(interval)?);
-    if idle.is_none() && interval.is_none() && count.is_none() {
-        return Err(invalid());
-    }
-    Ok(KeepAlive::On { idle, interval, count })
 }
 
 /// A server's claims. One that says nothing of where it listens gets nginx's default.
@@ -303,19 +216,6 @@ fn endpoint(
         address,
         socket,
         options,
-    }
-}
-
-fn is_wildcard(address: &ListenAddress) -> bool {
-    matches!(address, ListenAddress::Tcp(address) if address.ip().is_unspecified())
-}
-
-fn covers(wildcard: &ListenAddress, address: &ListenAddress) -> bool {
-    match (wildcard, address) {
-        (ListenAddress::Tcp(wildcard), ListenAddress::Tcp(address)) => {
-            wildcard.port() == address.port() && wildcard.is_ipv4() == address.is_ipv4()
-        }
-        _ => false,
     }
 }
 

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+pub mod listen;
 pub mod resolver;
 pub mod upstream;
 

@@ -45,6 +45,8 @@ pub struct Settings {
     pub resolver: Option<Arc<Resolver>>,
     /// How long it may take.
     pub resolver_timeout: Option<Duration>,
+    /// Whose group it is, where two engines may have groups of the same name.
+    pub realm: &'static str,
 }
 
 impl Settings {
@@ -61,14 +63,16 @@ impl Settings {
             sticky: None,
             resolver: None,
             resolver_timeout: None,
+            realm: "",
         }
     }
 
     /// The key under which the state lives on over a reload. A block and a URL may share a name: they differ in port.
     pub(crate) fn state_key(&self) -> String {
+        let realm = self.realm;
         match self.origin {
-            Origin::Block => format!("upstream {}", self.name),
-            Origin::Url { port } => format!("url {}:{}", self.name, port.unwrap_or(0)),
+            Origin::Block => format!("{realm}upstream {}", self.name),
+            Origin::Url { port } => format!("{realm}url {}:{}", self.name, port.unwrap_or(0)),
         }
     }
 }

@@ -21,6 +21,8 @@ pub struct Groups(Arc<Registry>);
 #[derive(Default)]
 struct Registry {
     groups: RwLock<Vec<Arc<Group>>>,
+    /// See [`Settings::realm`].
+    realm: &'static str,
     /// The system's resolvers, once they are needed.
     system: OnceLock<resolver::Settings>,
 }
@@ -47,8 +49,13 @@ pub struct Reference {
 }
 
 impl Groups {
+    /// No groups yet, of an engine whose groups are not those of another one by the same name.
+    pub fn of(realm: &'static str) -> Groups {
+        Groups(Arc::new(Registry { realm, ..Registry::default() }))
+    }
+
     /// Adds the group of a block. The error is nginx's message.
-    pub fn define(&self, settings: Settings) -> Result<Arc<Group>, String> {
+    pub fn define(&self, mut settings: Settings) -> Result<Arc<Group>, String> {
         let mut groups = self.write();
         let same_name = |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
         for group in groups.iter().filter(same_name) {
@@ -60,6 +67,7 @@ impl Groups {
                 Origin::Url { port: None } => {}
             }
         }
+        settings.realm = self.0.realm;
         let group = Arc::new(Group::new(settings));
         groups.push(group.clone());
         Ok(group)
@@ -88,6 +96,7 @@ impl Groups {
         let (server, warning) = implicit_server(text, &address, default_port);
         let mut settings = Settings::new(name, Origin::Url { port });
         settings.place = place.to_owned();
+        settings.realm = self.0.realm;
         settings.servers.push(server);
         let group = Arc::new(Group::new(settings));
         self.write().push(group.clone());

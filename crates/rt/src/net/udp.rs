@@ -42,6 +42,13 @@ impl UdpSocket {
         Ok(socket)
     }
 
+    /// As [`Self::connect`], from a local address.
+    pub fn connect_from(address: &Address, from: &Address) -> io::Result<Self> {
+        let socket = Self::bind(from)?;
+        rustix::net::connect(&socket.fd, &address.to_any()?)?;
+        Ok(socket)
+    }
+
     fn unbound(address: &Address) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd = rustix::net::socket_with(address.family(), SocketType::DGRAM, flags, None)?;
