@@ -42,6 +42,7 @@ mod ssi;
 mod static_files;
 mod stub_status;
 mod sub_filter;
+mod thread_pools;
 mod try_files;
 mod userid;
 mod weir_status;
