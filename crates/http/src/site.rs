@@ -257,9 +257,19 @@ impl ConfSet {
     /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
     /// list of modules.
     pub fn get<C: Any>(&self) -> &C {
+        self.at(self.position_of::<C>())
+    }
+
+    /// Where the struct of type `C` stands in every set of this group, for who asks more than once. Panics as
+    /// [`ConfSet::get`] does.
+    pub fn position_of<C: Any>(&self) -> usize {
         let at = self.positions.find(TypeId::of::<C>());
-        let at = at.expect("the module that asks for its struct is in the list of modules");
-        conf::confs::downcast(&*self.confs[at])
+        at.expect("the module that asks for its struct is in the list of modules")
+    }
+
+    /// The struct at a position that [`ConfSet::position_of`] gave for the same type.
+    pub fn at<C: Any>(&self, position: usize) -> &C {
+        conf::confs::downcast(&*self.confs[position])
     }
 }
 
@@ -267,12 +277,14 @@ impl ConfSet {
 pub struct ConfRef<C> {
     site: Rc<Site>,
     location: LocationId,
+    position: usize,
     kind: PhantomData<C>,
 }
 
 impl<C: Any + Send + Sync> ConfRef<C> {
     pub(crate) fn new(site: Rc<Site>, location: LocationId) -> Self {
-        ConfRef { site, location, kind: PhantomData }
+        let position = site.location(location).confs.position_of::<C>();
+        ConfRef { site, location, position, kind: PhantomData }
     }
 }
 
@@ -280,7 +292,7 @@ impl<C: Any + Send + Sync> Deref for ConfRef<C> {
     type Target = C;
 
     fn deref(&self) -> &C {
-        self.site.location(self.location).confs.get()
+        self.site.location(self.location).confs.at(self.position)
     }
 }
 

@@ -25,7 +25,7 @@ const READ_SIZE: (usize, usize) = (4 * 1024, 64 * 1024);
 
 /// Reads the content of a response.
 pub(super) struct Reader {
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     queue: VecDeque<Chunk>,
     /// Bytes of `queue` that are in memory.
     queued: u64,
@@ -57,7 +57,7 @@ enum State {
 
 impl Reader {
     /// A reader of the response of `exchange`, whose head was read.
-    pub(super) fn new(exchange: Exchange, request: &mut Request) -> Reader {
+    pub(super) fn new(exchange: Box<Exchange>, request: &mut Request) -> Reader {
         let settings = &exchange.settings;
         let buffers = u64::from(settings.buffers.count) * settings.buffers.size;
         let buffering = exchange.buffering;

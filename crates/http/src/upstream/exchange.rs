@@ -125,7 +125,7 @@ const TIMED_OUT: &str = "(110: Connection timed out)";
 
 impl Exchange {
     /// Runs until the head of a response is there, which then is in `request.upstream`.
-    pub async fn run(request: &mut Request, plan: Plan) -> Result<Exchange, Stop> {
+    pub async fn run(request: &mut Request, plan: Plan) -> Result<Box<Exchange>, Stop> {
         let Plan { settings, target, mut protocol, content, watch_client, tag } = plan;
         if content != RequestContent::Streamed || has_arrived(request) {
             crate::body_reader::read(request).await.map_err(Stop::Status)?;
@@ -155,7 +155,7 @@ impl Exchange {
         let buffering = settings.buffering;
         let local = local_address(request, &settings);
         let transmit = Transmit::new(first, source, request, &*protocol);
-        let mut exchange = Exchange {
+        let mut exchange = Box::new(Exchange {
             settings,
             protocol,
             link: None,
@@ -173,7 +173,7 @@ impl Exchange {
             group,
             local,
             sticky: Stickiness::new(looked_up),
-        };
+        });
         loop {
             let record = record_of(request);
             record.begin_try();

@@ -28,7 +28,7 @@ const KEPT_BY_REDIRECT: [Known; 5] =
 
 impl Exchange {
     /// Makes the response `request.out`.
-    pub fn respond(mut self, request: &mut Request) -> Outcome {
+    pub fn respond(mut self: Box<Self>, request: &mut Request) -> Outcome {
         let head = Rc::clone(&record_of(request).head);
         match self.instead(request, &head) {
             Some(outcome) => outcome,
@@ -84,8 +84,10 @@ impl Exchange {
             Some(reason) if reason != usual => Some(reason.into()),
             _ => None,
         };
+        let settings = self.settings.clone();
+        let settings = &*settings;
         for (known, name, value) in head.fields.iter_known() {
-            if !self.settings.hide.contains(known, name) {
+            if !settings.hide.contains(known, name) {
                 self.copy_field(request, known, name, value);
             }
         }
@@ -152,7 +154,7 @@ impl Exchange {
         }
     }
 
-    fn into_body(mut self, request: &mut Request, head: &ResponseHead) -> Body {
+    fn into_body(mut self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
         if head.status == 101 && self.protocol.may_upgrade() && !request.is_subrequest() {
             request.flow.upgraded = true;
             return Body::stream(Tunnel::new(self));

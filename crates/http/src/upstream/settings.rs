@@ -1,5 +1,6 @@
 //! What directives say about an exchange. The rows are in `modules/shared/upstream_rows`, once for all protocols.
 
+use std::any::Any;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -85,13 +86,15 @@ pub struct Settings {
 pub struct SettingsRef {
     site: Rc<Site>,
     location: LocationId,
-    find: fn(&ConfSet) -> &Settings,
+    position: usize,
+    find: fn(&ConfSet, usize) -> &Settings,
 }
 
 impl SettingsRef {
-    /// The settings that `find` finds in the request's present location.
-    pub fn new(request: &Request, find: fn(&ConfSet) -> &Settings) -> SettingsRef {
-        SettingsRef { site: Rc::clone(&request.site), location: request.location, find }
+    /// The settings of the request's present location that stand in its struct of type `C`, where `find` finds them.
+    pub fn new<C: Any>(request: &Request, find: fn(&ConfSet, usize) -> &Settings) -> SettingsRef {
+        let position = request.site.location(request.location).confs.position_of::<C>();
+        SettingsRef { site: Rc::clone(&request.site), location: request.location, position, find }
     }
 }
 
@@ -99,7 +102,7 @@ impl Deref for SettingsRef {
     type Target = Settings;
 
     fn deref(&self) -> &Settings {
-        (self.find)(&self.site.location(self.location).confs)
+        (self.find)(&self.site.location(self.location).confs, self.position)
     }
 }
 

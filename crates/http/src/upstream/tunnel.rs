@@ -21,7 +21,7 @@ const READ_SIZE: usize = 16 * 1024;
 
 /// Carries bytes between a client and a peer.
 pub(super) struct Tunnel {
-    exchange: Exchange,
+    exchange: Box<Exchange>,
     from_client: Vec<u8>,
     carried: usize,
     client_ended: bool,
@@ -41,7 +41,7 @@ enum Peer {
 
 impl Tunnel {
     /// A tunnel over the connection of an exchange, whose response was a 101.
-    pub(super) fn new(exchange: Exchange) -> Tunnel {
+    pub(super) fn new(exchange: Box<Exchange>) -> Tunnel {
         exchange.timer.set(exchange.settings.read_timeout);
         Tunnel { exchange, from_client: Vec::new(), carried: 0, client_ended: false, peer: Peer::Open }
     }

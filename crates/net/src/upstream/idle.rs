@@ -9,6 +9,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +84,7 @@ struct Pool {
     /// All entries, by the number that they got when they were left: the first was left first.
     entries: BTreeMap<u64, Entry>,
     /// The numbers of the entries of an address, the last one left last.
-    by_address: HashMap<Address, Vec<u64>>,
+    by_address: HashMap<Address, Vec<u64>, KeyHash>,
     next: u64,
 }
 
@@ -111,8 +112,42 @@ impl Parked {
 /// A key of a parked socket: pools number their entries themselves.
 type Key = (u64, u64);
 
+/// Mixes the two numbers of a key, which are ours: nobody can choose them so that they collide.
+#[derive(Clone, Copy, Default)]
+struct KeyHash;
+
+impl BuildHasher for KeyHash {
+    type Hasher = KeyHasher;
+
+    fn build_hasher(&self) -> KeyHasher {
+        KeyHasher(0)
+    }
+}
+
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = (self.0.rotate_left(5) ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
+}
+
 thread_local! {
-    static PARKED: RefCell<HashMap<Key, Parked>> = RefCell::default();
+    static PARKED: RefCell<HashMap<Key, Parked, KeyHash>> = RefCell::default();
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
     /// The loop is about to end: nothing is kept any more.
     static ENDING: Cell<bool> = const { Cell::new(false) };

@@ -30,7 +30,7 @@ pub(crate) struct Upstream<P> {
 impl<P: 'static> Upstream<P> {
     /// The settings in the request's present location.
     pub(crate) fn of(request: &Request) -> SettingsRef {
-        SettingsRef::new(request, |confs| &confs.get::<Upstream<P>>().settings)
+        SettingsRef::new::<Upstream<P>>(request, |confs, position| &confs.at::<Upstream<P>>(position).settings)
     }
 }
 
