@@ -66,8 +66,9 @@ pub fn write_html(text: &[u8], out: &mut Vec<u8>) {
 
 /// Whether a `User-Agent` says that it is an Internet Explorer.
 pub fn is_msie(agent: &BStr) -> bool {
-    // The version's first digit, the dot and another one follow.
-    agent.find(b"MSIE ").is_some_and(|at| at + 7 < agent.len())
+    // The version's first digit, the dot and another one follow. Operas have called themselves so too.
+    let found = agent.find(b"MSIE ").is_some_and(|at| at + 7 < agent.len());
+    found && !agent.contains_str("Opera")
 }
 
 /// Whether a `User-Agent` is an Internet Explorer up to 6 without its last service pack: the browsers that

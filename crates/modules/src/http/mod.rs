@@ -24,6 +24,7 @@ mod log;
 mod map;
 mod memcached;
 mod mirror;
+mod mp4;
 mod not_modified;
 mod proxy;
 mod random_index;
@@ -84,6 +85,7 @@ pub static MODULES: &[&::http::Module] = &[
     &memcached::MODULE,
     &memcached::UPSTREAM,
     &flv::MODULE,
+    &mp4::MODULE,
     &empty_gif::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,
