@@ -152,14 +152,11 @@ fn thread_names(server: &Server) -> BTreeMap<String, String> {
 /// Count and longest time of each kind of call, by thread name without its number.
 fn report(trace: &str, names: &BTreeMap<String, String>) {
     let mut table: BTreeMap<(String, String), (u64, f64, String)> = BTreeMap::new();
-    for line in trace.lines() {
-        let Some((thread, call)) = line.split_once(' ') else {
+    for (thread, call) in calls(trace) {
+        let Some(kind) = kind(&call) else {
             continue;
         };
-        let Some(kind) = kind(call.trim_start()) else {
-            continue;
-        };
-        let name = names.get(thread).map_or("(ended)", String::as_str);
+        let name = names.get(&thread).map_or("(ended)", String::as_str);
         let name = name
             .trim_end_matches(|c: char| c.is_ascii_digit() || "-#/".contains(c))
             .to_owned();
@@ -185,6 +182,30 @@ fn report(trace: &str, names: &BTreeMap<String, String>) {
             example.trim()
         );
     }
+}
+
+/// The calls with the ids of their threads. One that another thread's line interrupts is put together
+/// again: its flags stand in one half, its time in the other.
+fn calls(trace: &str) -> Vec<(String, String)> {
+    let mut begun: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut calls = Vec::new();
+    for line in trace.lines() {
+        let Some((thread, call)) = line.split_once(' ') else {
+            continue;
+        };
+        let call = call.trim_start();
+        if let Some(first) = call.strip_suffix("<unfinished ...>") {
+            begun.insert(thread, first);
+        } else if call.starts_with("<... ") {
+            let first = begun.remove(thread);
+            if let (Some(first), Some((_, rest))) = (first, call.split_once(" resumed>")) {
+                calls.push((thread.to_owned(), format!("{first}{rest}")));
+            }
+        } else {
+            calls.push((thread.to_owned(), call.to_owned()));
+        }
+    }
+    calls
 }
 
 /// What a call is for our question; `None` for calls on sockets, pipes and event descriptors.
@@ -225,6 +246,18 @@ fn kind(call: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interrupted_calls_are_put_together() {
+        let trace = "7  preadv2(5</a>, <unfinished ...>\n8  read(6</b>, \"\", 1) = 0 <0.2>\n\
+                     7  <... preadv2 resumed>[], 1, 0, RWF_NOWAIT) = 1 <0.1>\n";
+        let joined = "preadv2(5</a>, [], 1, 0, RWF_NOWAIT) = 1 <0.1>";
+        let expected = [
+            ("8".to_owned(), "read(6</b>, \"\", 1) = 0 <0.2>".to_owned()),
+            ("7".to_owned(), joined.to_owned()),
+        ];
+        assert_eq!(calls(trace), expected);
+    }
 
     #[test]
     fn sockets_are_no_files_and_flags_are_told() {

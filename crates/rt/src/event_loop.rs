@@ -80,6 +80,8 @@ pub struct Loop {
 impl Loop {
     /// Makes a loop. Errors: no descriptors.
     pub fn new(options: LoopOptions) -> io::Result<Self> {
+        // The first use reads the time zone's file: now, not when a loop writes its first log line.
+        crate::error_log::local_time(0);
         let shared = Arc::new(Shared::new(options.name.clone())?);
         Ok(Self { shared, options })
     }
