@@ -43,6 +43,7 @@ mod rewriting;
 mod secure_link;
 mod serve;
 mod server_names;
+mod shutdown_timeout;
 mod signals;
 mod ssi;
 mod static_files;

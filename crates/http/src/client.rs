@@ -59,6 +59,8 @@ impl Client {
 #[derive(Default)]
 pub struct Idle {
     since: Cell<Option<Instant>>,
+    /// How often it waited so far.
+    waits: Cell<u64>,
     close: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
@@ -67,6 +69,12 @@ impl Idle {
     /// Marks the connection as waiting from `now` on.
     pub fn begin(&self, now: Instant) {
         self.since.set(Some(now));
+        self.waits.set(self.waits.get() + 1);
+    }
+
+    /// The number of the request that it is busy with; `None` while it waits for one.
+    pub fn busy(&self) -> Option<u64> {
+        self.since.get().is_none().then(|| self.waits.get())
     }
 
     /// Marks it as busy.

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use conf::{Diagnostic, Line, Rows};
 use rt::engine::{Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones};
@@ -33,6 +34,7 @@ pub struct HttpConfiguration {
     frozen: Arc<Frozen>,
     modules: &'static [&'static Module],
     directories: Vec<PathBuf>,
+    shutdown_timeout: Duration,
 }
 
 static GENERATIONS: AtomicU64 = AtomicU64::new(1);
@@ -74,7 +76,7 @@ impl Engine {
         let frozen = configure::http(self.modules, identity, line)?;
         check_pools(&main, line);
         let directories = std::mem::take(&mut line.shared::<Directories>().0).into_iter().collect();
-        Ok(Arc::new(HttpConfiguration { frozen: Arc::new(frozen), modules: self.modules, directories }))
+        Ok(Arc::new(HttpConfiguration { frozen: Arc::new(frozen), modules: self.modules, directories, shutdown_timeout: main.shutdown_timeout }))
     }
 }
 
@@ -120,6 +122,7 @@ impl Configuration for HttpConfiguration {
             limit: context.main.worker_connections,
             scratch: RefCell::default(),
             stopping: Cell::new(false),
+            shutdown_timeout: Cell::new(self.shutdown_timeout),
             log: context.log.clone(),
             main: context.main.clone(),
             zones: context.zones.clone(),
@@ -149,6 +152,8 @@ pub struct HttpLoop {
     /// What connections read into, one at a time.
     pub(crate) scratch: RefCell<Vec<u8>>,
     stopping: Cell<bool>,
+    /// `worker_shutdown_timeout` of the present configuration.
+    shutdown_timeout: Cell<Duration>,
     /// Main's error log, for what belongs to no location.
     pub log: Logger,
     /// The settings of the main context.
@@ -179,6 +184,10 @@ impl LoopEngine for Running {
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
         self.0.start_modules();
         self.0.listen(listeners);
+        let patience = self.0.shutdown_timeout.replace(configuration.shutdown_timeout);
+        if !patience.is_zero() {
+            self.0.end_present_requests(patience);
+        }
     }
 
     fn stop(&self) {
@@ -292,6 +301,32 @@ impl HttpLoop {
     /// Whether the loop ends when its connections do.
     pub fn is_stopping(&self) -> bool {
         self.stopping.get()
+    }
+
+    /// `worker_shutdown_timeout`: requests of the configuration that a reload has replaced may take so long. Then their
+    /// connections end; others, and what they begin meanwhile, are not concerned.
+    fn end_present_requests(self: &Rc<Self>, patience: Duration) {
+        let connections = self.connections.borrow();
+        let busy: Vec<(u64, u64)> =
+            connections.iter().filter_map(|(key, connection)| Some((*key, connection.idle.busy()?))).collect();
+        if busy.is_empty() {
+            return;
+        }
+        let engine = Rc::downgrade(self);
+        rt::spawn(async move {
+            rt::sleep(patience).await;
+            let Some(engine) = engine.upgrade() else { return };
+            for (key, request) in busy {
+                let connection = {
+                    let mut connections = engine.connections.borrow_mut();
+                    let same = connections.get(&key).is_some_and(|known| known.idle.busy() == Some(request));
+                    if same { connections.remove(&key) } else { None }
+                };
+                if let Some(connection) = connection {
+                    connection.task.abort();
+                }
+            }
+        });
     }
 
     /// Makes room by closing the connection that has waited for a request for longest.

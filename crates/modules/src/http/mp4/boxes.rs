@@ -55,8 +55,11 @@ pub(super) fn header(text: &[u8], room: u64) -> Result<Option<Header>, BadBox> {
     Ok(Some(Header { name, size, header }))
 }
 
-/// The boxes in `text`, each with its content.
-pub(super) fn children(text: &[u8]) -> Result<Vec<([u8; 4], &[u8])>, BadBox> {
+/// A box by name, with its content.
+pub(super) type Child<'a> = ([u8; 4], &'a [u8]);
+
+/// The boxes in `text`.
+pub(super) fn children(text: &[u8]) -> Result<Vec<Child<'_>>, BadBox> {
     let (mut found, mut at) = (Vec::new(), 0);
     while at < text.len() {
         let rest = &text[at..];

@@ -218,7 +218,7 @@ struct Track<'a> {
     prefix: u64,
     handler: Option<&'a [u8]>,
     /// The boxes of `minf` beside the tables.
-    information: Vec<([u8; 4], &'a [u8])>,
+    information: Vec<boxes::Child<'a>>,
     descriptions: Option<&'a [u8]>,
     /// How many samples are shown for how long, run by run.
     times: Vec<(u32, u32)>,
