@@ -51,6 +51,11 @@ pub trait Protocol {
     /// `head` has the fields as received.
     fn content_length(&self) -> ContentLength;
 
+    /// The content is this many bytes as they stand on the wire, and the response ends with them.
+    fn plain_content(&self) -> Option<u64> {
+        None
+    }
+
     /// Reads content. `input` begins where the piece before ended. Not called after [`Piece::End`].
     fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault>;
 

@@ -125,7 +125,8 @@ impl Record {
         if !self.tries.is_empty() {
             self.tries.push(Try::default());
         }
-        self.set_head(ResponseHead::default());
+        let head = self.take_head();
+        self.set_head(head);
         self.trailers.clear();
         self.scheme = "";
     }

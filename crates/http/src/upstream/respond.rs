@@ -9,6 +9,7 @@ use proto::h1::response::ResponseHead;
 use super::content::Reader;
 use super::exchange::{Exchange, Plan, Stop, record_of};
 use super::protocol::ContentLength;
+use super::settings::Store;
 use super::tunnel::Tunnel;
 use crate::body::Body;
 use crate::module::Outcome;
@@ -166,7 +167,25 @@ impl Exchange {
             self.finish_without_content(request);
             return Body::Empty;
         }
+        if let Some(body) = self.whole_body(request) {
+            return body;
+        }
         Reader::new(self, request).into_body(request)
+    }
+
+    /// The content, if all of it came with the head: most responses end here, without a reader.
+    fn whole_body(&mut self, request: &mut Request) -> Option<Body> {
+        let length = self.protocol.plain_content()?;
+        if self.rest.len() as u64 != length || !matches!(self.settings.store, Store::Off) {
+            return None;
+        }
+        if !self.buffering {
+            request.flow.limit_rate = Some(0);
+        }
+        record_of(request).current().response_length = length;
+        let content = std::mem::take(&mut self.rest);
+        self.finish(request, true);
+        Some(Body::bytes(content))
     }
 }
 

@@ -177,6 +177,13 @@ impl Protocol for Http1 {
         self.length
     }
 
+    fn plain_content(&self) -> Option<u64> {
+        match self.body {
+            Body::Length(length) => Some(length),
+            Body::None | Body::Chunked(_) | Body::UntilClose => None,
+        }
+    }
+
     fn read_content(&mut self, _request: &Request, input: &[u8]) -> Result<Piece, Fault> {
         match &mut self.body {
             Body::None | Body::Length(0) => Ok(Piece::End(0)),
