@@ -319,6 +319,13 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "Settings of the HTTP server.",
         Setter::Deferred(Arity::NONE, |line, confs| set_engine(line, confs, crate::engines::http)),
     ),
+    row(
+        "stream",
+        "{ ... }",
+        None,
+        "Settings of the TCP and UDP server.",
+        Setter::Deferred(Arity::NONE, |line, confs| set_engine(line, confs, crate::engines::stream)),
+    ),
 ])
 .finish(finish);
 

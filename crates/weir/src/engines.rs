@@ -9,7 +9,7 @@ use rt::engine::Configuration;
 /// One page of the reference: the tables of one module.
 pub(crate) struct Page {
     /// The file's name without its ending, and the title.
-    pub(crate) name: &'static str,
+    pub(crate) name: String,
     /// What it is about.
     pub(crate) about: &'static str,
     /// Its tables.
@@ -21,6 +21,14 @@ pub(crate) struct Page {
 /// HTTP with its modules.
 static HTTP: http::Engine = http::Engine::new(modules::http::MODULES);
 
+/// Stream with its modules.
+static STREAM: stream::Engine = stream::Engine::new(modules::stream::MODULES);
+
+/// Builds `stream { … }`.
+pub(crate) fn stream(line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
+    STREAM.configure(line)
+}
+
 /// Builds `http { … }`.
 pub(crate) fn http(line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {
     HTTP.configure(line)
@@ -30,19 +38,19 @@ pub(crate) fn http(line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic
 pub(crate) fn pages() -> Vec<Page> {
     let mut pages = vec![
         Page {
-            name: "main",
+            name: "main".into(),
             about: "The processes, the error log, and the blocks of the engines: what stands outside every block.",
             tables: vec![&crate::core::DIRECTIVES],
             variables: Vec::new(),
         },
         Page {
-            name: "events",
+            name: "events".into(),
             about: "How event loops take connections: what stands in `events { … }`.",
             tables: vec![&crate::events::DIRECTIVES],
             variables: Vec::new(),
         },
         Page {
-            name: "http",
+            name: "http".into(),
             about: "The engine itself: servers, locations, requests, responses, files.",
             tables: http::Engine::own_tables().to_vec(),
             variables: variables(http::variables::VARIABLES),
@@ -50,7 +58,7 @@ pub(crate) fn pages() -> Vec<Page> {
     ];
     pages.extend(HTTP.modules().iter().map(|module| {
         Page {
-            name: module.name,
+            name: module.name.into(),
             about: module.doc,
             tables: [module.main, module.server, module.location]
                 .iter()
@@ -61,11 +69,33 @@ pub(crate) fn pages() -> Vec<Page> {
             variables: variables(&[module.variables]),
         }
     }));
+    pages.extend(stream_pages());
     pages
 }
 
-fn variables(
-    lists: &[&'static [conf::Variable<http::Request>]],
+fn stream_pages() -> Vec<Page> {
+    let mut pages = vec![Page {
+        name: "stream".into(),
+        about: "The engine of TCP and UDP: servers and sessions.",
+        tables: stream::Engine::own_tables().to_vec(),
+        variables: variables(stream::variables::VARIABLES),
+    }];
+    pages.extend(STREAM.modules().iter().map(|module| Page {
+        name: format!("stream_{}", module.name),
+        about: module.doc,
+        tables: [module.main, module.server]
+            .iter()
+            .chain(module.blocks)
+            .copied()
+            .filter(|table| !table.is_empty())
+            .collect(),
+        variables: variables(&[module.variables]),
+    }));
+    pages
+}
+
+fn variables<R>(
+    lists: &[&'static [conf::Variable<R>]],
 ) -> Vec<conf::describe::VariableInfo> {
     lists
         .iter()
@@ -84,7 +114,11 @@ pub(crate) fn directives() -> Vec<RowInfo> {
     rows(tables())
 }
 
-/// Is there a directive of this name?
+/// Is there a directive of this name? `stream NAME` asks for one in stream.
 pub(crate) fn knows(name: &str) -> bool {
-    directives().iter().any(|row| row.name == name)
+    let in_stream = name.strip_prefix("stream ");
+    directives().iter().any(|row| match in_stream {
+        Some(name) => row.name == name && row.contexts.text().contains("stream"),
+        None => row.name == name,
+    })
 }

@@ -106,7 +106,7 @@ pub(crate) fn write_reference(directory: &Path) -> i32 {
     let written = std::fs::create_dir_all(directory).and_then(|()| {
         engines::pages().iter().try_for_each(|page| {
             let rows = describe::rows(page.tables.iter().copied());
-            let text = describe::reference_page(page.name, page.about, &rows, &page.variables);
+            let text = describe::reference_page(&page.name, page.about, &rows, &page.variables);
             std::fs::write(
                 directory.join(format!("{}.md", page.name.replace(['/', ' '], "-"))),
                 text,

@@ -140,6 +140,7 @@ const PARTS: &[Part] = &[
     without("--without-http_upstream_zone_module", "zone"),
     without("--without-http_upstream_sticky_module", "sticky"),
     without("--without-http-cache", "proxy_cache_path"),
+    without("--without-stream_pass_module", "pass"),
 ];
 
 /// The text of `-V`, after the version line. `has` says whether a directive is known.

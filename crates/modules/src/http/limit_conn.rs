@@ -8,17 +8,15 @@
 //! A connection counts while it serves a request whose head was read. The counting is [`crate::shared::limit_conn`].
 
 use std::cell::{Cell, RefCell};
-use std::sync::Arc;
 
 use conf::{
-    Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, Line, Repeat, Setter,
-    Table, Variable, parse,
+    Arity, Directive, HTTP, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable,
 };
 use http::{Module, Outcome, Phase, Request, Step};
 use rt::error_log::Level;
 
-use crate::shared::limit_conn::{Counters, NoPlace, Place};
-use crate::shared::zones::{self, Zone};
+use crate::shared::limit_conn::{ConnZone, Counters, Declaration, Declared, Limits, MAX_KEY, NoPlace, Place};
+use crate::shared::zones;
 
 pub(crate) static MODULE: Module = Module {
     name: "limit_conn",
@@ -26,7 +24,7 @@ pub(crate) static MODULE: Module = Module {
     main: &ZONES,
     location: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
-    enabled: |location| !location.confs.get::<Conf>().limits.is_empty(),
+    enabled: |location| !location.confs.get::<Conf>().limits.0.is_empty(),
     variables: &[Variable::new(
         "limit_conn_status",
         status,
@@ -34,7 +32,7 @@ pub(crate) static MODULE: Module = Module {
     )
     .volatile()],
     complete: |line| zones::check::<Declaration, Counters>(line, "limit_conn_zone"),
-    commit: |site, zones| site.main_confs.get::<Declared>().commit(zones),
+    commit: |site, zones| site.main_confs.get::<Declared>().commit(zones, KIND),
     ..Module::EMPTY
 };
 
@@ -50,7 +48,7 @@ static ZONES: Table<Declared> = Table::new(&[Directive {
     doc: "A zone of counters, one for each value of the key. Requests with an empty key are not counted. When the zone \
           is full, requests with new keys are refused.",
     set: Setter::Custom(Arity::exactly(2), Repeat::Many, |declared, line| {
-        declared.read(line)
+        declared.read(line, KIND)
     }),
 }]);
 
@@ -64,8 +62,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "So many requests of each key of the zone may be under way. With several lines all must let it through.",
         set: Setter::Custom(
             Arity::exactly(2),
-            Repeat::Fresh(|c| c.limits.clear()),
-            |c, line| c.read(line),
+            Repeat::Fresh(|c| c.limits.0.clear()),
+            |c, line| c.limits.read(line, KIND),
         ),
     },
     Directive {
@@ -99,20 +97,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     },
 ]);
 
-/// The zones that `http` declares.
-#[derive(Clone, Default)]
-struct Declared(Vec<Arc<ConnZone>>);
-
-type ConnZone = Zone<Declaration, Counters>;
-
-/// What a zone counts.
-struct Declaration {
-    key: Expression,
-}
-
 #[derive(Clone)]
 struct Conf {
-    limits: Vec<Limit>,
+    limits: Limits,
     level: Level,
     status: i64,
     dry_run: bool,
@@ -121,96 +108,11 @@ struct Conf {
 impl Default for Conf {
     fn default() -> Self {
         Conf {
-            limits: Vec::new(),
+            limits: Limits::default(),
             level: Level::Error,
             status: 503,
             dry_run: false,
         }
-    }
-}
-
-#[derive(Clone)]
-struct Limit {
-    zone: Arc<ConnZone>,
-    requests: u32,
-}
-
-/// A key that is longer is not counted, in bytes.
-const MAX_KEY: usize = 255;
-
-/// The largest limit.
-const MAX_REQUESTS: i64 = 65_535;
-
-impl Declared {
-    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
-        let key = line.expression(0)?;
-        let Some(value) = parse::parameter(line.text(1), "zone") else {
-            return Err(line.invalid_parameter(1));
-        };
-        let zone = zones::name_and_size(line, 1, value)?;
-        let name = zone.name.clone();
-        let twice = |first: &Declaration| {
-            format!(
-                "limit_conn_zone \"{name}\" is already bound to key \"{}\"",
-                first.key.source()
-            )
-        };
-        self.0.push(zones::declare(
-            line,
-            zone,
-            KIND,
-            Declaration { key },
-            twice,
-        )?);
-        Ok(())
-    }
-
-    fn commit(&self, zones: &rt::engine::Zones) -> Result<(), String> {
-        for zone in &self.0 {
-            let source = |declared: &Declaration| declared.key.source().to_vec();
-            let counters = zone.commit(zones, KIND, |size, declared| {
-                Counters::new(size, &source(declared))
-            });
-            let key = zone.declared().map(source).unwrap_or_default();
-            if *counters.key != *key {
-                let (key, former) = (bstr::BStr::new(&key), bstr::BStr::new(&*counters.key));
-                let name = &zone.name;
-                return Err(format!(
-                    "limit_conn_zone \"{name}\" uses the \"{key}\" key while previously it used the \"{former}\" key"
-                ));
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Conf {
-    fn read(&mut self, line: &mut Line) -> Result<(), Diagnostic> {
-        let zone = zones::refer(line, line.text(0), KIND)?;
-        if self
-            .limits
-            .iter()
-            .any(|limit| Arc::ptr_eq(&limit.zone, &zone))
-        {
-            return Err(line.directive_error("is duplicate"));
-        }
-        let invalid = || {
-            line.error_at(
-                1,
-                format!("invalid number of connections \"{}\"", line.text(1)),
-            )
-        };
-        let requests = parse::number(line.text(1))
-            .filter(|number| *number > 0)
-            .ok_or_else(invalid)?;
-        if requests > MAX_REQUESTS {
-            return Err(line.error_at(1, "connection limit must be less 65536"));
-        }
-        self.limits.push(Limit {
-            zone,
-            requests: requests as u32,
-        });
-        Ok(())
     }
 }
 
@@ -245,7 +147,7 @@ fn limit(request: &mut Request) -> Step<'_> {
     }
     let conf = request.conf::<Conf>();
     let places = request.shared::<Places>();
-    for limit in &conf.limits {
+    for limit in &conf.limits.0 {
         let Some(key) = key(request, &limit.zone) else {
             continue;
         };
@@ -253,7 +155,7 @@ fn limit(request: &mut Request) -> Step<'_> {
             continue;
         };
         verdict.set(Verdict::Passed);
-        match counters.take(&key, limit.requests) {
+        match counters.take(&key, limit.most) {
             Ok(place) => places.borrow_mut().push(place),
             Err(why) => {
                 log_refusal(request, &conf, &limit.zone, why);

@@ -5,7 +5,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::zones::{Parts, State};
+use conf::{Diagnostic, Expression, Line, parse};
+
+use super::zones::{self, Parts, State, Zone};
 
 /// What a key takes of its zone beside itself, in bytes; near to what it is here and the same as in nginx.
 const FIXED_COST: usize = 36;
@@ -39,6 +41,107 @@ pub(crate) enum NoPlace {
     Limit,
     /// The zone has no room for another key.
     ZoneFull,
+}
+
+/// The zones that a configuration declares.
+#[derive(Clone, Default)]
+pub(crate) struct Declared(Vec<Arc<ConnZone>>);
+
+/// A zone of counters.
+pub(crate) type ConnZone = Zone<Declaration, Counters>;
+
+/// What a zone counts.
+pub(crate) struct Declaration {
+    pub(crate) key: Expression,
+}
+
+/// The limits of a block, in the order of the configuration.
+#[derive(Clone, Default)]
+pub(crate) struct Limits(pub(crate) Vec<Limit>);
+
+/// One of them.
+#[derive(Clone)]
+pub(crate) struct Limit {
+    pub(crate) zone: Arc<ConnZone>,
+    pub(crate) most: u32,
+}
+
+/// A key that is longer is not counted, in bytes.
+pub(crate) const MAX_KEY: usize = 255;
+
+/// The largest limit.
+const MAX_LIMIT: i64 = 65_535;
+
+impl Declared {
+    /// Reads `limit_conn_zone KEY zone=NAME:SIZE`. `kind` is who uses the zone, as messages name it.
+    pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
+        let key = line.expression(0)?;
+        let Some(value) = parse::parameter(line.text(1), "zone") else {
+            return Err(line.invalid_parameter(1));
+        };
+        let zone = zones::name_and_size(line, 1, value)?;
+        let name = zone.name.clone();
+        let twice = |first: &Declaration| {
+            format!(
+                "limit_conn_zone \"{name}\" is already bound to key \"{}\"",
+                first.key.source()
+            )
+        };
+        self.0.push(zones::declare(
+            line,
+            zone,
+            kind,
+            Declaration { key },
+            twice,
+        )?);
+        Ok(())
+    }
+
+    /// Finds or makes the counters of the zones.
+    pub(crate) fn commit(&self, zones: &rt::engine::Zones, kind: &str) -> Result<(), String> {
+        for zone in &self.0 {
+            let source = |declared: &Declaration| declared.key.source().to_vec();
+            let counters = zone.commit(zones, kind, |size, declared| {
+                Counters::new(size, &source(declared))
+            });
+            let key = zone.declared().map(source).unwrap_or_default();
+            if *counters.key != *key {
+                let (key, former) = (bstr::BStr::new(&key), bstr::BStr::new(&*counters.key));
+                let name = &zone.name;
+                return Err(format!(
+                    "limit_conn_zone \"{name}\" uses the \"{key}\" key while previously it used the \"{former}\" key"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Limits {
+    /// Reads `limit_conn ZONE NUMBER`.
+    pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
+        let zone = zones::refer(line, line.text(0), kind)?;
+        if self.0.iter().any(|limit| Arc::ptr_eq(&limit.zone, &zone)) {
+            return Err(line.directive_error("is duplicate"));
+        }
+        let invalid = || {
+            line.error_at(
+                1,
+                format!("invalid number of connections \"{}\"", line.text(1)),
+            )
+        };
+        let most = parse::number(line.text(1))
+            .filter(|number| *number > 0)
+            .ok_or_else(invalid)?;
+        if most > MAX_LIMIT {
+            return Err(line.error_at(1, "connection limit must be less 65536"));
+        }
+        self.0.push(Limit {
+            zone,
+            most: most as u32,
+        });
+        Ok(())
+    }
 }
 
 impl State for Counters {

@@ -1,0 +1,78 @@
+//! `allow` and `deny` in stream: who may come in, by address.
+//!
+//! The first rule that matches decides; without one everybody may. The address is the one that `realip` settled on. A
+//! block with rules of its own inherits none.
+
+use ::stream::module::status::FORBIDDEN;
+use ::stream::{Module, Outcome, Phase, Session, Step};
+use conf::contexts::STREAM_AND_SERVER;
+use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table};
+
+use crate::shared::access::{Judgement, Rules};
+
+pub(crate) static MODULE: Module = Module {
+    name: "access",
+    doc: "Limits access by client address.",
+    server: &DIRECTIVES,
+    phases: &[(Phase::Access, judge)],
+    enabled: |server| !server.confs.get::<Conf>().rules.is_empty(),
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "allow",
+        syntax: "address | CIDR | unix: | all",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Allow)),
+    },
+    Directive {
+        name: "deny",
+        syntax: "address | CIDR | unix: | all",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Keeps this address or network out: its sessions end with status 403. Of all `allow` and `deny` lines the \
+              first that matches decides.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Deny)),
+    },
+])
+.inherit(Conf::inherited);
+
+/// The rules of a block.
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    rules: Rules,
+    /// They are the outer block's: the first rule of this block replaces them.
+    inherited: bool,
+}
+
+impl Conf {
+    fn inherited(&self) -> Conf {
+        Conf {
+            inherited: true,
+            ..self.clone()
+        }
+    }
+
+    fn rule(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {
+        if std::mem::take(&mut self.inherited) {
+            self.rules.clear();
+        }
+        self.rules.read(line, judgement)
+    }
+}
+
+fn judge(session: &mut Session) -> Step<'_> {
+    match session.conf::<Conf>().rules.judge(&session.remote.address) {
+        None => Outcome::Declined.into(),
+        Some(Judgement::Allow) => Outcome::Ok.into(),
+        Some(Judgement::Deny) => {
+            session.error(format_args!("access forbidden by rule"));
+            Outcome::Status(FORBIDDEN).into()
+        }
+    }
+}

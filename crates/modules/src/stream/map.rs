@@ -1,0 +1,45 @@
+//! `map` in stream: variables whose values depend on other variables. The mechanism is [`crate::shared::map`].
+
+use ::stream::{Module, Session};
+use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
+
+use crate::shared::map;
+
+pub(crate) static MODULE: Module = Module {
+    name: "map",
+    doc: "Variables whose values depend on other variables.",
+    main: &DIRECTIVES,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[
+    Directive {
+        name: "map",
+        syntax: "text $variable { ... }",
+        default: None,
+        contexts: STREAM,
+        since: "0.1",
+        doc: "A variable whose value is the one that stands beside the text, as in http.",
+        set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
+            map::read::<Session>(line)
+        }),
+    },
+    ignored("map_hash_max_size"),
+    ignored("map_hash_bucket_size"),
+]);
+
+const fn ignored(name: &'static str) -> Directive<Conf> {
+    Directive {
+        name,
+        syntax: "size",
+        default: None,
+        contexts: STREAM,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::ONE, "Weir's tables size themselves"),
+    }
+}
+
+/// Nothing: a map lives in the definition of its variable.
+#[derive(Clone, Default)]
+struct Conf;

@@ -1,0 +1,36 @@
+//! The modules of stream, in the order in which they run.
+
+mod access;
+mod geo;
+mod limit_conn;
+mod log;
+mod map;
+mod proxy;
+mod realip;
+mod return_text;
+mod session;
+mod set;
+mod split_clients;
+mod upstream;
+
+/// All of them. The order is that of handlers within a phase: to move a module is to change behaviour.
+pub static MODULES: &[&::stream::Module] = &[
+    // Variables.
+    &map::MODULE,
+    &geo::MODULE,
+    &split_clients::MODULE,
+    // Groups of servers.
+    &upstream::MODULE,
+    // Who the client is.
+    &realip::MODULE,
+    // Limits.
+    &set::MODULE,
+    &limit_conn::MODULE,
+    // Access.
+    &access::MODULE,
+    // Content: a server's one handler.
+    &proxy::MODULE,
+    &return_text::MODULE,
+    // Log.
+    &log::MODULE,
+];

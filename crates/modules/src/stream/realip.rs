@@ -1,0 +1,78 @@
+//! `set_real_ip_from` in stream: who the client is when the peer is a proxy that can be trusted, by the PROXY protocol.
+
+use std::net::SocketAddr;
+
+use ::stream::client::Remote;
+use ::stream::{Module, Outcome, Phase, Session, Step};
+use conf::contexts::STREAM_AND_SERVER;
+use conf::{Arity, Directive, Repeat, Setter, Table, Variable};
+use rt::net::Address;
+
+use crate::shared::realip::Trusted;
+
+pub(crate) static MODULE: Module = Module {
+    name: "realip",
+    doc: "Takes the client's address from the PROXY protocol header of a trusted proxy.",
+    server: &DIRECTIVES,
+    phases: &[(Phase::PostAccept, settle)],
+    enabled: |server| !server.confs.get::<Conf>().trusted.is_empty(),
+    variables: &[
+        Variable::new(
+            "realip_remote_addr",
+            original_address,
+            "The address of the peer, whoever the client is.",
+        ),
+        Variable::new(
+            "realip_remote_port",
+            original_port,
+            "The port of the peer, whoever the client is.",
+        ),
+    ],
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
+    name: "set_real_ip_from",
+    syntax: "address | CIDR | host | unix:",
+    default: None,
+    contexts: STREAM_AND_SERVER,
+    since: "0.1",
+    doc: "Peers that are trusted to say who the client is. All addresses of a host count.",
+    set: Setter::Custom(
+        Arity::ONE,
+        Repeat::Fresh(|c| c.trusted.clear()),
+        |c, line| c.trusted.read(line),
+    ),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    trusted: Trusted,
+}
+
+fn settle(session: &mut Session) -> Step<'_> {
+    let source = session.client.proxy.as_ref().map(|header| &header.source);
+    let named = source.and_then(|source| Some(SocketAddr::new(source.ip?, source.port)));
+    if let Some(client) = named.filter(|_| {
+        session
+            .conf::<Conf>()
+            .trusted
+            .includes(&session.remote.address)
+    }) {
+        session.remote = Remote::at(Address::Inet(client));
+    }
+    Outcome::Declined.into()
+}
+
+fn original_address(session: &mut Session, out: &mut Vec<u8>) -> bool {
+    out.extend_from_slice(&session.client.remote.text);
+    true
+}
+
+fn original_port(session: &mut Session, out: &mut Vec<u8>) -> bool {
+    let port = session.client.remote.address.port();
+    if port > 0 {
+        out.extend_from_slice(port.to_string().as_bytes());
+    }
+    true
+}

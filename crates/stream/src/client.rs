@@ -1,0 +1,97 @@
+//! The client's side of a session: a TCP connection, or the datagrams of one address.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Instant;
+
+use bstr::BString;
+use rt::listen::ListenAddress;
+use rt::net::{Address, Stream};
+
+use crate::datagrams::Flow;
+
+/// One client.
+pub struct Client {
+    /// The number of the connection, as `$connection` and the error log show it. Unique among stream's.
+    pub number: u64,
+    /// How bytes come and go.
+    pub transport: Transport,
+    /// Who is at the other end. `realip` may replace it in the session, never here.
+    pub remote: Remote,
+    /// `debug_connection` names this client: everything about it is logged.
+    pub debug: bool,
+    /// What a PROXY protocol header said of the client.
+    pub proxy: Option<Box<proto::proxy_protocol::Header>>,
+    /// When it was accepted.
+    pub accepted: Instant,
+    /// Bytes written to the client since the session began.
+    pub sent: Cell<u64>,
+    /// Bytes that were read and are the content handler's to use: what came behind a PROXY protocol header.
+    pub input: RefCell<Vec<u8>>,
+    /// The listening socket that it came by.
+    pub socket: ListenAddress,
+}
+
+/// What a session runs on.
+pub enum Transport {
+    /// A connection, TCP or unix.
+    Stream(Rc<Stream>),
+    /// Datagrams.
+    Datagrams(Rc<Flow>),
+}
+
+/// Who the client is.
+#[derive(Clone)]
+pub struct Remote {
+    /// The address and port.
+    pub address: Address,
+    /// The address as text, without the port.
+    pub text: BString,
+}
+
+impl Remote {
+    /// A client at this address.
+    pub fn at(address: Address) -> Remote {
+        let text = address
+            .ip()
+            .map_or_else(|| "unix:".into(), |ip| ip.to_string().into());
+        Remote { address, text }
+    }
+}
+
+impl Client {
+    /// The address that the client connected to.
+    pub fn local(&self) -> Address {
+        match &self.transport {
+            Transport::Stream(stream) => stream
+                .local_addr()
+                .cloned()
+                .unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::default())),
+            Transport::Datagrams(flow) => flow.local(),
+        }
+    }
+
+    /// The connection, unless it is datagrams.
+    pub fn stream(&self) -> Option<&Rc<Stream>> {
+        match &self.transport {
+            Transport::Stream(stream) => Some(stream),
+            Transport::Datagrams(_) => None,
+        }
+    }
+
+    /// Whether it speaks UDP.
+    pub fn is_udp(&self) -> bool {
+        self.stream().is_none()
+    }
+
+    /// Sends all of these bytes; as one datagram if it is datagrams.
+    pub async fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        match &self.transport {
+            Transport::Stream(stream) => stream.write_all(bytes).await?,
+            Transport::Datagrams(flow) => flow.send(bytes).await?,
+        }
+        self.sent.set(self.sent.get() + bytes.len() as u64);
+        Ok(())
+    }
+}

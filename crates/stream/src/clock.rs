@@ -1,0 +1,34 @@
+//! The time as logs show it. A session writes it once or twice, so that nothing is kept between two uses.
+
+use std::io::Write;
+
+use jiff::tz::{Offset, TimeZone};
+use proto::date;
+
+/// Appends the present local time as `$time_local` shows it.
+pub fn write_local_time(out: &mut Vec<u8>) {
+    let (second, zone) = now();
+    date::write_log(second, &zone, out);
+}
+
+/// Appends the present local time as `$time_iso8601` shows it.
+pub fn write_iso8601(out: &mut Vec<u8>) {
+    let (second, zone) = now();
+    date::write_iso8601(second, &zone, out);
+}
+
+/// The C library knows the zone, as it does for the error log, so that both logs agree.
+fn now() -> (i64, TimeZone) {
+    let second = rt::wall_millis() / 1000;
+    let offset = Offset::from_seconds(rt::error_log::local_time(second).offset);
+    (
+        i64::try_from(second).unwrap_or(i64::MAX),
+        offset.unwrap_or(Offset::UTC).to_time_zone(),
+    )
+}
+
+/// Appends milliseconds as seconds with three places: `12.034`.
+pub fn write_seconds(millis: u64, out: &mut Vec<u8>) {
+    // Writing to memory does not fail.
+    let _ = write!(out, "{}.{:03}", millis / 1000, millis % 1000);
+}

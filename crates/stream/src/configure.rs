@@ -1,0 +1,135 @@
+//! Builds the frozen configuration of `stream {}` from its nodes.
+
+use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, TableSet, dispatch};
+use rt::error_log::MainLog;
+
+use crate::core::{self, ServerConf};
+use crate::listen;
+use crate::module::{Handler, Module, Phase};
+use crate::session::Session;
+use crate::site::{ConfSet, Frozen, Phases, Server, ServerId};
+
+/// The group of tables whose structs belong to `stream`.
+const MAIN_GROUP: usize = 0;
+/// The group of tables whose structs belong to a server.
+const SERVER_GROUP: usize = 1;
+
+/// What is being built. Setters of blocks reach it through `line.level.engine()`.
+struct Builder {
+    modules: &'static [&'static Module],
+    servers: Vec<Server>,
+    claims: Vec<listen::Claim>,
+}
+
+fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
+    let mut groups: Vec<TableSet> = vec![vec![&core::MAIN], vec![&core::SERVER]];
+    for module in modules {
+        groups[MAIN_GROUP].push(module.main);
+        groups[SERVER_GROUP].push(module.server);
+    }
+    for group in &mut groups {
+        group.retain(|table| table.len() > 0);
+    }
+    groups
+}
+
+/// Reads a `stream {}` block.
+pub(crate) fn stream(
+    modules: &'static [&'static Module],
+    version: String,
+    line: &mut Line,
+) -> Result<Frozen, Diagnostic> {
+    let mut registry: Registry<Session> = Registry::new();
+    for rows in crate::variables::VARIABLES {
+        registry.add(rows);
+    }
+    for module in modules {
+        registry.add(module.variables);
+    }
+    let mut builder = Builder {
+        modules,
+        servers: Vec::new(),
+        claims: Vec::new(),
+    };
+    let mut confs = Confs::new(groups(modules));
+    if let Some(core) = confs.get_mut::<ServerConf>() {
+        core.log = line.shared::<MainLog>().0.clone();
+    }
+    {
+        let build = &mut *line.level.build;
+        let mut level = conf::Level::new(build, &mut registry, &mut builder, STREAM);
+        dispatch(line.node.block.nodes(), &mut confs, None, &mut level);
+    }
+    for module in modules {
+        (module.complete)(line);
+    }
+    let endpoints = listen::endpoints(builder.claims, line);
+    let variables = match registry.finish() {
+        Ok(variables) => variables,
+        Err(mut errors) => {
+            let last = errors.pop();
+            for error in errors {
+                line.level.report(error);
+            }
+            return Err(last.unwrap_or_else(|| line.error("unknown variable")));
+        }
+    };
+    Ok(Frozen {
+        main_confs: ConfSet::new(confs.take_group(MAIN_GROUP)),
+        outer_confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        servers: builder.servers,
+        endpoints,
+        variables,
+        version,
+        generation: crate::engine::next_generation(),
+    })
+}
+
+/// The setter of `server`.
+pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
+    let mut confs = parents.child(SERVER_GROUP);
+    dispatch(
+        line.node.block.nodes(),
+        &mut confs,
+        Some(parents),
+        &mut line.level.inner(STREAM_SERVER),
+    );
+    let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
+    let place = line.sources().place(line.node.span).unwrap_or_default();
+    let mut server = Server {
+        name: core.name.clone(),
+        core,
+        confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        phases: Phases::default(),
+    };
+    let has_errors = line.level.build.has_errors();
+    let builder = line.level.engine::<Builder>();
+    let answer = builder
+        .modules
+        .iter()
+        .filter_map(|module| module.answer.as_ref())
+        .find(|answer| (answer.when)(&server));
+    let active = builder
+        .modules
+        .iter()
+        .filter(|module| (module.enabled)(&server));
+    let mut handlers: Vec<(Phase, Handler)> = active
+        .flat_map(|module| module.phases.iter().copied())
+        .collect();
+    let listens = !server.core.listens.is_empty();
+    handlers.extend(answer.map(|answer| (Phase::Content, answer.handler)));
+    server.phases = Phases::collect(handlers.into_iter());
+    let id = ServerId(builder.servers.len() as u32);
+    builder.claims.extend(listen::claims(&server.core, id));
+    builder.servers.push(server);
+    // A line that was refused has said why.
+    if has_errors {
+        return Ok(());
+    }
+    if !listens {
+        return Err(line
+            .error(format!("no \"listen\" is defined for server in {place}"))
+            .place(conf::Place::Unsaid));
+    }
+    Ok(())
+}

@@ -1,0 +1,226 @@
+//! The engine's own directives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bstr::{BString, ByteSlice};
+use conf::contexts::STREAM_AND_SERVER;
+use conf::{Arity, Diagnostic, Directive, Line, Repeat, STREAM, STREAM_SERVER, Setter, Table};
+use net::resolver::{Resolver, Settings};
+use rt::error_log::{LogFiles, Logger, MainLog, Target};
+
+use crate::listen::{self, Listen};
+
+/// Settings of `stream` as a whole: none that has an effect.
+#[derive(Clone, Debug, Default)]
+pub struct MainConf;
+
+/// Rows that stand in `stream` only.
+pub static MAIN: Table<MainConf> = Table::new(&[
+    hash_row(
+        "server_names_hash_max_size",
+        "Accepted; the table of server names sizes itself.",
+    ),
+    hash_row(
+        "server_names_hash_bucket_size",
+        "Accepted; the table of server names sizes itself.",
+    ),
+    hash_row(
+        "variables_hash_max_size",
+        "Accepted; the table of variables sizes itself.",
+    ),
+    hash_row(
+        "variables_hash_bucket_size",
+        "Accepted; the table of variables sizes itself.",
+    ),
+    Directive {
+        name: "server",
+        syntax: "{ … }",
+        default: None,
+        contexts: STREAM,
+        since: "0.1",
+        doc: "A server: where it listens, and what it does with sessions.",
+        set: Setter::Deferred(Arity::NONE, crate::configure::server),
+    },
+]);
+
+const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> {
+    Directive {
+        name,
+        syntax: "size",
+        default: None,
+        contexts: STREAM,
+        since: "0.1",
+        doc,
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            line.number(0, 0, i64::MAX).map(drop)
+        }),
+    }
+}
+
+/// Settings of a server.
+#[derive(Clone)]
+pub struct ServerConf {
+    /// Where it listens.
+    pub listens: Vec<Listen>,
+    /// The first name.
+    pub name: BString,
+    /// The error log.
+    pub log: Logger,
+    /// Who knows addresses of names that are made of variables; one without servers where no directive says who could.
+    pub resolver: Arc<Resolver>,
+    /// How long an answer is waited for.
+    pub resolver_timeout: Duration,
+    /// Time for a client to send its PROXY protocol header.
+    pub proxy_protocol_timeout: Duration,
+    /// Small packets are sent at once.
+    pub tcp_nodelay: bool,
+}
+
+impl Default for ServerConf {
+    fn default() -> Self {
+        ServerConf {
+            listens: Vec::new(),
+            name: BString::default(),
+            log: Logger::default(),
+            resolver: Resolver::new(Settings::default(), Logger::default()),
+            resolver_timeout: Duration::ZERO,
+            proxy_protocol_timeout: Duration::ZERO,
+            tcp_nodelay: true,
+        }
+    }
+}
+
+/// Rows that belong to a server.
+pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
+    Directive {
+        name: "listen",
+        syntax: "address:port [udp] [proxy_protocol] [backlog=number] [reuseport] …",
+        default: None,
+        contexts: STREAM_SERVER,
+        since: "0.1",
+        doc: "An address and port, or a unix socket, that the server accepts sessions on, with the socket's options. \
+              Datagrams of one client are one session; without `reuseport` one loop serves all of a UDP port.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
+    },
+    Directive {
+        name: "server_name",
+        syntax: "name …",
+        default: None,
+        contexts: STREAM_SERVER,
+        since: "0.1",
+        doc: "The names of the server. The first is `$server_name`; without TLS no client says which server it wants, so \
+              that the default server of an address takes all.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
+    },
+    Directive {
+        name: "error_log",
+        syntax: "file [level] | stderr | syslog:… | memory:size",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Where errors of sessions here are logged, and from which level on.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
+    },
+    Directive {
+        name: "resolver",
+        syntax: "address … [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "DNS servers that resolve names which are only known while running. Answers are kept for their TTL, or for `valid`.",
+        set: Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
+            c.resolver = Resolver::from_line(line)?;
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "resolver_timeout",
+        syntax: "time",
+        default: Some("30s"),
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "How long a name is waited for.",
+        set: Setter::Millis(|c| &mut c.resolver_timeout),
+    },
+    Directive {
+        name: "proxy_protocol_timeout",
+        syntax: "time",
+        default: Some("30s"),
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Time for a client to send its PROXY protocol header. Past it the connection is closed.",
+        set: Setter::Millis(|c| &mut c.proxy_protocol_timeout),
+    },
+    Directive {
+        name: "tcp_nodelay",
+        syntax: "on | off",
+        default: Some("on"),
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Whether small packets are sent at once, to clients and to servers.",
+        set: Setter::Flag(|c| &mut c.tcp_nodelay),
+    },
+    Directive {
+        name: "preread_buffer_size",
+        syntax: "size",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::ONE, "nothing is read ahead of the content phase: there is no `ssl_preread` yet"),
+    },
+    Directive {
+        name: "preread_timeout",
+        syntax: "time",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Ignored(Arity::ONE, "nothing is read ahead of the content phase: there is no `ssl_preread` yet"),
+    },
+])
+.finish(|conf, outer, level| {
+    // Without a log of its own, stream writes to the one of main.
+    if outer.is_none() && level.seen("error_log").is_none() {
+        conf.log = level.shared::<MainLog>().0.clone();
+    }
+    Ok(())
+});
+
+fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let words: Vec<&[u8]> = line
+        .args()
+        .iter()
+        .map(|word| word.text.as_slice())
+        .collect();
+    let prefix = line.level.build.prefix.clone();
+    let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
+    conf.log = conf.log.with(target, line.shared::<LogFiles>());
+    Ok(())
+}
+
+fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    for (index, word) in line.args().iter().enumerate() {
+        let name = word.text.as_bstr();
+        let bad_star = name.starts_with(b"*") && (name.len() < 3 || !name.starts_with(b"*."));
+        if bad_star || name == "." {
+            return Err(line.error_at(index, format!("server name \"{name}\" is invalid")));
+        }
+        if let Some(pattern) = name.strip_prefix(b"~") {
+            let regex = line.regex(index, pattern, true)?;
+            for (_, group) in regex.names() {
+                let Some(registry) = line.level.registry::<crate::Session>() else {
+                    continue;
+                };
+                registry
+                    .slot(group)
+                    .map_err(|message| line.error_at(index, message))?;
+            }
+        }
+        if conf.name.is_empty() {
+            conf.name = name.to_owned();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Sessions of datagrams: what one client address sends to a socket belongs together.
+//!
+//! A socket has one reader. It hands each datagram to the session of its sender, or begins one. Sessions answer by the
+//! socket itself, so that the client sees the address that it asked.
+//!
+//! Without `reuseport` a socket is read by one loop only, whichever its number says: if several did, the datagrams of a
+//! client would come to different loops, and make a session on each. (nginx has that.)
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use rt::net::{Address, UdpSocket};
+
+/// Datagrams that may wait for a session; more are lost, as in a full socket buffer.
+const MAX_WAITING: usize = 256;
+
+/// The largest datagram, in bytes.
+pub const MAX_DATAGRAM: usize = 65_535;
+
+/// A listening socket for datagrams, and its sessions.
+pub struct Datagrams {
+    socket: UdpSocket,
+    sessions: RefCell<HashMap<Address, Rc<Flow>>>,
+    next: Cell<u64>,
+}
+
+/// The datagrams of one session.
+pub struct Flow {
+    datagrams: Rc<Datagrams>,
+    /// Tells it from an earlier session of the same client.
+    id: u64,
+    client: Address,
+    waiting: RefCell<VecDeque<Vec<u8>>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Datagrams {
+    /// Sessions on a socket.
+    pub fn new(socket: UdpSocket) -> Rc<Datagrams> {
+        Rc::new(Datagrams {
+            socket,
+            sessions: RefCell::default(),
+            next: Cell::new(0),
+        })
+    }
+
+    /// Takes in datagrams until the next one that begins a session.
+    ///
+    /// Errors are the system's; those that only say that an earlier answer did not arrive are passed over.
+    pub async fn accept(self: &Rc<Self>, scratch: &mut [u8]) -> io::Result<Rc<Flow>> {
+        loop {
+            let (length, client) = match self.socket.recv_from(scratch).await {
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(error) => return Err(error),
+            };
+            if let Some(flow) = self.deliver(client, &scratch[..length]) {
+                return Ok(flow);
+            }
+        }
+    }
+
+    fn deliver(self: &Rc<Self>, client: Address, datagram: &[u8]) -> Option<Rc<Flow>> {
+        let mut sessions = self.sessions.borrow_mut();
+        if let Some(flow) = sessions.get(&client) {
+            flow.push(datagram);
+            return None;
+        }
+        let id = self.next.get();
+        self.next.set(id + 1);
+        let flow = Rc::new(Flow {
+            datagrams: Rc::clone(self),
+            id,
+            client: client.clone(),
+            waiting: RefCell::default(),
+            waker: RefCell::default(),
+        });
+        flow.push(datagram);
+        sessions.insert(client, Rc::clone(&flow));
+        Some(flow)
+    }
+}
+
+impl Flow {
+    /// The client.
+    pub fn client(&self) -> &Address {
+        &self.client
+    }
+
+    /// Where the socket is bound.
+    pub fn local(&self) -> Address {
+        let bound = self.datagrams.socket.local_addr();
+        bound.unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::default()))
+    }
+
+    /// The next datagram of the client.
+    pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
+        match self.waiting.borrow_mut().pop_front() {
+            Some(datagram) => Poll::Ready(datagram),
+            None => {
+                *self.waker.borrow_mut() = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Sends a datagram to the client.
+    pub async fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        self.datagrams
+            .socket
+            .send_to(datagram, &self.client)
+            .await
+            .map(drop)
+    }
+
+    /// The next datagram of this client begins another session. This one goes on with what it has.
+    pub fn detach(&self) {
+        let mut sessions = self.datagrams.sessions.borrow_mut();
+        if sessions
+            .get(&self.client)
+            .is_some_and(|flow| flow.id == self.id)
+        {
+            sessions.remove(&self.client);
+        }
+    }
+
+    fn push(&self, datagram: &[u8]) {
+        let mut waiting = self.waiting.borrow_mut();
+        if waiting.len() < MAX_WAITING {
+            waiting.push_back(datagram.to_vec());
+        }
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The stream engine: TCP connections and UDP sessions, their phases, and what is known of them.
+//!
+//! It names no module. What a server does with a session is said by [`module::Module`]s that the program hands over as a
+//! list; the engine knows their shape only. It does not know processes, signals or configuration files either: those
+//! meet it at [`rt::engine`]. It knows nothing of HTTP.
+//!
+//! Begin to read at [`serve`], the way of a session; then [`engine`], where sessions come from.
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod clock;
+pub mod configure;
+pub mod core;
+pub mod datagrams;
+pub mod engine;
+pub mod listen;
+pub mod module;
+pub mod serve;
+pub mod session;
+pub mod site;
+pub mod upstream;
+pub mod variables;
+
+pub use engine::Engine;
+pub use module::{Handler, Module, Outcome, Phase, Step};
+pub use session::Session;

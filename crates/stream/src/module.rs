@@ -1,0 +1,153 @@
+//! What a module is: a row in a list, made of plain data and plain functions.
+//!
+//! The order of the list that the binary hands to the engine is the order in which the handlers of a phase run.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use conf::{Line, Rows, Table, Variable};
+
+use crate::engine::StreamLoop;
+use crate::session::Session;
+use crate::site::{Frozen, Server};
+
+/// One module. Absent parts come from [`Module::EMPTY`].
+pub struct Module {
+    /// The name that documentation and diagnostics use, for example `limit_conn`.
+    pub name: &'static str,
+    /// One sentence for the reference.
+    pub doc: &'static str,
+    /// Directives that stand in `stream` only.
+    pub main: &'static dyn Rows,
+    /// Directives whose value belongs to a server.
+    pub server: &'static dyn Rows,
+    /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
+    pub blocks: &'static [&'static dyn Rows],
+    /// For modules that can be all that a server does with its sessions (`proxy_pass`).
+    pub answer: Option<Answer>,
+    /// Handlers and the phases they run in.
+    pub phases: &'static [(Phase, Handler)],
+    /// Whether this server uses the module at all. Where it says no, its handlers are not on the path of a session.
+    pub enabled: fn(&Server) -> bool,
+    /// Variables of fixed names. A directive may define more while the configuration is read.
+    pub variables: &'static [Variable<Session>],
+    /// Called when all of `stream {}` was read, with its line: reports names that lines refer to and none declares.
+    pub complete: fn(&mut Line),
+    /// Called once for each generation in the worker, before it serves: finds or makes zones.
+    pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
+    /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
+    /// generation is to be ended here.
+    pub start: fn(&StreamLoop),
+    /// Called on each loop that is to end, when it accepts no more.
+    pub stop: fn(&StreamLoop),
+}
+
+impl Module {
+    /// A module that does nothing, for `..Module::EMPTY`.
+    pub const EMPTY: Module = Module {
+        name: "",
+        doc: "",
+        main: &NO_ROWS,
+        server: &NO_ROWS,
+        blocks: &[],
+        answer: None,
+        phases: &[],
+        enabled: |_| true,
+        variables: &[],
+        complete: |_| {},
+        commit: |_, _| Ok(()),
+        start: |_| {},
+        stop: |_| {},
+    };
+}
+
+/// What a server does with a session once it was let in.
+pub struct Answer {
+    /// Whether a server is this module's.
+    pub when: fn(&Server) -> bool,
+    /// The handler. The session ends with it.
+    pub handler: Handler,
+}
+
+static NO_ROWS: Table<()> = Table::new(&[]);
+
+/// The phases of a session, in the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// The connection stands, and a PROXY protocol header was read. Handlers may change who the client is (`realip`).
+    PostAccept,
+    /// Limits: who is refused here costs nothing more.
+    Preaccess,
+    /// Who may come in.
+    Access,
+    /// What can be learned from the first bytes, before it is decided what becomes of the session.
+    Preread,
+    /// The server's one handler.
+    Content,
+    /// The session is over. Handlers can not change anything any more.
+    Log,
+}
+
+/// How many phases there are.
+pub(crate) const PHASES: usize = 6;
+
+/// Runs in a phase. It must not block.
+///
+/// It answers at once with [`Step::Now`], which costs no allocation, or hands back a future.
+pub type Handler = for<'a> fn(&'a mut Session) -> Step<'a>;
+
+/// What a handler says.
+pub enum Step<'a> {
+    /// The handler is done.
+    Now(Outcome),
+    /// The handler will be done when this future is.
+    Later(Pin<Box<dyn Future<Output = Outcome> + 'a>>),
+}
+
+/// How a handler ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Not my business: the next handler of the phase.
+    Declined,
+    /// The phase is over.
+    Ok,
+    /// The session is over, with this status.
+    Status(u16),
+}
+
+/// The statuses of a session. They are those of HTTP that mean the same.
+pub mod status {
+    /// It went well, or as well as the two ends wanted.
+    pub const OK: u16 = 200;
+    /// The client sent what can not be understood: its PROXY protocol header.
+    pub const BAD_REQUEST: u16 = 400;
+    /// The client may not come in.
+    pub const FORBIDDEN: u16 = 403;
+    /// It can not be served as it is configured.
+    pub const INTERNAL_SERVER_ERROR: u16 = 500;
+    /// No upstream server could be reached.
+    pub const BAD_GATEWAY: u16 = 502;
+    /// A limit is reached.
+    pub const SERVICE_UNAVAILABLE: u16 = 503;
+}
+
+impl From<Outcome> for Step<'_> {
+    fn from(outcome: Outcome) -> Self {
+        Step::Now(outcome)
+    }
+}
+
+impl<'a> Step<'a> {
+    /// A step that ends with `future`.
+    pub fn later(future: impl Future<Output = Outcome> + 'a) -> Step<'a> {
+        Step::Later(Box::pin(future))
+    }
+
+    /// Waits for the end of the step.
+    pub async fn outcome(self) -> Outcome {
+        match self {
+            Step::Now(outcome) => outcome,
+            Step::Later(future) => future.await,
+        }
+    }
+}

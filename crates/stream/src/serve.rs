@@ -1,0 +1,224 @@
+//! The way of a session, from the client's arrival to its line in the log.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bstr::BString;
+use proto::proxy_protocol::{Header, MAX_HEADER, Status};
+use rt::engine::ListenerSpec;
+use rt::error_log::Level;
+use rt::net::Stream;
+
+use crate::client::{Client, Remote, Transport};
+use crate::engine::StreamLoop;
+use crate::listen;
+use crate::module::{Outcome, Phase, status};
+use crate::session::Session;
+
+/// The phases before the end, and what the error log says is being done in them.
+const PHASES: [(Phase, &str); 5] = [
+    (Phase::PostAccept, "initializing session"),
+    (Phase::Preaccess, "initializing session"),
+    (Phase::Access, "initializing session"),
+    (Phase::Preread, "prereading client data"),
+    (Phase::Content, ""),
+];
+
+/// Serves one session.
+pub(crate) async fn serve(
+    engine: Rc<StreamLoop>,
+    transport: Transport,
+    socket: Arc<ListenerSpec>,
+    key: u64,
+) {
+    let _place = Place {
+        engine: Rc::clone(&engine),
+        key,
+        flow: flow(&transport),
+    };
+    let Some(mut session) = begin(engine, transport, &socket) else {
+        return;
+    };
+    session.status = match read_proxy_header(&mut session).await {
+        Ok(()) => run(&mut session).await,
+        Err(status) => status,
+    };
+    session.debug(format_args!("finalize stream session: {}", session.status));
+    let site = Rc::clone(&session.site);
+    for handler in &site.server(session.server).phases[Phase::Log] {
+        // Nothing can be decided any more, so what a handler says does not count.
+        let _ = handler(&mut session).outcome().await;
+    }
+}
+
+fn flow(transport: &Transport) -> Option<Rc<crate::datagrams::Flow>> {
+    match transport {
+        Transport::Stream(_) => None,
+        Transport::Datagrams(flow) => Some(Rc::clone(flow)),
+    }
+}
+
+/// The session's place among those of the loop and of its socket, given back however its task ends.
+struct Place {
+    engine: Rc<StreamLoop>,
+    key: u64,
+    flow: Option<Rc<crate::datagrams::Flow>>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(flow) = &self.flow {
+            flow.detach();
+        }
+        self.engine.closed(self.key);
+    }
+}
+
+fn begin(engine: Rc<StreamLoop>, transport: Transport, socket: &ListenerSpec) -> Option<Session> {
+    let site = engine.site();
+    let address = match &transport {
+        Transport::Stream(stream) => stream.peer_addr().clone(),
+        Transport::Datagrams(flow) => flow.client().clone(),
+    };
+    let debug = engine.main.is_debugged(address.ip());
+    if debug {
+        rt::error_log::turn_on_debug();
+    }
+    let client = Client {
+        number: crate::engine::next_connection(),
+        transport,
+        remote: Remote::at(address),
+        debug,
+        proxy: None,
+        accepted: rt::now(),
+        sent: Cell::new(0),
+        input: RefCell::default(),
+        socket: socket.address.clone(),
+    };
+    let endpoint = listen::endpoint_of(&site.endpoints, &socket.address, || client.local().ip())?;
+    let endpoint = Arc::clone(endpoint);
+    let udp = if client.is_udp() { "udp " } else { "" };
+    let (number, remote) = (client.number, &client.remote.address);
+    let log = &site.server(endpoint.server).core.log;
+    log.plain(
+        Level::Info,
+        format_args!(
+            "*{number} {udp}client {remote} connected to {}",
+            client.socket
+        ),
+    );
+    Some(Session::new(engine, site, Rc::new(client), endpoint))
+}
+
+/// Runs the phases up to the content; gives the status that the session ends with.
+async fn run(session: &mut Session) -> u16 {
+    let site = Rc::clone(&session.site);
+    let server = site.server(session.server);
+    for (phase, action) in PHASES {
+        session.action = action;
+        if phase == Phase::Content
+            && let Some(stream) = session.client.stream().filter(|_| server.core.tcp_nodelay)
+            && !session.remote.address.is_unix()
+        {
+            // It fails on a connection that is gone, which its first use tells better.
+            let _ = stream.set_nodelay(true);
+        }
+        for handler in &server.phases[phase] {
+            match handler(session).outcome().await {
+                Outcome::Declined => {}
+                Outcome::Ok => break,
+                Outcome::Status(status) => return status,
+            }
+        }
+    }
+    session.debug(format_args!("no handler for server"));
+    status::INTERNAL_SERVER_ERROR
+}
+
+/// Reads the PROXY protocol header that the connection begins with, if it is to begin with one. The error is the
+/// session's status.
+async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
+    let Some(stream) = session
+        .client
+        .stream()
+        .filter(|_| session.endpoint.proxy_protocol)
+        .cloned()
+    else {
+        return Ok(());
+    };
+    session.action = "reading PROXY protocol";
+    let timeout = session.server().core.proxy_protocol_timeout;
+    let mut input = Vec::new();
+    match rt::timeout(timeout, receive_proxy_header(session, &stream, &mut input)).await {
+        Err(_) => {
+            session.log(
+                Level::Info,
+                format_args!("client timed out (110: Connection timed out)"),
+            );
+            Err(status::OK)
+        }
+        Ok(Err(status)) => Err(status),
+        Ok(Ok(header)) => {
+            // Nobody else has it yet.
+            if let Some(client) = Rc::get_mut(&mut session.client) {
+                client.proxy = header.map(Box::new);
+                client.input = RefCell::new(input);
+            }
+            Ok(())
+        }
+    }
+}
+
+/// What comes behind the header stays in the socket where that is possible, so that the connection can be handed on
+/// (`pass`); else it is left in `input`.
+async fn receive_proxy_header(
+    session: &Session,
+    stream: &Stream,
+    input: &mut Vec<u8>,
+) -> Result<Option<Header>, u16> {
+    let mut buffer = [0; MAX_HEADER];
+    let mut known = stream.peek(&mut buffer).await.map_err(|_| status::OK)?;
+    loop {
+        match proto::proxy_protocol::parse(if input.is_empty() {
+            &buffer[..known]
+        } else {
+            &input[..]
+        }) {
+            Ok(Status::Complete(used, header)) => {
+                if input.is_empty() {
+                    // All of it is there: it was seen.
+                    known = stream
+                        .read(&mut buffer[..used])
+                        .await
+                        .map_err(|_| status::OK)?;
+                    return if known == used {
+                        Ok(header)
+                    } else {
+                        Err(status::INTERNAL_SERVER_ERROR)
+                    };
+                }
+                input.drain(..used);
+                return Ok(header);
+            }
+            Ok(Status::Partial) => {}
+            Err(broken) => {
+                let line = BString::from(broken.log_line());
+                session.error(format_args!("{line}"));
+                return Err(status::BAD_REQUEST);
+            }
+        }
+        if !matches!(stream.read_into(input, MAX_HEADER).await, Ok(1..)) {
+            return Err(status::BAD_REQUEST);
+        }
+    }
+}
+
+/// Sends all of `bytes`, giving the client `patience` for it. The answer is whether it took them.
+pub async fn send_within(session: &Session, bytes: &[u8], patience: Duration) -> bool {
+    matches!(
+        rt::timeout(patience, session.client.send(bytes)).await,
+        Ok(Ok(()))
+    )
+}

@@ -1,0 +1,288 @@
+//! A session on its way through the engine.
+//!
+//! It belongs to one task on one loop, and every handler gets it as `&mut`. No field belongs to a module: what a module
+//! wants to remember about a session it keeps as a [`Session::state`] of a type of its own.
+
+use std::any::Any;
+use std::fmt;
+use std::rc::Rc;
+
+use bstr::BString;
+use conf::{Captures, Expression, Regex, Scope, VarId};
+use rt::error_log::{Context, Level, Logger};
+
+use crate::client::{Client, Remote};
+use crate::engine::StreamLoop;
+use crate::listen::Endpoint;
+use crate::site::{ConfRef, Server, ServerId, Site};
+use crate::upstream::Record;
+
+/// A session.
+pub struct Session {
+    /// The loop that it is on.
+    pub engine: Rc<StreamLoop>,
+    /// The configuration that it began under, and ends under.
+    pub site: Rc<Site>,
+    /// The client's connection or datagrams.
+    pub client: Rc<Client>,
+    /// Where it came in.
+    pub endpoint: std::sync::Arc<Endpoint>,
+    /// The server that it belongs to.
+    pub server: ServerId,
+    /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
+    pub remote: Remote,
+    /// How it ended; 0 while it has not.
+    pub status: u16,
+    /// Bytes that came from the client.
+    pub received: u64,
+    /// What is known of the upstream servers that it was passed to.
+    pub upstream: Option<Record>,
+    /// What is being done, for the error log; empty: nothing worth a word.
+    pub action: &'static str,
+    slots: Vec<Slot>,
+    /// How many variables are being evaluated, each for the sake of the one before.
+    depth: u8,
+    captured: Captured,
+    states: Vec<Box<dyn Any>>,
+}
+
+/// How deep variables may stand inside variables, before it must be a circle; nginx's bound.
+const MAX_VARIABLE_DEPTH: u8 = 100;
+
+/// The value of a variable.
+#[derive(Clone, Default)]
+enum Slot {
+    #[default]
+    Unset,
+    NotFound,
+    Value(Rc<[u8]>),
+}
+
+/// The groups of the last match of a regular expression, with the text they are in.
+#[derive(Clone, Default)]
+struct Captured {
+    subject: Vec<u8>,
+    groups: Captures,
+}
+
+/// A regular expression together with the variables that its named groups set.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    /// The compiled expression.
+    pub regex: Regex,
+    /// Variables and the groups that they take their values from.
+    pub variables: Vec<(VarId, usize)>,
+}
+
+impl Session {
+    /// A session that has just begun.
+    pub fn new(
+        engine: Rc<StreamLoop>,
+        site: Rc<Site>,
+        client: Rc<Client>,
+        endpoint: std::sync::Arc<Endpoint>,
+    ) -> Session {
+        Session {
+            engine,
+            site,
+            server: endpoint.server,
+            endpoint,
+            remote: client.remote.clone(),
+            client,
+            status: 0,
+            received: 0,
+            upstream: None,
+            action: "initializing session",
+            slots: Vec::new(),
+            depth: 0,
+            captured: Captured::default(),
+            states: Vec::new(),
+        }
+    }
+
+    /// The server.
+    pub fn server(&self) -> &Server {
+        self.site.server(self.server)
+    }
+
+    /// A module's struct in the session's server. It may be held while the session changes.
+    pub fn conf<C: Any>(&self) -> ConfRef<C> {
+        ConfRef::new(Rc::clone(&self.site), self.server)
+    }
+
+    /// What the module that owns `T` remembers about this session.
+    pub fn state<T: Any>(&mut self) -> Option<&mut T> {
+        self.states
+            .iter_mut()
+            .find_map(|state| state.downcast_mut())
+    }
+
+    /// Remembers `state` in place of what the module that owns `T` remembered before.
+    pub fn set_state<T: Any>(&mut self, state: T) {
+        self.states.retain(|old| !old.is::<T>());
+        self.states.push(Box::new(state));
+    }
+
+    /// The value of an expression.
+    pub fn value(&mut self, expression: &Expression) -> BString {
+        match expression.constant() {
+            Some(text) => text.to_owned(),
+            None => expression.to_bytes(self).into(),
+        }
+    }
+
+    /// Matches a pattern against a text. On a match its groups are the session's captures, and the variables of its
+    /// named groups have their values.
+    pub fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
+        let mut groups = Captures::new();
+        if !pattern.regex.captures(subject, &mut groups) {
+            return false;
+        }
+        self.captured = Captured {
+            subject: subject.to_vec(),
+            groups,
+        };
+        for &(variable, group) in &pattern.variables {
+            let value = self
+                .captured
+                .groups
+                .text(group, &self.captured.subject)
+                .map(Rc::from);
+            *self.slot(variable) = value.map_or(Slot::NotFound, Slot::Value);
+        }
+        true
+    }
+
+    /// Sets a variable that `set`, a capture or a module gave a value.
+    pub fn set_variable(&mut self, id: VarId, value: &[u8]) {
+        let site = Rc::clone(&self.site);
+        match site.variables.get(id).set {
+            Some(set) => set(self, value),
+            None => *self.slot(id) = Slot::Value(value.into()),
+        }
+    }
+
+    fn slot(&mut self, id: VarId) -> &mut Slot {
+        let index = id.0 as usize;
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, Slot::Unset);
+        }
+        &mut self.slots[index]
+    }
+
+    /// The logger of the server.
+    pub fn logger(&self) -> &Logger {
+        &self.server().core.log
+    }
+
+    /// Writes a line about this session to the error log of its server.
+    pub fn log(&self, level: Level, message: fmt::Arguments<'_>) {
+        self.write(level, self, message);
+    }
+
+    /// The same without saying whose session it is: for lines that say so themselves.
+    pub fn log_plainly(&self, level: Level, message: fmt::Arguments<'_>) {
+        self.write(level, &NumberOnly(self.client.number), message);
+    }
+
+    /// Writes a line at level `debug`.
+    #[inline]
+    pub fn debug(&self, message: fmt::Arguments<'_>) {
+        if rt::error_log::debug_is_on() {
+            self.log(Level::Debug, message);
+        }
+    }
+
+    /// Writes a line at level `error`.
+    pub fn error(&self, message: fmt::Arguments<'_>) {
+        self.log(Level::Error, message);
+    }
+
+    fn write(&self, level: Level, context: &dyn Context, message: fmt::Arguments<'_>) {
+        let logger = self.logger();
+        if self.client.debug {
+            logger.debug_connection().log(level, context, message);
+        } else if logger.enabled(level) {
+            logger.log(level, context, message);
+        }
+    }
+}
+
+impl Scope for Session {
+    fn variable(&mut self, id: VarId, out: &mut Vec<u8>) -> bool {
+        let site = Rc::clone(&self.site);
+        let definition = site.variables.get(id);
+        match self.slot(id) {
+            Slot::NotFound => return false,
+            Slot::Value(value) => {
+                out.extend_from_slice(value);
+                return true;
+            }
+            Slot::Unset => {}
+        }
+        if self.depth == MAX_VARIABLE_DEPTH {
+            self.error(format_args!(
+                "cycle while evaluating variable \"{}\"",
+                definition.name
+            ));
+            return false;
+        }
+        self.depth += 1;
+        let start = out.len();
+        let found = definition.value(self, out);
+        self.depth -= 1;
+        if definition.cache {
+            *self.slot(id) = if found {
+                Slot::Value(out[start..].into())
+            } else {
+                Slot::NotFound
+            };
+        }
+        found
+    }
+
+    fn capture(&mut self, n: usize, out: &mut Vec<u8>) -> bool {
+        match self.captured.groups.text(n, &self.captured.subject) {
+            None => false,
+            Some(text) => {
+                out.extend_from_slice(text);
+                true
+            }
+        }
+    }
+}
+
+impl Context for Session {
+    fn connection(&self) -> Option<u64> {
+        Some(self.client.number)
+    }
+
+    fn describe(&self, out: &mut Vec<u8>) {
+        if !self.action.is_empty() {
+            out.extend_from_slice(b" while ");
+            out.extend_from_slice(self.action.as_bytes());
+        }
+        out.extend_from_slice(if self.client.is_udp() {
+            b", udp client: "
+        } else {
+            b", client: "
+        });
+        out.extend_from_slice(&self.remote.text);
+        out.extend_from_slice(b", server: ");
+        out.extend_from_slice(self.client.socket.to_string().as_bytes());
+        if let Some(upstream) = &self.upstream {
+            upstream.describe(self.received, self.client.sent.get(), out);
+        }
+    }
+}
+
+/// Says which connection a line is about, and no more.
+struct NumberOnly(u64);
+
+impl Context for NumberOnly {
+    fn connection(&self) -> Option<u64> {
+        Some(self.0)
+    }
+
+    fn describe(&self, _: &mut Vec<u8>) {}
+}
