@@ -128,6 +128,14 @@ impl Site {
         Server::start_without_configuration(self, &arguments)
     }
 
+    /// Starts `weir proxy` for this origin with these further arguments, in which `%%PORT%%` is filled in; the
+    /// configuration is not used.
+    pub fn proxy(mut self, origin: &str, more: &[&str]) -> Server {
+        let mut arguments = vec!["proxy".to_owned(), origin.to_owned()];
+        arguments.extend(more.iter().map(|text| self.filled(text)));
+        Server::start_without_configuration(self, &arguments)
+    }
+
     /// Runs `-t` on the configuration exactly as it was given, with nothing put in front of it,
     /// so that line numbers in messages are those of the test's text. The folder is written as
     /// `%%DIR%%` in what comes back.

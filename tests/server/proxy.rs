@@ -118,7 +118,9 @@ fn a_bad_head_is_a_bad_gateway_and_one_line_in_the_log() {
 
 #[test]
 fn garbage_is_no_response() {
-    weir_tests::skip_on_oracle("nginx passes what is no HTTP on as HTTP/0.9");
+    if weir_tests::skip_on_oracle("nginx passes what is no HTTP on as HTTP/0.9") {
+        return;
+    }
     let origin = origin("SSH-2.0-OpenSSH\r\n");
     let server = proxy(&origin, "");
     assert_eq!(server.get("/").status, 502);
@@ -246,7 +248,9 @@ fn interim_responses_end_here() {
     let origin = origin(
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
     );
-    weir_tests::skip_on_oracle("an older nginx takes an interim response for the response");
+    if weir_tests::skip_on_oracle("an older nginx takes an interim response for the response") {
+        return;
+    }
     let server = proxy(&origin, "");
     let reply = server.get("/").expect(200);
     assert_eq!((reply.text().as_str(), reply.has("Link")), ("ok", false));
@@ -517,4 +521,43 @@ fn mirrored_requests_reach_their_target_and_nobody_waits() {
     assert!(reply.text().starts_with("4 "));
     let copied = receiver.recv_timeout(weir_tests::PATIENCE).expect("the copy arrives");
     assert!(copied.starts_with(b"POST /x?y HTTP/1."), "{}", String::from_utf8_lossy(&copied));
+}
+
+#[test]
+fn a_stored_response_is_a_file_with_its_time() {
+    let origin = origin(
+        "HTTP/1.1 200 OK\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: 6\r\n\r\nstored",
+    );
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; location / {{ error_page 404 = @fetch; }}
+            location @fetch {{ proxy_pass http://127.0.0.1:{port}; proxy_store on; proxy_store_access user:rw group:r all:r; }} }}"
+    ))
+    .folder("html/a")
+    .start();
+    assert_eq!(server.get("/a/b.txt").text(), "stored");
+    assert_eq!(server.line("html/a/b.txt", "stored"), "stored");
+    let again = server.get("/a/b.txt");
+    assert_eq!((again.text().as_str(), origin.connections()), ("stored", 1));
+    assert_eq!(again.field("Last-Modified"), "Sun, 06 Nov 1994 08:49:37 GMT");
+}
+
+#[test]
+fn one_command_makes_a_proxy() {
+    if weir_tests::skip_on_oracle("it is a command of Weir's own") {
+        return;
+    }
+    let origin = mirror();
+    let port = origin.port();
+    let server = http("").proxy(&format!("http://127.0.0.1:{port}"), &["--port", "%%PORT%%"]);
+    let head = server.get("/a?b").text();
+    for line in [
+        "GET /a?b HTTP/1.1".to_owned(),
+        format!("Host: 127.0.0.1:{port}"),
+        "X-Forwarded-For: 127.0.0.1".to_owned(),
+        "X-Forwarded-Host: localhost".to_owned(),
+        "X-Forwarded-Proto: http".to_owned(),
+    ] {
+        assert!(head.lines().any(|sent| sent == line), "no {line:?} in\n{head}");
+    }
 }
