@@ -450,3 +450,18 @@ fn an_include_that_is_too_large_for_a_variable_ends_the_page() {
     );
     server.line("error.log", "too big subrequest response: 1025");
 }
+
+#[test]
+fn a_page_that_multiplies_holds_up_nobody_else() {
+    if skip_on_oracle("nginx starts all of the includes at once") {
+        return;
+    }
+    let include = "<!--#include virtual=\"/twice.html\" -->";
+    let server = site("")
+        .file("html/twice.html", format!("x{include}{include}"))
+        .start();
+    let mut connection = server.connect();
+    connection.request("GET", "/twice.html", &[]);
+    assert!(!connection.at_least(2_000).is_empty());
+    assert_eq!(server.get("/x.html").expect(200).text(), "[x:(none)]");
+}

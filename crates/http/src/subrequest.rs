@@ -54,7 +54,11 @@ pub struct Stub {
 
 /// How many subrequests a request has come to.
 #[derive(Default)]
-struct Count(Cell<u32>);
+struct Count {
+    total: Cell<u32>,
+    /// Those that are being included now.
+    included: Cell<usize>,
+}
 
 impl Options {
     /// A GET of `path`.
@@ -81,7 +85,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
         ));
         return None;
     }
-    let count = &parent.shared::<Count>().0;
+    let count = &parent.shared::<Count>().total;
     if count.replace(count.get() + 1) >= MAX_COUNT {
         parent.error(format_args!(
             "too many subrequests while processing \"{}\"",
@@ -140,6 +144,12 @@ pub async fn end(request: &mut Request) {
 /// turn: whoever includes it gathers nothing.
 pub struct Inclusion {
     state: State,
+    count: Rc<Count>,
+}
+
+/// How many subrequests are being included in the client's request that `request` is, or is a part of.
+pub fn included(request: &Request) -> usize {
+    request.shared::<Count>().included.get()
 }
 
 enum State {
@@ -168,8 +178,11 @@ impl Inclusion {
             serve::finish(&mut request).await;
             request
         });
+        let count: Rc<Count> = parent.shared();
+        count.included.set(count.included.get() + 1);
         Some(Inclusion {
             state: State::Running(running),
+            count,
         })
     }
 
@@ -228,6 +241,12 @@ impl Inclusion {
             return;
         };
         self.state = State::Ending(Box::pin(async move { end(&mut request).await }));
+    }
+}
+
+impl Drop for Inclusion {
+    fn drop(&mut self) {
+        self.count.included.set(self.count.included.get() - 1);
     }
 }
 

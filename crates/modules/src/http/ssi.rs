@@ -151,6 +151,7 @@ fn weave(request: &mut Request) -> Verdict {
     if request.out.length() == Some(0) || !conf.types.has(&request.out.content_type) {
         return Verdict::Pass;
     }
+    let page = page::of(request);
     let out = &mut request.out;
     let body = std::mem::take(&mut out.body);
     out.content_changes();
@@ -159,6 +160,6 @@ fn weave(request: &mut Request) -> Verdict {
     }
     // The bound makes it fit.
     let max_value = conf.value_length.min(MAX_VALUE) as usize;
-    out.body = Body::stream(Weaver::new(body, max_value, conf.silent_errors));
+    out.body = Body::stream(Weaver::new(body, page, max_value, conf.silent_errors));
     Verdict::Pass
 }

@@ -118,7 +118,8 @@ impl<T: Transform> Source for Transformed<T> {
             }
             if !self.step.is_empty() {
                 if self.turn.is_over() {
-                    return self.turn.poll_yield(context);
+                    poll_yield(context);
+                    return Poll::Pending;
                 }
                 if let Err(error) = self.transform.push(request, &mut self.step, &mut self.out) {
                     self.next = Some(Next::Error(error));
@@ -152,11 +153,10 @@ impl Turn {
         let began_before = self.0.replace(turn) == Some(turn);
         began_before && Instant::now().saturating_duration_since(turn) > TURN
     }
+}
 
-    /// Has this task woken in the next turn.
-    pub(crate) fn poll_yield<T>(&mut self, context: &mut Context<'_>) -> Poll<T> {
-        // A yield that is polled once has the task woken in the next turn, and need not be kept.
-        let _ = pin!(rt::yield_now()).poll(context);
-        Poll::Pending
-    }
+/// Has this task woken in the next turn.
+pub(crate) fn poll_yield(context: &mut Context<'_>) {
+    // A yield that is polled once has the task woken in the next turn, and need not be kept.
+    let _ = pin!(rt::yield_now()).poll(context);
 }

@@ -12,7 +12,7 @@ use http::body::{Body, BodyError, Chunk, Source};
 
 use super::Amounts;
 use crate::shared::content::{Content, Piece};
-use crate::shared::transform::Turn;
+use crate::shared::transform::{Turn, poll_yield};
 
 /// Content that is compressed in one step, in bytes; at level 9 that takes about 2 ms.
 const STEP: usize = 16 * 1024;
@@ -146,7 +146,8 @@ impl Source for Compressed {
                 State::Open | State::Flushing | State::Ending => {}
             }
             if self.turn.is_over() {
-                return self.turn.poll_yield(context);
+                poll_yield(context);
+                return Poll::Pending;
             }
             if let Err(error) = ready!(self.fill(request, context)).and_then(|()| self.step()) {
                 return Poll::Ready(Some(Err(error)));

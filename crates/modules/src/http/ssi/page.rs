@@ -12,6 +12,8 @@ use bytes::Bytes;
 use conf::{Captures, Regex, Scope};
 use http::Request;
 
+use crate::shared::transform::Turn;
+
 /// How many bytes the variables and blocks of one page may have.
 const MAX_BYTES: usize = 1024 * 1024;
 
@@ -20,7 +22,10 @@ const KEPT_EXPRESSIONS: usize = 64;
 
 /// The page of a request and of all that it includes.
 #[derive(Default)]
-pub(super) struct Page(RefCell<Inside>);
+pub(super) struct Page {
+    inside: RefCell<Inside>,
+    turn: RefCell<Turn>,
+}
 
 #[derive(Default)]
 struct Inside {
@@ -37,10 +42,16 @@ pub(super) fn of(request: &Request) -> Rc<Page> {
 }
 
 impl Page {
+    /// Whether others should have their turn of the loop before the page's next step. All parts of a page count as one:
+    /// each turn makes one step at least, but not one of every part.
+    pub(super) fn is_turn_over(&self) -> bool {
+        self.turn.borrow_mut().is_over()
+    }
+
     /// Sets a variable. The error is for the log.
     pub(super) fn set(&self, name: &BStr, value: BString) -> Result<(), String> {
         let name: BString = name.to_ascii_lowercase().into();
-        let mut inside = self.0.borrow_mut();
+        let mut inside = self.inside.borrow_mut();
         inside.pay(name.as_bstr(), value.len())?;
         match inside
             .variables
@@ -62,7 +73,7 @@ impl Page {
     }
 
     fn get(&self, name: &BStr) -> Option<BString> {
-        let inside = self.0.borrow();
+        let inside = self.inside.borrow();
         if let [digit @ b'0'..=b'9'] = name.as_bytes()
             && let Some(group) = inside.captured.get(usize::from(digit - b'0'))
         {
@@ -77,7 +88,7 @@ impl Page {
 
     /// Keeps a block.
     pub(super) fn keep_block(&self, name: BString, content: Vec<u8>) -> Result<(), String> {
-        let mut inside = self.0.borrow_mut();
+        let mut inside = self.inside.borrow_mut();
         inside.pay(name.as_bstr(), content.len())?;
         inside.blocks.push((name, content.into()));
         Ok(())
@@ -85,7 +96,7 @@ impl Page {
 
     /// The block of this name that came first.
     pub(super) fn block(&self, name: &BStr) -> Option<Bytes> {
-        let inside = self.0.borrow();
+        let inside = self.inside.borrow();
         let found = inside.blocks.iter().find(|(known, _)| known == name);
         found.map(|(_, content)| content.clone())
     }
@@ -100,7 +111,7 @@ impl Page {
         let captured = (0..10.min(groups.len()))
             .map(|n| groups.text(n, text).map(BString::from))
             .collect();
-        self.0.borrow_mut().captured = captured;
+        self.inside.borrow_mut().captured = captured;
         for (group, name) in regex.names() {
             let value = groups.text(*group, text).unwrap_or_default();
             self.set(BStr::new(name), value.into())?;

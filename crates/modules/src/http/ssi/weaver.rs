@@ -5,23 +5,25 @@
 //! for an include (`wait`, `set`) stops the look ahead until that include is through.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bstr::{BStr, BString, ByteSlice};
 use bytes::{Buf, Bytes};
 use http::Request;
 use http::body::{Body, BodyError, Chunk, Source};
-use http::subrequest::{Inclusion, Options, Stub};
+use http::subrequest::{self, Inclusion, Options, Stub};
 use proto::uri::Escape;
 
 use super::commands::{self, Kind};
+use super::condition;
 use super::date::TimeFormat;
+use super::page::{self, Page};
 use super::scanner::{Command, Event, MARK, Scanner};
-use super::{condition, page};
 use crate::shared::content::{Content, Piece};
-use crate::shared::transform::Turn;
+use crate::shared::transform::poll_yield;
 
-/// Includes that may run at once.
+/// Includes of a page that may run at once. Beyond that, each part of the page has one that runs, so that it goes on.
 const MAX_AHEAD: usize = 32;
 
 /// Text that may wait in the queue before the look ahead ends, in bytes.
@@ -57,7 +59,7 @@ pub(super) struct Weaver {
     includes: usize,
     wait: Wait,
     end: Option<Result<(), BodyError>>,
-    turn: Turn,
+    page: Rc<Page>,
 }
 
 /// A part of the page that waits for its turn.
@@ -102,7 +104,7 @@ enum Encoding {
 
 impl Weaver {
     /// Carries out the commands in `body`.
-    pub(super) fn new(body: Body, max_value: usize, silent_errors: bool) -> Weaver {
+    pub(super) fn new(body: Body, page: Rc<Page>, max_value: usize, silent_errors: bool) -> Weaver {
         Weaver {
             content: Content::new(body),
             scanner: Scanner::new(max_value),
@@ -117,22 +119,17 @@ impl Weaver {
             includes: 0,
             wait: Wait::Nothing,
             end: None,
-            turn: Turn::default(),
+            page,
         }
     }
 
     /// Looks ahead for as long as there is content, and room in the queue.
     fn look_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
-        while self.end.is_none()
-            && matches!(self.wait, Wait::Nothing)
-            && self.text < MAX_TEXT
-            && self.includes < MAX_AHEAD
-        {
-            if self.turn.is_over() {
-                let _: Poll<()> = self.turn.poll_yield(context);
-                return;
-            }
+        while self.may_look_ahead(request) {
             if !self.input.is_empty() {
+                if self.page.is_turn_over() {
+                    return poll_yield(context);
+                }
                 self.scan(request);
                 continue;
             }
@@ -151,12 +148,20 @@ impl Weaver {
         }
     }
 
-    /// Looks at one step of the content.
+    fn may_look_ahead(&self, request: &Request) -> bool {
+        self.end.is_none()
+            && matches!(self.wait, Wait::Nothing)
+            && self.text < MAX_TEXT
+            && (self.includes == 0 || subrequest::included(request) < MAX_AHEAD)
+    }
+
+    /// Looks at one step of the content, or as far as its next include.
     fn scan(&mut self, request: &mut Request) {
         let step = self.input.slice(..self.input.len().min(STEP));
         let mut at = 0;
+        let includes = self.includes;
         while matches!(self.wait, Wait::Nothing)
-            && self.end.is_none()
+            && self.includes == includes
             && let Some(event) = self.scanner.next(&step, &mut at)
         {
             match event {
@@ -168,9 +173,6 @@ impl Weaver {
                         self.fail(request, &why);
                     }
                 }
-            }
-            if self.includes >= MAX_AHEAD {
-                break;
             }
         }
         self.input.advance(at);
@@ -255,13 +257,13 @@ impl Weaver {
             }
             Kind::Set => {
                 let value = page::evaluate(request, command.value("value"))?;
-                page::of(request).set(command.value("var"), value)
+                self.page.set(command.value("var"), value)
             }
             Kind::Block => {
                 self.block = Some((command.value("name").to_owned(), Vec::new()));
                 Ok(())
             }
-            Kind::Endblock => self.end_block(request),
+            Kind::Endblock => self.end_block(),
             Kind::If | Kind::Elif | Kind::Else | Kind::Endif => Ok(()),
         }
     }
@@ -321,11 +323,11 @@ impl Weaver {
         Ok(())
     }
 
-    fn end_block(&mut self, request: &Request) -> Result<(), String> {
+    fn end_block(&mut self) -> Result<(), String> {
         let Some((name, content)) = self.block.take() else {
             return Ok(());
         };
-        page::of(request).keep_block(name, content)
+        self.page.keep_block(name, content)
     }
 
     fn echo(&mut self, request: &mut Request, command: &Command) {
@@ -420,7 +422,7 @@ impl Weaver {
         match ready!(gathering.poll(context)) {
             Ok(value) => {
                 if let Some(value) = value
-                    && let Err(why) = page::of(request).set(gathering.name.as_bstr(), value)
+                    && let Err(why) = self.page.set(gathering.name.as_bstr(), value)
                 {
                     request.error(format_args!("{why}"));
                 }
@@ -468,7 +470,7 @@ impl Source for Weaver {
             if self.run_includes(request, context).is_ready() {
                 continue;
             }
-            let had_room = self.includes < MAX_AHEAD;
+            let includes = self.includes;
             if let Poll::Ready(chunk) = self.poll_queue(context) {
                 return Poll::Ready(Some(chunk));
             }
@@ -481,7 +483,8 @@ impl Source for Weaver {
                     continue;
                 }
             }
-            if !had_room && self.includes < MAX_AHEAD {
+            // There is room to look further ahead.
+            if self.includes < includes {
                 continue;
             }
             return Poll::Pending;
