@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use weir_tests::{http, whole};
+use weir_tests::{Signal, http, until, whole};
 
 #[test]
 fn more_than_the_rate_is_refused() {
@@ -121,4 +121,47 @@ fn mistakes_are_told_in_nginx_s_words() {
         assert!(tested.stderr.contains(message), "{line}: {}", tested.stderr);
         assert_ne!(tested.code, 0, "{line}");
     }
+}
+
+#[test]
+fn a_client_that_leaves_does_not_wait_on() {
+    let conf = "limit_req_zone $arg_k zone=z:1m rate=1r/m; log_format status $status;
+        server { listen 127.0.0.1:%%PORT%%; access_log status.log status;
+            location / { limit_req zone=z burst=5; } }";
+    let server = http(conf).file("html/a", "").start();
+    assert_eq!(server.get("/a?k=1").status, 200);
+    let mut leaving = server.connect();
+    leaving.request("GET", "/a?k=1", &[]);
+    server.line("error.log", "delaying request");
+    drop(leaving);
+    server.line("status.log", "499");
+}
+
+#[test]
+fn counters_survive_a_reload_and_a_key_can_not_change() {
+    let conf = |key: &str, page: &str| {
+        format!(
+            "limit_req_zone {key} zone=z:1m rate=1r/m;
+             server {{ listen 127.0.0.1:%%PORT%%;
+                 location /page {{ return 200 {page}; }}
+                 location / {{ limit_req zone=z; }} }}"
+        )
+    };
+    let mut server = http(&conf("$arg_k", "old"))
+        .file("html/a", "")
+        .tolerate("previously it used")
+        .start();
+    assert_eq!(server.get("/a?k=1").status, 200);
+    server.reconfigure(&conf("$arg_k", "new"));
+    server.signal(Signal::HUP);
+    assert!(until(|| (server.get("/page").text() == "new").then_some(())).is_some());
+    assert_eq!(server.get("/a?k=1").status, 503);
+
+    server.reconfigure(&conf("$arg_other", "newer"));
+    server.signal(Signal::HUP);
+    server.line(
+        "error.log",
+        "limit_req \"z\" uses the \"$arg_other\" key while previously it used the \"$arg_k\" key",
+    );
+    assert_eq!(server.get("/page").text(), "new");
 }

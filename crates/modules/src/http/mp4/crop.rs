@@ -446,10 +446,9 @@ impl<'a> Track<'a> {
                 .find(|key| **key <= sample.saturating_add(1))
             {
                 let before = cut_counts(&self.times, &(key - 1..sample));
-                self.prefix = before
-                    .iter()
-                    .map(|&(count, duration)| u64::from(count) * u64::from(duration))
-                    .sum();
+                self.prefix = before.iter().fold(0_u64, |sum, &(count, duration)| {
+                    sum.saturating_add(u64::from(count) * u64::from(duration))
+                });
                 sample = key - 1;
             }
         }
@@ -841,6 +840,20 @@ mod tests {
         for length in 0..whole.len() {
             // Any answer will do, but there must be one.
             let _ = crop(b"", &whole[..length], 1060, wanted);
+        }
+        for at in 0..whole.len() {
+            for byte in [0, 1, 0x7f, 0xff] {
+                let mut changed = whole.clone();
+                changed[at] = byte;
+                for key_frame in [false, true] {
+                    let wanted = Wanted {
+                        length_ms: Some(2000),
+                        key_frame,
+                        ..wanted
+                    };
+                    let _ = crop(b"", &changed, u64::MAX, wanted);
+                }
+            }
         }
     }
 }
