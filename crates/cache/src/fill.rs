@@ -1,0 +1,625 @@
+//! A fill: one body on its way into the cache, and everybody who follows it.
+//!
+//! ```text
+//! waiting ── head ──▶ storing ── finish ──▶ ended, committed
+//!    │                  │  └── disk fails ──▶ passing
+//!    │                  └───── fail ────────▶ failed: everybody is told why
+//!    └─── pass ──▶ passing: joiners released, the first follower goes on alone
+//! ```
+//!
+//! Nobody leads: the [`Writer`] belongs to whoever fetches, each [`Follower`] has a cursor of its own, on any loop.
+//! The body stands in memory until it is in the store, then (above `fill_memory`) only there, and slow followers read
+//! it from the disk. When it is not stored, the writer waits for the slowest follower instead. Wake-ups are
+//! wakers called in the order in which their followers began to wait.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use bytes::{Bytes, BytesMut};
+
+use crate::format::{Description, EXTENT_MAX, EXTENTS_MAX, Extent, INLINE_MAX};
+use crate::log::Log;
+use crate::object::{Stored, read_extent};
+use crate::reclaim::{Commit, append_extent, commit};
+use crate::segment::Segment;
+use crate::store::Core;
+use crate::{Head, Key, Mode};
+
+/// Why a fill ended before its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The writer was dropped without a word.
+    ProducerGone,
+    /// What the producer said.
+    Producer(Arc<str>),
+    /// The body is not as long as its head said.
+    Length,
+    /// The part that this follower needs next could not be read back from the store.
+    Storage(Arc<str>),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ProducerGone => f.write_str("the fill was given up"),
+            Self::Producer(why) => f.write_str(why),
+            Self::Length => f.write_str("the body is not as long as announced"),
+            Self::Storage(why) => write!(f, "reading a fill back failed: {why}"),
+        }
+    }
+}
+
+/// What a follower gets instead of a head or of more body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// The answer is not to be shared: fetch for yourself.
+    Released,
+    /// It ended early. Who has received nothing may start anew.
+    Failed(Failure),
+}
+
+/// Nobody follows any more and nothing is stored: fetching on is useless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Abandoned;
+
+/// A fill. Shared by its writer, its followers, the table of fills and jobs of the store's writer.
+pub(crate) struct Fill {
+    core: Arc<Core>,
+    key: Key,
+    pub(crate) hash: u64,
+    /// The first byte of the body that it brings.
+    pub(crate) base: u64,
+    /// The sequence when it began: a later purge hits it.
+    born: u64,
+    began_ms: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Storing,
+    /// Not to be stored: private, or the disk failed.
+    Passing,
+}
+
+struct State {
+    phase: Phase,
+    /// The answer is for the first follower only.
+    private: bool,
+    head: Option<Arc<Head>>,
+    /// Consecutive pieces, each with its place in the body.
+    chunks: VecDeque<(u64, Bytes)>,
+    chunk_bytes: usize,
+    /// The end of what has been received.
+    received: u64,
+    /// The end of what was handed to the store's writer.
+    submitted: u64,
+    written: Vec<(Extent, Arc<Segment>)>,
+    end: Option<Result<(), Failure>>,
+    /// The cursors of the followers, by their number; the first is 0.
+    cursors: BTreeMap<u64, u64>,
+    next_follower: u64,
+    /// Who waits, in order of arrival.
+    waiting: BTreeMap<u64, Waker>,
+    next_ticket: u64,
+    producer: Option<Waker>,
+}
+
+impl State {
+    /// The end of what can be read back from the store.
+    fn on_disk(&self, base: u64) -> u64 {
+        self.written.last().map_or(base, |(extent, _)| extent.end())
+    }
+
+    /// Lets go of what is in the store, or of what everybody has had.
+    fn trim(&mut self, base: u64, limit: usize) {
+        let on_disk = self.on_disk(base);
+        let slowest = match self.phase {
+            Phase::Passing => self.cursors.values().min().copied().unwrap_or(u64::MAX),
+            Phase::Waiting | Phase::Storing => 0,
+        };
+        while let Some((offset, chunk)) = self.chunks.front() {
+            let end = offset + chunk.len() as u64;
+            let stored = end <= on_disk && self.chunk_bytes > limit;
+            if !stored && end > slowest {
+                break;
+            }
+            self.chunk_bytes -= chunk.len();
+            self.chunks.pop_front();
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.phase == Phase::Passing && self.cursors.is_empty()
+    }
+
+    fn wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
+        std::mem::take(&mut self.waiting).into_values().chain(self.producer.take())
+    }
+}
+
+impl Fill {
+    pub(crate) fn start(core: &Arc<Core>, key: &Key, hash: u64, base: u64, now_ms: u64) -> (Arc<Self>, Writer) {
+        let state = State {
+            phase: Phase::Waiting,
+            private: false,
+            head: None,
+            chunks: VecDeque::new(),
+            chunk_bytes: 0,
+            received: base,
+            submitted: base,
+            written: Vec::new(),
+            end: None,
+            cursors: BTreeMap::new(),
+            next_follower: 0,
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+            producer: None,
+        };
+        let fill = Arc::new(Self {
+            core: Arc::clone(core),
+            key: key.clone(),
+            hash,
+            base,
+            born: core.next_sequence(),
+            began_ms: now_ms,
+            state: Mutex::new(state),
+        });
+        (Arc::clone(&fill), Writer(fill))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// A cursor at the beginning. `None`: it is not to be shared any more.
+    pub(crate) fn follow(self: &Arc<Self>) -> Option<Follower> {
+        let mut state = self.state();
+        let begun = state.chunks.front().map_or(state.on_disk(self.base), |(offset, _)| *offset);
+        let readable = begun <= self.base || state.on_disk(self.base) >= begun;
+        let joinable = state.phase != Phase::Passing && readable && !matches!(state.end, Some(Err(_)));
+        if !joinable {
+            return None;
+        }
+        Some(Follower::new(self, &mut state, self.base))
+    }
+
+    /// Changes the state, then wakes everybody, outside of the lock.
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let wakers = {
+            let mut state = self.state();
+            change(&mut state);
+            state.trim(self.base, self.core.options.fill_memory);
+            state.wakers()
+        };
+        wakers.for_each(Waker::wake);
+    }
+
+    /// Takes the next piece for the store, if enough has come or all has.
+    fn next_extent(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
+        let ready = (state.received - state.submitted) as usize;
+        let small = self.base == 0 && state.submitted == 0 && ready <= INLINE_MAX;
+        if state.phase != Phase::Storing || ready == 0 || (ready < EXTENT_MAX && (!all || small)) {
+            return None;
+        }
+        let begin = state.submitted;
+        let data = gather(&state.chunks, begin, ready.min(EXTENT_MAX));
+        state.submitted += data.len() as u64;
+        Some((begin, data))
+    }
+
+    fn store_ready(self: &Arc<Self>, all: bool) {
+        loop {
+            let Some((offset, data)) = self.next_extent(&mut self.state(), all) else { return };
+            let fill = Arc::clone(self);
+            self.core.enqueue(Box::new(move |core, log| fill.write_extent(core, log, offset, &data)));
+        }
+    }
+
+    fn write_extent(self: Arc<Self>, core: &Arc<Core>, log: &mut Log, offset: u64, data: &Bytes) {
+        if self.state().phase != Phase::Storing {
+            return;
+        }
+        let written = append_extent(core, log, false, self.hash, offset, data).and_then(|extent| {
+            log.flush(core)?;
+            Ok(extent)
+        });
+        let segment = written.ok().and_then(|extent| Some((extent, core.segment(extent.segment)?)));
+        match segment {
+            Some(found) if self.state().written.len() < EXTENTS_MAX => {
+                self.change(|state| state.written.push(found));
+            }
+            _ => self.stop_storing(),
+        }
+    }
+
+    /// The disk does not take it: those who follow go on from memory, new ones begin anew.
+    pub(crate) fn stop_storing(&self) {
+        self.core.fills.remove(self);
+        self.change(|state| state.phase = Phase::Passing);
+    }
+
+    /// The commit, on the writer's thread, after all extents.
+    fn commit(self: Arc<Self>, core: &Arc<Core>, log: &mut Log, whole: bool) {
+        let Some(entry) = self.prepare(core, log, whole) else {
+            self.core.fills.remove(&self);
+            return;
+        };
+        let fill = Arc::clone(&self);
+        // A failure runs the closure too, or the record was never taken: then the guard in it says so.
+        let committed = move |_: &Core, _| fill.core.fills.remove(&fill);
+        if commit(core, log, entry, committed).is_err() {
+            self.core.fills.remove(&self);
+        }
+    }
+
+    fn prepare(&self, core: &Arc<Core>, log: &mut Log, whole: bool) -> Option<Commit> {
+        let (head, mut extents, inline) = {
+            let state = self.state();
+            let head = state.head.clone().filter(|_| state.phase == Phase::Storing)?;
+            let extents: Vec<Extent> = state.written.iter().map(|(extent, _)| *extent).collect();
+            let rest = (state.received - state.on_disk(self.base)) as usize;
+            (head, extents, gather(&state.chunks, state.on_disk(self.base), rest))
+        };
+        if core.purges().verdict(self.born, self.key.text(), &head.tags) == Some(Mode::Hard) {
+            return None;
+        }
+        let mut head = Head::clone(&head);
+        if whole && self.base == 0 && head.length.is_none() {
+            head.length = Some(extents.last().map_or(0, Extent::end) + inline.len() as u64);
+        }
+        let mut inline = inline;
+        if !self.covers_all(&head, whole) && !self.join(core, log, &head, &mut extents, &mut inline) {
+            return None;
+        }
+        let main = log.ghosts.take(self.hash);
+        Some(Commit {
+            hash: self.hash,
+            born: self.born,
+            description: Description { key: self.key.clone(), head, extents },
+            inline,
+            accessed: (self.began_ms / 1000) as u32,
+            main,
+            frequency: 0,
+        })
+    }
+
+    fn covers_all(&self, head: &Head, whole: bool) -> bool {
+        whole && self.base == 0 && head.length == Some(self.state().received)
+    }
+
+    /// Joins a part with what the store has of the same version. False: it is not to be stored, because it would take
+    /// the place of an object that is whole or cannot be told apart from another.
+    fn join(&self, core: &Arc<Core>, log: &mut Log, head: &Head, extents: &mut Vec<Extent>, inline: &mut Bytes) -> bool {
+        if head.meta.version == 0 || head.length.is_none() {
+            return false;
+        }
+        if !inline.is_empty() {
+            let Ok(extent) = append_extent(core, log, false, self.hash, self.base, inline) else { return false };
+            extents.push(extent);
+            *inline = Bytes::new();
+        }
+        let Some(entry) = core.index.get(self.hash, None) else { return !extents.is_empty() };
+        let location = entry.location();
+        let present = core.segment(location.segment).and_then(|segment| {
+            Stored::parse(segment.read_record(location).ok()?, location, self.hash)
+        });
+        let Some(present) = present else { return true };
+        let same = present.description.key == self.key
+            && present.description.head.meta.version == head.meta.version
+            && present.description.head.length == head.length;
+        if !same {
+            // Something else is there: it may be whole, and stale is better than a part.
+            return false;
+        }
+        let overlaps = |old: &Extent, new: &Extent| old.offset < new.end() && new.offset < old.end();
+        let mine = std::mem::take(extents);
+        extents.extend(present.extents.iter().copied());
+        for new in mine {
+            if !extents.iter().any(|old| overlaps(old, &new)) {
+                extents.push(new);
+            }
+        }
+        extents.sort_by_key(|extent| extent.offset);
+        extents.len() <= EXTENTS_MAX && extents.len() > present.extents.len()
+    }
+}
+
+/// Copies `len` bytes from `begin` on out of consecutive chunks; without a copy when one chunk has them.
+fn gather(chunks: &VecDeque<(u64, Bytes)>, begin: u64, len: usize) -> Bytes {
+    let end = begin + len as u64;
+    let parts = chunks.iter().filter_map(|(offset, chunk)| {
+        let from = begin.max(*offset);
+        let to = end.min(offset + chunk.len() as u64);
+        (from < to).then(|| chunk.slice((from - offset) as usize..(to - offset) as usize))
+    });
+    let mut parts: Vec<Bytes> = parts.collect();
+    if parts.len() == 1 {
+        return parts.remove(0);
+    }
+    let mut out = BytesMut::with_capacity(len);
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.freeze()
+}
+
+/// The end of a fill that the producer holds. Dropped without [`Writer::finish`], the fill has failed.
+pub struct Writer(Arc<Fill>);
+
+impl Writer {
+    /// The answer may be stored and shared.
+    pub fn head(&mut self, head: Head) {
+        let fits = head.size() + self.0.key.text().len() <= Head::MAX;
+        let fits = fits && head.tags.iter().all(|tag| tag.len() <= usize::from(u16::MAX));
+        if !fits {
+            self.0.core.fills.remove(&self.0);
+        }
+        self.0.change(|state| {
+            state.phase = if fits { Phase::Storing } else { Phase::Passing };
+            state.head = Some(Arc::new(head));
+        });
+    }
+
+    /// The answer is for one only: who joined is released at once, the first follower goes on. Until `until_ms` the key
+    /// is known as uncacheable.
+    pub fn pass(&mut self, head: Head, until_ms: u64) {
+        self.0.core.fills.lock().learn(self.0.hash, until_ms);
+        self.0.core.fills.remove(&self.0);
+        self.0.change(|state| {
+            state.phase = Phase::Passing;
+            state.private = true;
+            state.head = Some(Arc::new(head));
+            state.cursors.retain(|&number, _| number == 0);
+        });
+    }
+
+    /// Brings a piece of the body; waits while too much of it is neither stored nor taken. Call [`Writer::head`] or
+    /// [`Writer::pass`] before.
+    pub async fn write(&mut self, bytes: Bytes) -> Result<(), Abandoned> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            poll_fn(|cx| self.poll_room(cx)).await?;
+            let chunk = rest.split_to(rest.len().min(EXTENT_MAX));
+            self.0.change(|state| {
+                let at = state.received;
+                state.received += chunk.len() as u64;
+                state.chunk_bytes += chunk.len();
+                state.chunks.push_back((at, chunk));
+            });
+            self.0.store_ready(false);
+        }
+        Ok(())
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), Abandoned>> {
+        let mut state = self.0.state();
+        if state.is_abandoned() {
+            return Poll::Ready(Err(Abandoned));
+        }
+        // One extent must always fit, else none would ever be handed to the store.
+        if state.chunk_bytes <= self.0.core.options.fill_memory.max(2 * EXTENT_MAX) {
+            return Poll::Ready(Ok(()));
+        }
+        state.producer = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// Resolves when nobody follows and nothing is stored.
+    pub async fn abandoned(&self) {
+        poll_fn(|cx| {
+            let mut state = self.0.state();
+            if state.is_abandoned() {
+                return Poll::Ready(());
+            }
+            state.producer = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The body is whole. If its length is not what the head said, the fill has failed.
+    pub fn finish(self) {
+        let length = self.0.state().head.as_ref().and_then(|head| head.length);
+        let received = self.0.state().received;
+        let wrong = self.0.base == 0 && length.is_some_and(|length| length != received);
+        let wrong = wrong || length.is_some_and(|length| length < received);
+        self.end(if wrong { Err(Failure::Length) } else { Ok(()) });
+    }
+
+    /// The body ends here for this reason. Followers are told; what came is kept as a part of the object if its head
+    /// has a version and a length.
+    pub fn fail(self, why: Failure) {
+        self.end(Err(why));
+    }
+
+    fn end(&self, end: Result<(), Failure>) {
+        if self.0.state().end.is_some() {
+            return;
+        }
+        let whole = end.is_ok();
+        if !whole {
+            self.0.core.fills.remove(&self.0);
+        }
+        self.0.change(|state| state.end = Some(end.clone()));
+        if self.0.state().phase != Phase::Storing || end == Err(Failure::Length) {
+            self.0.core.fills.remove(&self.0);
+            return;
+        }
+        self.0.store_ready(true);
+        let fill = Arc::clone(&self.0);
+        self.0.core.enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
+    }
+
+    /// The end of what was brought: where a broken fetch resumes.
+    pub fn position(&self) -> u64 {
+        self.0.state().received
+    }
+
+    /// How many follow now.
+    pub fn followers(&self) -> usize {
+        self.0.state().cursors.len()
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.end(Err(Failure::ProducerGone));
+    }
+}
+
+/// A cursor over a fill. Follows on any thread; a clone is another cursor at the same place.
+pub struct Follower {
+    fill: Arc<Fill>,
+    number: u64,
+    position: u64,
+    ticket: Option<u64>,
+}
+
+/// What a follower finds at its place.
+enum Next {
+    Memory(Bytes),
+    Disk(Extent, Arc<Segment>),
+    End,
+}
+
+impl Follower {
+    fn new(fill: &Arc<Fill>, state: &mut State, position: u64) -> Self {
+        let number = state.next_follower;
+        state.next_follower += 1;
+        state.cursors.insert(number, position);
+        Self { fill: Arc::clone(fill), number, position, ticket: None }
+    }
+
+    /// Waits for the head.
+    pub async fn head(&mut self) -> Result<Arc<Head>, Ended> {
+        poll_fn(|cx| self.poll_head(cx)).await
+    }
+
+    /// [`Follower::head`] as a poll.
+    pub fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Arc<Head>, Ended>> {
+        let fill = Arc::clone(&self.fill);
+        let mut state = fill.state();
+        if let Err(released) = self.check(&state) {
+            return Poll::Ready(Err(released));
+        }
+        if let Some(head) = &state.head {
+            return Poll::Ready(Ok(Arc::clone(head)));
+        }
+        if let Some(Err(why)) = &state.end {
+            return Poll::Ready(Err(Ended::Failed(why.clone())));
+        }
+        self.wait(&mut state, cx);
+        Poll::Pending
+    }
+
+    /// Waits for more of the body, at most `max` bytes; `None` at its end.
+    pub async fn next(&mut self, max: usize) -> Result<Option<Bytes>, Ended> {
+        let next = poll_fn(|cx| self.poll_place(cx)).await?;
+        let mut bytes = match next {
+            Next::End => return Ok(None),
+            Next::Memory(bytes) => bytes,
+            Next::Disk(extent, segment) => {
+                let read = read_extent(&segment, &extent, &self.fill.core.options.pool).await;
+                let whole = read.map_err(|error| Ended::Failed(Failure::Storage(error.to_string().into())))?;
+                whole.slice((self.position - extent.offset) as usize..)
+            }
+        };
+        bytes.truncate(max);
+        self.advance(bytes.len() as u64);
+        Ok(Some(bytes))
+    }
+
+    fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<Result<Next, Ended>> {
+        let fill = Arc::clone(&self.fill);
+        let mut state = fill.state();
+        if let Err(released) = self.check(&state) {
+            return Poll::Ready(Err(released));
+        }
+        let at = self.position;
+        let first = state.chunks.front().map_or(u64::MAX, |(offset, _)| *offset);
+        if first <= at && at < state.received {
+            let found = state.chunks.partition_point(|(offset, chunk)| offset + chunk.len() as u64 <= at);
+            let (offset, chunk) = &state.chunks[found];
+            return Poll::Ready(Ok(Next::Memory(chunk.slice((at - offset) as usize..))));
+        }
+        if at < state.on_disk(fill.base) {
+            let found = state.written.partition_point(|(extent, _)| extent.end() <= at);
+            let (extent, segment) = &state.written[found];
+            return Poll::Ready(Ok(Next::Disk(*extent, Arc::clone(segment))));
+        }
+        match &state.end {
+            Some(Ok(())) => Poll::Ready(Ok(Next::End)),
+            Some(Err(why)) => Poll::Ready(Err(Ended::Failed(why.clone()))),
+            None => {
+                self.wait(&mut state, cx);
+                Poll::Pending
+            }
+        }
+    }
+
+    fn check(&self, state: &State) -> Result<(), Ended> {
+        if state.private && self.number != 0 { Err(Ended::Released) } else { Ok(()) }
+    }
+
+    /// Keeps the place in the order of arrival while it waits for the same thing.
+    fn wait(&mut self, state: &mut State, cx: &Context<'_>) {
+        let known = self.ticket.filter(|ticket| state.waiting.contains_key(ticket));
+        let ticket = known.unwrap_or_else(|| {
+            state.next_ticket += 1;
+            state.next_ticket
+        });
+        state.waiting.insert(ticket, cx.waker().clone());
+        self.ticket = Some(ticket);
+    }
+
+    fn advance(&mut self, len: u64) {
+        self.position += len;
+        let mut state = self.fill.state();
+        state.cursors.insert(self.number, self.position);
+        // Only a fill that is not stored waits for its followers.
+        if state.phase == Phase::Passing {
+            state.trim(self.fill.base, self.fill.core.options.fill_memory);
+            let producer = state.producer.take();
+            drop(state);
+            producer.into_iter().for_each(Waker::wake);
+        }
+    }
+
+    /// The next byte of the body that it will get.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// When the fill began, in the milliseconds that were given.
+    pub fn began_ms(&self) -> u64 {
+        self.fill.began_ms
+    }
+}
+
+impl Clone for Follower {
+    fn clone(&self) -> Self {
+        Self::new(&self.fill, &mut self.fill.state(), self.position)
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let producer = {
+            let mut state = self.fill.state();
+            state.cursors.remove(&self.number);
+            if let Some(ticket) = self.ticket {
+                state.waiting.remove(&ticket);
+            }
+            state.trim(self.fill.base, self.fill.core.options.fill_memory);
+            state.producer.take()
+        };
+        producer.into_iter().for_each(Waker::wake);
+    }
+}

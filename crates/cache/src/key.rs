@@ -1,0 +1,81 @@
+//! The words at the store's door: a key, the metadata of an object, its opaque head.
+
+use bytes::Bytes;
+
+use crate::Object;
+
+/// What an object is found by: any bytes. The whole key is stored and compared, so that two keys
+/// whose hashes are equal are never taken for each other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(Bytes);
+
+impl Key {
+    /// The key of these bytes.
+    pub fn new(text: &[u8]) -> Self {
+        Self(Bytes::copy_from_slice(text))
+    }
+
+    /// Its bytes.
+    pub fn text(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The secondary key of one variant below a [`Kind::Variants`] object. The marker's birth is part of it: once
+    /// the marker is purged or replaced, no variant of it can be found any more, however many there are.
+    pub fn variant(&self, marker: &Object, values: &[u8]) -> Self {
+        let mut text = Vec::with_capacity(self.0.len() + values.len() + 9);
+        text.extend_from_slice(&self.0);
+        text.push(0);
+        text.extend_from_slice(&marker.born().to_le_bytes());
+        text.extend_from_slice(values);
+        Self(text.into())
+    }
+}
+
+/// What sort of object it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// A head and a body.
+    #[default]
+    Object,
+    /// A marker: the head says what the secondary keys are made of, the objects stand under [`Key::variant`].
+    Variants,
+}
+
+/// What the store knows about an object besides its bytes. Times are milliseconds since the Unix epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Meta {
+    /// What sort of object it is.
+    pub kind: Kind,
+    /// When it was stored first.
+    pub stored_ms: u64,
+    /// When its origin last said that it is good.
+    pub validated_ms: u64,
+    /// Until when a lookup answers with a hit; afterwards it is stale.
+    pub fresh_until_ms: u64,
+    /// The strong validator as a number, 0 when there is none. Parts of a body are joined only when theirs are equal
+    /// and not 0.
+    pub version: u64,
+}
+
+/// The part of an object that is known before its body.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Head {
+    /// The store's share.
+    pub meta: Meta,
+    /// The caller's share, at most [`Head::MAX`] bytes.
+    pub head: Bytes,
+    /// Names by which the object can be purged together with others.
+    pub tags: Vec<Bytes>,
+    /// The length of the whole body, when it is known.
+    pub length: Option<u64>,
+}
+
+impl Head {
+    /// The most bytes that a head, its tags and the key may have together.
+    pub const MAX: usize = 1024 * 1024;
+
+    pub(crate) fn size(&self) -> usize {
+        self.head.len() + self.tags.iter().map(|tag| tag.len() + 2).sum::<usize>()
+    }
+}

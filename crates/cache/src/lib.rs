@@ -1,0 +1,34 @@
+//! The cache: a disk store and the fills that write into it. It knows no HTTP.
+//!
+//! - [`Store`]: objects by key, on disk in log-structured segments, with the index in memory.
+//! - [`Writer`] and [`Follower`]: a fill is an object of the cache, not of a request. Whoever fetches an object
+//!   writes it once; everybody who wants it follows with a cursor of his own while it grows.
+//!
+//! Heads, tags and times are the caller's: the crate keeps them and gives them back. Why the store is as it is
+//! stands in `docs/design/2026-11-21-cache-store.md`, its bytes in `format.rs`.
+//!
+//! **Not wired**: nothing in the server uses this crate yet. The rules of RFC 9111, the directives and the choice
+//! of what to store are to come above it, in `http`.
+#![forbid(unsafe_code)]
+
+mod checksum;
+mod fill;
+mod fills;
+mod format;
+mod index;
+mod key;
+mod load;
+mod log;
+mod memory;
+mod object;
+pub mod policy;
+mod purge;
+mod reclaim;
+mod segment;
+mod store;
+
+pub use fill::{Abandoned, Ended, Failure, Follower, Writer};
+pub use key::{Head, Key, Kind, Meta};
+pub use object::{FileRange, Object, ReadError};
+pub use purge::{Mode, Purge};
+pub use store::{Lookup, Miss, OpenError, Options, Seen, Start, Stats, Store, Why};

@@ -1,0 +1,261 @@
+//! Opening a store: the lock, the segments, the checkpoint, the index.
+//!
+//! The index is the checkpoint plus every record that is newer, in the order of their sequence numbers; without a
+//! whole checkpoint it is every record. What is newer stands in the tables of finished segments, and in the records
+//! themselves of those that a crash left open (two at most, unless writes failed); those are finished here.
+//!
+//! ```text
+//! checkpoint:  0 u64 magic "WeirChk1"   8 u64 seed   16 u64 sequence   24 u64 entries   32 u32 segments   36 u32 purges' bytes
+//!             40 numbers of the segments that were finished, u32 each: their tables need not be read
+//!                purges: u32 length, u64 sequence, u8 scope, u8 mode, name
+//!                entries, 24 bytes each: u64 hash, u32 segment, u32 at, u32 units and flags, u32 accessed
+//!                u64 checksum of all before
+//! ```
+//!
+//! It is written aside and renamed, so that it is whole or the one before; the checksum tells when not even that held.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fs::{self, File, TryLockError};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::sync::{Arc, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::checksum::xxh64;
+use crate::format::{self, Record, RecordKind, SUPERSEDES, TableEntry, u32_at, u64_at};
+use crate::index::{Entry, Index, Location};
+use crate::log::Log;
+use crate::purge::{self, Purges};
+use crate::segment::Segment;
+use crate::store::{Core, Loaded, OpenError, Options};
+
+const CHECKPOINT_MAGIC: u64 = u64::from_le_bytes(*b"WeirChk1");
+const CHECKPOINT_HEADER: usize = 40;
+const CHECKPOINT_ENTRY: usize = 24;
+
+/// Reads a store. Blocks.
+pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> {
+    let failed = |error| OpenError::Io(options.path.clone(), error);
+    fs::create_dir_all(&options.path).map_err(failed)?;
+    let (lock, seed) = take_lock(&options.path)?;
+    let device = lock.metadata().map_err(failed)?.dev();
+    let found = open_segments(&options.path, seed).map_err(failed)?;
+    let checkpoint = read_checkpoint(&options.path, seed).unwrap_or_default();
+    let mut loading = Loading { checkpoint, purges: Purges::default(), sequence: 1, now: (now_ms / 1000) as u32, segments: BTreeMap::new() };
+    let mut newer = Vec::new();
+    for segment in found {
+        loading.segment(segment, &mut newer);
+    }
+    newer.sort_unstable_by_key(|(entry, _)| entry.sequence);
+    let index = loading.index(&newer);
+    let next_segment = loading.segments.keys().last().map_or(1, |last| last + 1);
+    Ok(Loaded {
+        seed,
+        lock,
+        device,
+        index,
+        purges: loading.purges,
+        segments: loading.segments,
+        next_segment,
+        sequence: loading.sequence + 1,
+    })
+}
+
+/// Locks the directory for this process. Gives the store's seed: a new one when there is none, or it is damaged; then
+/// nothing that is there belongs to the store any more.
+fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
+    let failed = |error| OpenError::Io(path.to_owned(), error);
+    let name = path.join("store");
+    let options = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name);
+    let mut file = options.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => return Err(OpenError::Locked(path.to_owned())),
+        Err(TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    let mut bytes = Vec::new();
+    (&mut file).take(format::HEADER as u64).read_to_end(&mut bytes).map_err(failed)?;
+    if let Some(seed) = format::read_store(&bytes) {
+        return Ok((file, seed));
+    }
+    let seed = RandomState::new().hash_one(path);
+    file.rewind().map_err(failed)?;
+    file.write_all_at(&format::write_store(seed), 0).map_err(failed)?;
+    file.sync_all().map_err(failed)?;
+    Ok((file, seed))
+}
+
+/// All segments of this store, ascending. What has the name of a segment and is none of this store's is removed.
+fn open_segments(path: &Path, seed: u64) -> io::Result<Vec<Segment>> {
+    let mut segments = Vec::new();
+    for item in fs::read_dir(path)? {
+        let item = item?;
+        let name = item.file_name();
+        let number = name.to_str().and_then(|name| u32::from_str_radix(name.strip_suffix(".segment")?, 16).ok());
+        let Some(number) = number.filter(|&number| Segment::name(number).as_str() == name) else {
+            continue;
+        };
+        match Segment::open(&item.path(), number, seed)? {
+            Some((segment, _)) => segments.push(segment),
+            None => fs::remove_file(item.path())?,
+        }
+    }
+    segments.sort_by_key(|segment| segment.number);
+    Ok(segments)
+}
+
+#[derive(Default)]
+struct Checkpoint {
+    sequence: u64,
+    finished: HashSet<u32>,
+    purges: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+struct Loading {
+    checkpoint: Checkpoint,
+    purges: Purges,
+    /// The highest number seen.
+    sequence: u64,
+    now: u32,
+    segments: BTreeMap<u32, Arc<Segment>>,
+}
+
+impl Loading {
+    /// Takes a segment in, with those of its records that the checkpoint does not know.
+    fn segment(&mut self, mut segment: Segment, newer: &mut Vec<(TableEntry, u32)>) {
+        let number = segment.number;
+        if self.checkpoint.finished.contains(&number) && segment.is_finished() {
+            segment.first_sequence = 0;
+            self.segments.insert(number, Arc::new(segment));
+            return;
+        }
+        let table = match segment.read_table() {
+            Ok(Some(table)) => table,
+            _ => {
+                let (table, end) = segment.scan();
+                segment.len.store(end, Relaxed);
+                // When the disk is full it is scanned again at the next start.
+                let _ = segment.finish(&table, end);
+                table
+            }
+        };
+        segment.first_sequence = table.iter().map(|entry| entry.sequence).min().unwrap_or(0);
+        for entry in table {
+            self.sequence = self.sequence.max(entry.sequence);
+            if entry.kind == RecordKind::Purge {
+                self.purge(&segment, &entry);
+            } else if entry.kind != RecordKind::Body && entry.sequence >= self.checkpoint.sequence {
+                newer.push((entry, number));
+            }
+        }
+        self.segments.insert(number, Arc::new(segment));
+    }
+
+    fn purge(&mut self, segment: &Segment, entry: &TableEntry) {
+        let location = Location { segment: segment.number, at: entry.at, units: entry.units };
+        let Ok(bytes) = segment.read_record(location) else { return };
+        let meta = Record::read(&bytes).and_then(|record| record.meta(&bytes));
+        if let Some((scope, mode, name)) = meta.and_then(purge::read) {
+            self.purges.record(scope, name, mode, entry.sequence);
+        }
+    }
+
+    /// The checkpoint's entries, then what is newer, in order.
+    fn index(&mut self, newer: &[(TableEntry, u32)]) -> Index {
+        let index = Index::new();
+        self.sequence = self.sequence.max(self.checkpoint.sequence);
+        let highest = purge::read_list(&self.checkpoint.purges, &mut self.purges);
+        self.sequence = self.sequence.max(highest);
+        for entry in std::mem::take(&mut self.checkpoint.entries) {
+            if self.segments.contains_key(&entry.location().segment) {
+                index.insert(entry);
+            }
+        }
+        for (entry, segment) in newer {
+            let location = Location { segment: *segment, at: entry.at, units: entry.units };
+            match entry.kind {
+                RecordKind::Object => {
+                    let supersedes = entry.flags & SUPERSEDES != 0;
+                    index.insert(Entry::new(entry.hash, location, self.now).superseding(supersedes));
+                }
+                RecordKind::Tombstone => drop(index.remove(entry.hash)),
+                RecordKind::Soften => {
+                    if let Some(found) = index.get(entry.hash, None) {
+                        index.update(entry.hash, found.location(), |found| found.stale(true));
+                    }
+                }
+                RecordKind::Body | RecordKind::Purge | RecordKind::Table => {}
+            }
+        }
+        index
+    }
+}
+
+fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
+    let bytes = fs::read(path.join("checkpoint")).ok()?;
+    let (content, sum) = bytes.split_last_chunk::<8>()?;
+    let whole = content.len() >= CHECKPOINT_HEADER && xxh64(content, seed) == u64::from_le_bytes(*sum);
+    if !whole || u64_at(content, 0) != CHECKPOINT_MAGIC || u64_at(content, 8) != seed {
+        return None;
+    }
+    let mut rest = &content[CHECKPOINT_HEADER..];
+    let finished = rest.split_off(..(u32_at(content, 32) as usize).checked_mul(4)?)?;
+    let purges = rest.split_off(..u32_at(content, 36) as usize)?;
+    let entries = rest.chunks_exact(CHECKPOINT_ENTRY).map(|bytes| {
+        Entry::from_words(u64_at(bytes, 0), [8, 12, 16, 20].map(|at| u32_at(bytes, at)))
+    });
+    Some(Checkpoint {
+        sequence: u64_at(content, 16),
+        finished: finished.chunks_exact(4).map(|bytes| u32_at(bytes, 0)).collect(),
+        purges: purges.to_vec(),
+        entries: entries.collect(),
+    })
+}
+
+/// Writes the checkpoint. Everything appended must be in the index.
+pub(crate) fn write_checkpoint(core: &Arc<Core>, log: &Log) -> io::Result<()> {
+    let sequence = core.sequence();
+    let open: HashSet<u32> = log.open_segments().collect();
+    let finished: Vec<u32> = {
+        let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.keys().copied().filter(|number| !open.contains(number)).collect()
+    };
+    let purges = core.purges().list();
+    let mut bytes = Vec::with_capacity(CHECKPOINT_HEADER + core.index.len() * CHECKPOINT_ENTRY + purges.len());
+    bytes.extend_from_slice(&CHECKPOINT_MAGIC.to_le_bytes());
+    bytes.extend_from_slice(&core.seed.to_le_bytes());
+    bytes.extend_from_slice(&sequence.to_le_bytes());
+    bytes.extend_from_slice(&(core.index.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(&(finished.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&(purges.len() as u32).to_le_bytes());
+    finished.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    bytes.extend_from_slice(&purges);
+    for shard in 0..Index::shards() {
+        for entry in core.index.entries(shard) {
+            let (hash, words) = entry.to_words();
+            bytes.extend_from_slice(&hash.to_le_bytes());
+            words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        }
+    }
+    let sum = xxh64(&bytes, core.seed);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    let aside = core.options.path.join("checkpoint.new");
+    let mut file = File::create(&aside)?;
+    file.write_all(&bytes)?;
+    file.sync_all()?;
+    fs::rename(&aside, core.options.path.join("checkpoint"))
+}
+
+/// Notices that the directory is not ours any more: files would go on growing where nobody finds them.
+pub(crate) fn check_directory(core: &Core) {
+    let ours = core.lock.metadata().map(|found| found.ino());
+    let there = fs::metadata(core.options.path.join("store")).map(|found| found.ino());
+    match (ours, there) {
+        (Ok(ours), Ok(there)) if ours == there => {}
+        (_, Err(error)) => core.report(&format!("cache \"{}\" has vanished: {error}", core.options.path.display())),
+        _ => core.report(&format!("cache \"{}\" was replaced by another directory", core.options.path.display())),
+    }
+}

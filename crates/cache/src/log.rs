@@ -1,0 +1,221 @@
+//! The writer of a store: one at a time, on the device's pool, appending to two open segments.
+//!
+//! Work comes as jobs in a queue; a pool thread runs them in order until the queue is empty. Records are gathered in
+//! a buffer per side and written a megabyte at a time, or when nothing more is to do. Only then does the index learn
+//! of them ([`Done`]): a reader never meets a record that is not in the file. What this does not do: choose what
+//! to let go (`reclaim.rs`), decide what is stored (`fill.rs`).
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::format::{Record, SegmentHeader, TABLE_MAX, TableEntry, UNIT, HEADER};
+use crate::index::Location;
+use crate::policy::GhostTable;
+use crate::segment::{Segment, table_entry};
+use crate::store::Core;
+
+/// A piece of work for the writer.
+pub(crate) type Job = Box<dyn FnOnce(&Arc<Core>, &mut Log) + Send>;
+/// What is to happen once a record is in the file (true) or is lost (false).
+pub(crate) type Done = Box<dyn FnOnce(&Core, bool) + Send>;
+
+/// As much is written at once.
+const WRITE_BYTES: usize = 1024 * 1024;
+/// After a failed write the store takes nothing for so long.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// The state of the writer.
+pub(crate) struct Log {
+    /// The small side and the main side.
+    open: [Option<Open>; 2],
+    pending: Vec<Done>,
+    pub(crate) ghosts: GhostTable,
+    pub(crate) next_segment: u32,
+    /// Set while a segment is reclaimed, so that a new segment does not start another one.
+    pub(crate) reclaiming: bool,
+    paused_until: Option<Instant>,
+}
+
+/// A segment that is being written.
+struct Open {
+    segment: Arc<Segment>,
+    buffer: Vec<u8>,
+    /// Where the buffer will stand in the file.
+    written: u64,
+    table: Vec<TableEntry>,
+}
+
+impl Log {
+    pub(crate) fn new(next_segment: u32) -> Self {
+        Self {
+            open: [None, None],
+            pending: Vec::new(),
+            ghosts: GhostTable::new(),
+            next_segment,
+            reclaiming: false,
+            paused_until: None,
+        }
+    }
+
+    /// The numbers of the segments that are being written.
+    pub(crate) fn open_segments(&self) -> impl Iterator<Item = u32> {
+        self.open.iter().flatten().map(|open| open.segment.number)
+    }
+
+    /// Appends a record; `record.segment` is set here. `done` runs when it is in the file.
+    /// An error has been reported and everything pending has been told.
+    pub(crate) fn append(
+        &mut self,
+        core: &Arc<Core>,
+        main: bool,
+        record: Record,
+        parts: (&[u8], &[u8]),
+        done: impl FnOnce(Location) -> Option<Done>,
+    ) -> io::Result<Location> {
+        let result = self.try_append(core, main, record, parts);
+        match result {
+            Ok(location) => {
+                self.pending.extend(done(location));
+                let full = self.open[usize::from(main)].as_ref().is_some_and(|open| open.buffer.len() >= WRITE_BYTES);
+                if full {
+                    self.flush(core)?;
+                }
+                Ok(location)
+            }
+            Err(error) => {
+                self.fail(core, &error);
+                Err(error)
+            }
+        }
+    }
+
+    fn try_append(
+        &mut self,
+        core: &Arc<Core>,
+        main: bool,
+        mut record: Record,
+        (meta, data): (&[u8], &[u8]),
+    ) -> io::Result<Location> {
+        if self.paused_until.is_some_and(|until| Instant::now() < until) {
+            return Err(io::Error::other("the store rests after a failed write"));
+        }
+        record.meta_len = meta.len() as u32;
+        record.data_len = data.len() as u32;
+        let open = self.segment_for(core, main, record.size())?;
+        let position = open.written + open.buffer.len() as u64;
+        record.segment = open.segment.number;
+        record.write(meta, data, &mut open.buffer);
+        let entry = table_entry(&record, position);
+        open.table.push(entry);
+        Ok(Location { segment: record.segment, at: entry.at, units: entry.units })
+    }
+
+    /// The open segment of a side with room for `size` bytes more; a new one when it is full.
+    fn segment_for(&mut self, core: &Arc<Core>, main: bool, size: u64) -> io::Result<&mut Open> {
+        let side = usize::from(main);
+        let full = self.open[side].as_ref().is_some_and(|open| {
+            let used = open.written + open.buffer.len() as u64;
+            open.table.len() >= TABLE_MAX || (used + size > core.options.segment_size() && used > HEADER as u64)
+        });
+        if full {
+            self.write_buffers(core)?;
+            if let Some(open) = self.open[side].take() {
+                open.segment.finish(&open.table, open.written)?;
+            }
+        }
+        if self.open[side].is_none() {
+            if !self.reclaiming {
+                crate::reclaim::make_room(core, self)?;
+            }
+            // Reclaiming may have opened the main side meanwhile.
+            if self.open[side].is_none() {
+                self.open[side] = Some(self.begin(core, main)?);
+            }
+        }
+        self.open[side].as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn begin(&mut self, core: &Core, main: bool) -> io::Result<Open> {
+        let header = SegmentHeader { seed: core.seed, number: self.next_segment, main };
+        self.next_segment += 1;
+        let first = core.next_sequence();
+        let segment = Segment::create(&core.options.path, header, first)?;
+        core.segments.write().unwrap_or_else(PoisonError::into_inner).insert(segment.number, Arc::clone(&segment));
+        Ok(Open { segment, buffer: Vec::new(), written: HEADER as u64, table: Vec::new() })
+    }
+
+    /// Writes what is gathered and tells those who wait for it.
+    pub(crate) fn flush(&mut self, core: &Core) -> io::Result<()> {
+        let written = self.write_buffers(core);
+        if let Err(error) = &written {
+            self.fail(core, error);
+        }
+        written
+    }
+
+    fn write_buffers(&mut self, core: &Core) -> io::Result<()> {
+        for open in self.open.iter_mut().flatten().filter(|open| !open.buffer.is_empty()) {
+            open.segment.write(&open.buffer, open.written)?;
+            open.written += open.buffer.len() as u64;
+            core.written.fetch_add(open.buffer.len() as u64, Relaxed);
+            open.buffer.clear();
+        }
+        if !self.pending.is_empty() {
+            core.clear_trouble();
+        }
+        for done in self.pending.drain(..) {
+            done(core, true);
+        }
+        Ok(())
+    }
+
+    /// Gives up what is not in the files. The open segments are left as they are: at the next start they are read
+    /// record by record, and until then nothing points behind what was written.
+    fn fail(&mut self, core: &Core, error: &io::Error) {
+        if self.paused_until.is_none_or(|until| Instant::now() >= until) {
+            self.paused_until = Some(Instant::now() + PAUSE);
+            core.report(&format!("writing to the cache failed: {error}"));
+        }
+        self.open = [None, None];
+        for done in self.pending.drain(..) {
+            done(core, false);
+        }
+    }
+
+    /// Finishes the open segments, so that the next start reads two tables instead of two files.
+    pub(crate) fn finish(&mut self, core: &Core) -> io::Result<()> {
+        self.flush(core)?;
+        for open in self.open.iter_mut().filter_map(Option::take) {
+            open.segment.finish(&open.table, open.written)?;
+        }
+        Ok(())
+    }
+}
+
+/// The position in the file of the first data byte of a record.
+pub(crate) fn data_position(location: Location, meta_len: usize) -> u64 {
+    u64::from(location.at) * UNIT + HEADER as u64 + meta_len as u64
+}
+
+/// Runs jobs until there is none: the body of the writer on its pool thread.
+pub(crate) fn drain(core: &Arc<Core>) {
+    let mut log = core.log.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        let jobs = std::mem::take(&mut core.queue().jobs);
+        if jobs.is_empty() {
+            // A failure has been told to everybody whom it concerns.
+            let _ = log.flush(core);
+            let mut queue = core.queue();
+            if queue.jobs.is_empty() {
+                queue.running = false;
+                return;
+            }
+            continue;
+        }
+        for job in jobs {
+            job(core, &mut log);
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The memory tier: small objects that are in use, head and body ready to write.
+//!
+//! It holds nothing that the index does not have: an object counts only while the index says that it stands where it
+//! was read from. So a replaced or purged object needs no second removal here.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::Object;
+use crate::index::Location;
+use crate::policy::S3Fifo;
+
+const SHARDS: usize = 16;
+/// What an object weighs besides its bytes.
+const OVERHEAD: usize = 512;
+
+pub(crate) struct MemoryTier(Vec<Mutex<S3Fifo<u64, Object>>>);
+
+impl MemoryTier {
+    /// Holds about `bytes`; 0 switches it off.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self((0..SHARDS).map(|_| Mutex::new(S3Fifo::new(bytes / SHARDS))).collect())
+    }
+
+    fn shard(&self, hash: u64) -> &Mutex<S3Fifo<u64, Object>> {
+        &self.0[(hash >> 40) as usize % SHARDS]
+    }
+
+    /// The object of `hash`, if it is the one at `location`.
+    pub(crate) fn get(&self, hash: u64, location: Location) -> Option<Object> {
+        let mut shard = self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        let object = shard.get(&hash)?;
+        (object.location() == location).then(|| object.clone())
+    }
+
+    pub(crate) fn insert(&self, hash: u64, object: &Object) {
+        let Some(body) = object.bytes() else { return };
+        let weight = body.len() + object.head().size() + object.key().text().len() + OVERHEAD;
+        let mut shard = self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        shard.insert(hash, object.clone(), weight);
+    }
+
+    pub(crate) fn used(&self) -> usize {
+        let shards = self.0.iter();
+        shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).used()).sum()
+    }
+}

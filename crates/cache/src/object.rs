@@ -1,0 +1,232 @@
+//! An object of the store in somebody's hands: its head, and its body read on demand.
+
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use rt::file::File;
+use rt::pool::Pool;
+
+use crate::checksum::xxh64;
+use crate::format::{Description, Extent, Record, RecordKind, UNIT};
+use crate::index::Location;
+use crate::segment::Segment;
+use crate::{Head, Key};
+
+/// An object. Clones share it. It stays readable though it is purged, replaced or evicted meanwhile.
+#[derive(Clone)]
+pub struct Object(Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub(crate) key: Key,
+    pub(crate) head: Head,
+    pub(crate) born: u64,
+    pub(crate) location: Location,
+    /// Ascending, without overlap; with the body of the object's own record.
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) body: Option<Bytes>,
+    /// All that the extents name.
+    pub(crate) segments: Vec<Arc<Segment>>,
+    pub(crate) pool: Pool,
+}
+
+/// Why a part of a body could not be read.
+#[derive(Debug)]
+pub enum ReadError {
+    /// The object has a hole there.
+    Hole,
+    /// What the disk gave is not what was written.
+    Damaged,
+    /// The disk gave nothing.
+    Io(io::Error),
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hole => f.write_str("this part of the object is not in the cache"),
+            Self::Damaged => f.write_str("the cached object is damaged"),
+            Self::Io(error) => write!(f, "reading from the cache failed: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}
+
+/// A part of a body as it stands in a file, for `sendfile`.
+#[derive(Clone)]
+pub struct FileRange {
+    /// The segment's file.
+    pub file: File,
+    /// Where the part begins in it.
+    pub offset: u64,
+    /// Its length.
+    pub len: u64,
+}
+
+impl Object {
+    pub(crate) fn new(shared: Shared) -> Self {
+        Self(Arc::new(shared))
+    }
+
+    /// The key under which it was found.
+    pub fn key(&self) -> &Key {
+        &self.0.key
+    }
+
+    /// Its metadata, the caller's head, its tags, its length.
+    pub fn head(&self) -> &Head {
+        &self.0.head
+    }
+
+    pub(crate) fn born(&self) -> u64 {
+        self.0.born
+    }
+
+    pub(crate) fn location(&self) -> Location {
+        self.0.location
+    }
+
+    pub(crate) fn extents(&self) -> &[Extent] {
+        &self.0.extents
+    }
+
+    /// The length of the whole body: what the head said, else what is held.
+    pub fn length(&self) -> u64 {
+        let held = self.0.extents.last().map_or(0, Extent::end);
+        self.0.head.length.unwrap_or(held)
+    }
+
+    /// The parts of the body that are in the store, ascending, joined where they touch.
+    pub fn held(&self) -> Vec<Range<u64>> {
+        let mut held: Vec<Range<u64>> = Vec::new();
+        for extent in &self.0.extents {
+            match held.last_mut() {
+                Some(last) if last.end == extent.offset => last.end = extent.end(),
+                _ => held.push(extent.offset..extent.end()),
+            }
+        }
+        held
+    }
+
+    /// Whether nothing of the body is missing.
+    pub fn is_complete(&self) -> bool {
+        self.hole(0).is_none()
+    }
+
+    /// The first part that is missing at or after `offset`.
+    pub fn hole(&self, offset: u64) -> Option<Range<u64>> {
+        let mut begin = offset;
+        for held in self.held() {
+            if held.start > begin {
+                return Some(begin..held.start);
+            }
+            begin = begin.max(held.end);
+        }
+        let length = self.length();
+        (begin < length).then_some(begin..length)
+    }
+
+    /// The whole body, when it is in memory (small objects are).
+    pub fn bytes(&self) -> Option<&Bytes> {
+        self.0.body.as_ref()
+    }
+
+    fn extent_at(&self, offset: u64) -> Option<&Extent> {
+        let after = self.0.extents.partition_point(|extent| extent.end() <= offset);
+        self.0.extents.get(after).filter(|extent| extent.offset <= offset)
+    }
+
+    fn segment(&self, number: u32) -> Option<&Arc<Segment>> {
+        self.0.segments.iter().find(|segment| segment.number == number)
+    }
+
+    /// Reads from `offset` on, at most `max` bytes, at most to the end of an extent (256 KB); empty at the end of the
+    /// body. What it gives is verified. From the page cache at once, else on the pool.
+    pub async fn read(&self, offset: u64, max: usize) -> Result<Bytes, ReadError> {
+        if offset >= self.length() {
+            return Ok(Bytes::new());
+        }
+        if let Some(body) = &self.0.body {
+            let begin = (offset as usize).min(body.len());
+            return Ok(body.slice(begin..body.len().min(begin + max)));
+        }
+        let extent = *self.extent_at(offset).ok_or(ReadError::Hole)?;
+        let segment = self.segment(extent.segment).ok_or(ReadError::Damaged)?;
+        let whole = read_extent(segment, &extent, &self.0.pool).await?;
+        let begin = (offset - extent.offset) as usize;
+        Ok(whole.slice(begin..whole.len().min(begin + max)))
+    }
+
+    /// Where the body from `offset` on stands in a file, as far as it is in one piece. `None`: a hole, or the end.
+    pub fn file_range(&self, offset: u64) -> Option<FileRange> {
+        let extent = self.extent_at(offset)?;
+        let segment = self.segment(extent.segment)?;
+        let skip = offset - extent.offset;
+        Some(FileRange {
+            file: segment.file.clone(),
+            offset: extent.position + skip,
+            len: u64::from(extent.len) - skip,
+        })
+    }
+}
+
+/// An object record, decoded and verified.
+pub(crate) struct Stored {
+    pub(crate) record: Record,
+    pub(crate) description: Description,
+    /// With the body of the record itself.
+    pub(crate) extents: Vec<Extent>,
+    /// The whole body, when it is in the record or there is none.
+    pub(crate) body: Option<Bytes>,
+}
+
+impl Stored {
+    /// Reads the record that stands at `location`. `None`: it is damaged, or another one.
+    pub(crate) fn parse(bytes: Vec<u8>, location: Location, hash: u64) -> Option<Self> {
+        let record = Record::read(&bytes)?;
+        let same = record.kind == RecordKind::Object && record.hash == hash && record.segment == location.segment;
+        if !same {
+            return None;
+        }
+        let description = Description::read(record.meta(&bytes)?)?;
+        record.data(&bytes)?;
+        let mut extents = description.extents.clone();
+        let mut body = (extents.is_empty() && description.head.length.is_none_or(|len| len == 0)).then(Bytes::new);
+        let range = record.data_range();
+        if !range.is_empty() {
+            if !extents.is_empty() {
+                return None;
+            }
+            extents.push(Extent {
+                offset: 0,
+                len: record.data_len,
+                segment: record.segment,
+                position: u64::from(location.at) * UNIT + range.start as u64,
+                sum: record.data_sum,
+            });
+            let whole = description.head.length.is_none_or(|len| len == range.len() as u64);
+            body = whole.then(|| Bytes::from(bytes).slice(range));
+        }
+        Some(Self { record, description, extents, body })
+    }
+}
+
+/// Reads one extent and verifies it.
+pub(crate) async fn read_extent(segment: &Segment, extent: &Extent, pool: &Pool) -> Result<Bytes, ReadError> {
+    let len = extent.len as usize;
+    let read = segment.file.read_at(Vec::new(), extent.position, len, pool).await;
+    let bytes = read.map_err(ReadError::Io)?;
+    if bytes.len() != len || xxh64(&bytes, 0) != extent.sum {
+        return Err(ReadError::Damaged);
+    }
+    Ok(bytes.into())
+}
+
+impl fmt::Debug for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Object").field("key", &self.0.key).field("length", &self.length()).finish()
+    }
+}

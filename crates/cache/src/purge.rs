@@ -1,0 +1,223 @@
+//! Purges by prefix, tag or of everything: a table of sequence numbers, not a walk over objects.
+//!
+//! A purge takes the next sequence number and is remembered under its name; an object whose fill began before it is
+//! gone (or stale) when it is looked up. Both tables are bounded. What does not fit makes its sequence the floor for
+//! everything: then too much is purged, never too little.
+
+use std::collections::{BTreeMap, HashMap};
+
+use bytes::Bytes;
+
+use crate::Key;
+use crate::format::{u32_at, u64_at};
+
+/// The most tags and the most prefixes remembered.
+const NAMES_MAX: usize = 65_536;
+
+/// What to purge.
+#[derive(Clone, Copy, Debug)]
+pub enum Purge<'a> {
+    /// One key; with a [`Kind::Variants`](crate::Kind::Variants) marker, all its variants.
+    Key(&'a Key),
+    /// All keys that begin so.
+    Prefix(&'a [u8]),
+    /// All objects with this tag.
+    Tag(&'a [u8]),
+    /// Everything.
+    All,
+}
+
+/// What a purged object is afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Gone.
+    Hard,
+    /// Stale: good for revalidation and for times when the origin is down.
+    Soft,
+}
+
+/// The names of purges that are remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    Tag,
+    Prefix,
+    All,
+}
+
+/// The newest purge of each mode, as sequence numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Newest {
+    hard: u64,
+    soft: u64,
+}
+
+impl Newest {
+    fn raise(&mut self, mode: Mode, sequence: u64) {
+        let slot = match mode {
+            Mode::Hard => &mut self.hard,
+            Mode::Soft => &mut self.soft,
+        };
+        *slot = (*slot).max(sequence);
+    }
+
+    fn verdict(self, born: u64) -> Option<Mode> {
+        match born {
+            _ if born <= self.hard => Some(Mode::Hard),
+            _ if born <= self.soft => Some(Mode::Soft),
+            _ => None,
+        }
+    }
+}
+
+/// The purges that still may hit an object.
+#[derive(Debug, Default)]
+pub(crate) struct Purges {
+    newest: u64,
+    floor: Newest,
+    tags: HashMap<Bytes, Newest>,
+    /// By length, so that a key is compared with one prefix of each length.
+    prefixes: BTreeMap<usize, HashMap<Bytes, Newest>>,
+}
+
+impl Purges {
+    pub(crate) fn record(&mut self, scope: Scope, name: &[u8], mode: Mode, sequence: u64) {
+        self.newest = self.newest.max(sequence);
+        let prefixes: usize = self.prefixes.values().map(HashMap::len).sum();
+        let slot = match scope {
+            Scope::Tag if self.tags.contains_key(name) || self.tags.len() < NAMES_MAX => {
+                self.tags.entry(Bytes::copy_from_slice(name)).or_default()
+            }
+            Scope::Prefix if prefixes < NAMES_MAX => {
+                let same_length = self.prefixes.entry(name.len()).or_default();
+                same_length.entry(Bytes::copy_from_slice(name)).or_default()
+            }
+            Scope::All | Scope::Tag | Scope::Prefix => &mut self.floor,
+        };
+        slot.raise(mode, sequence);
+    }
+
+    /// What the purges say about an object; hard wins over soft.
+    pub(crate) fn verdict(&self, born: u64, key: &[u8], tags: &[Bytes]) -> Option<Mode> {
+        if born > self.newest {
+            return None;
+        }
+        let by_prefix = self.prefixes.iter().filter_map(|(&len, names)| {
+            names.get(key.get(..len)?)
+        });
+        let by_tag = tags.iter().filter_map(|tag| self.tags.get(tag));
+        let hits = by_prefix.chain(by_tag).chain([&self.floor]);
+        let mut verdict = None;
+        for hit in hits {
+            match hit.verdict(born) {
+                Some(Mode::Hard) => return Some(Mode::Hard),
+                Some(Mode::Soft) => verdict = Some(Mode::Soft),
+                None => {}
+            }
+        }
+        verdict
+    }
+
+    /// All purges as bytes, for the checkpoint.
+    pub(crate) fn list(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut put = |scope, name: &[u8], newest: &Newest| {
+            for (mode, sequence) in [(Mode::Hard, newest.hard), (Mode::Soft, newest.soft)] {
+                if sequence > 0 {
+                    let meta = write(scope, mode, name);
+                    out.extend_from_slice(&(meta.len() as u32).to_le_bytes());
+                    out.extend_from_slice(&sequence.to_le_bytes());
+                    out.extend_from_slice(&meta);
+                }
+            }
+        };
+        put(Scope::All, &[], &self.floor);
+        self.tags.iter().for_each(|(name, newest)| put(Scope::Tag, name, newest));
+        let prefixes = self.prefixes.values().flatten();
+        prefixes.for_each(|(name, newest)| put(Scope::Prefix, name, newest));
+        out
+    }
+
+    /// Forgets a purge that can hit nothing any more, unless there was a newer one of the name.
+    pub(crate) fn expire(&mut self, scope: Scope, name: &[u8], sequence: u64) {
+        let old = |newest: &Newest| newest.hard.max(newest.soft) <= sequence;
+        match scope {
+            Scope::Tag if self.tags.get(name).is_some_and(old) => {
+                self.tags.remove(name);
+            }
+            Scope::Prefix => {
+                if let Some(names) = self.prefixes.get_mut(&name.len()) {
+                    if names.get(name).is_some_and(old) {
+                        names.remove(name);
+                    }
+                    if names.is_empty() {
+                        self.prefixes.remove(&name.len());
+                    }
+                }
+            }
+            Scope::Tag | Scope::All => {}
+        }
+    }
+}
+
+/// The meta of a purge record: `u8 scope, u8 mode, name`.
+pub(crate) fn write(scope: Scope, mode: Mode, name: &[u8]) -> Vec<u8> {
+    let mut out = vec![scope as u8, u8::from(mode == Mode::Soft)];
+    out.extend_from_slice(name);
+    out
+}
+
+/// Records what [`Purges::list`] gave; the highest sequence is the result.
+pub(crate) fn read_list(mut bytes: &[u8], purges: &mut Purges) -> u64 {
+    let mut highest = 0;
+    while let Some(head) = bytes.split_off(..12) {
+        let (len, sequence) = (u32_at(head, 0), u64_at(head, 4));
+        let Some((scope, mode, name)) = bytes.split_off(..len as usize).and_then(read) else { break };
+        purges.record(scope, name, mode, sequence);
+        highest = highest.max(sequence);
+    }
+    highest
+}
+
+pub(crate) fn read(meta: &[u8]) -> Option<(Scope, Mode, &[u8])> {
+    let (&[scope, mode], name) = meta.split_first_chunk::<2>()?;
+    let scope = match scope {
+        0 => Scope::Tag,
+        1 => Scope::Prefix,
+        2 => Scope::All,
+        _ => return None,
+    };
+    let mode = if mode == 0 { Mode::Hard } else { Mode::Soft };
+    Some((scope, mode, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_born_before_is_hit() {
+        let mut purges = Purges::default();
+        purges.record(Scope::Prefix, b"/a/", Mode::Soft, 10);
+        purges.record(Scope::Tag, b"t", Mode::Hard, 20);
+        let tag = [Bytes::from_static(b"t")];
+        assert_eq!(purges.verdict(10, b"/a/b", &[]), Some(Mode::Soft));
+        assert_eq!(purges.verdict(11, b"/a/b", &[]), None);
+        assert_eq!(purges.verdict(5, b"/a", &[]), None);
+        assert_eq!(purges.verdict(5, b"/a/x", &tag), Some(Mode::Hard));
+        assert_eq!(purges.verdict(21, b"/a/x", &tag), None);
+        purges.record(Scope::All, b"", Mode::Hard, 30);
+        assert_eq!(purges.verdict(30, b"", &[]), Some(Mode::Hard));
+        purges.expire(Scope::Tag, b"t", 20);
+        assert_eq!(purges.verdict(31, b"/a/x", &tag), None);
+    }
+
+    #[test]
+    fn at_the_bound_too_much_is_purged_not_too_little() {
+        let mut purges = Purges::default();
+        for i in 0..=NAMES_MAX as u64 {
+            purges.record(Scope::Tag, &i.to_le_bytes(), Mode::Hard, i + 1);
+        }
+        assert_eq!(purges.verdict(5, b"other", &[]), Some(Mode::Hard));
+        assert_eq!(purges.verdict(NAMES_MAX as u64 + 2, b"other", &[]), None);
+    }
+}

@@ -1,0 +1,282 @@
+//! Making room: the oldest segment of a side goes, and what of it is worth keeping moves on.
+//!
+//! This is S3-FIFO with the log as its queues. New objects stand on the small side, a tenth of the store. What was
+//! used twice or more when its segment is reclaimed moves to the main side; the rest is evicted and remembered as
+//! a ghost. On the main side each use counted (up to three) is worth a new turn. So one pass evicts and cleans; live
+//! data is copied only for objects that are used. Bounded: after [`ROUNDS`] segments in one go nothing is kept.
+//!
+//! What must not come back after a crash: an evicted object that had replaced an older one leaves a tombstone. A tombstone
+//! or purge is copied on while any other segment has records older than it.
+
+use std::collections::HashSet;
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use bytes::Bytes;
+
+use crate::format::{Description, EXTENT_MAX, Extent, INLINE_MAX, Record, RecordKind, SUPERSEDES, TableEntry};
+use crate::index::{Entry, Location};
+use crate::log::{Log, data_position};
+use crate::object::Stored;
+use crate::purge::{self, Mode};
+use crate::segment::Segment;
+use crate::store::Core;
+
+/// From this number of segments on, nothing is moved on.
+const ROUNDS: usize = 8;
+
+/// Reclaims segments until a new one fits below `max_size` and leaves `min_free`.
+pub(crate) fn make_room(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+    // What is pending must be in the index before anything is judged by it.
+    log.flush(core)?;
+    log.reclaiming = true;
+    let result = reclaim_until_it_fits(core, log);
+    log.reclaiming = false;
+    result
+}
+
+fn reclaim_until_it_fits(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+    let mut round = 0;
+    while !fits(core) {
+        let Some(victim) = choose(core, log) else {
+            return Ok(());
+        };
+        reclaim(core, log, &victim, round < ROUNDS)?;
+        round += 1;
+    }
+    Ok(())
+}
+
+/// Whether two more segments fit (what is moved on may need one of its own).
+fn fits(core: &Core) -> bool {
+    let wanted = 2 * core.options.segment_size();
+    if core.size() + wanted > core.options.max_size {
+        return false;
+    }
+    core.options.min_free == 0
+        || rustix::fs::statvfs(&core.options.path)
+            .is_ok_and(|system| system.f_bavail * system.f_frsize >= core.options.min_free + wanted)
+}
+
+/// The oldest full segment of the side that has more than its share.
+fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
+    let open: Vec<u32> = log.open_segments().collect();
+    let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+    let full = || segments.values().filter(|segment| !open.contains(&segment.number));
+    let small: u64 = full().filter(|segment| !segment.main).map(|segment| segment.len.load(Relaxed)).sum();
+    let from_small = small * 10 >= core.options.max_size;
+    let oldest = full().find(|segment| segment.main != from_small);
+    oldest.or_else(|| full().next()).cloned()
+}
+
+/// Takes one segment out of the store.
+fn reclaim(core: &Arc<Core>, log: &mut Log, victim: &Arc<Segment>, keep: bool) -> io::Result<()> {
+    let table = victim.read_table().ok().flatten().unwrap_or_else(|| victim.scan().0);
+    let mut seen = HashSet::new();
+    for entry in &table {
+        match entry.kind {
+            RecordKind::Body | RecordKind::Object => {
+                if seen.insert(entry.hash) {
+                    Move { core, log, victim, keep }.object(entry.hash)?;
+                }
+            }
+            RecordKind::Tombstone | RecordKind::Soften | RecordKind::Purge => {
+                carry_on(core, log, victim, entry)?;
+            }
+            RecordKind::Table => {}
+        }
+    }
+    log.flush(core)?;
+    core.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&victim.number);
+    core.reclaimed.fetch_add(1, Relaxed);
+    match std::fs::remove_file(&victim.path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Copies a tombstone or a purge, with its sequence, while it may still be needed.
+fn carry_on(core: &Arc<Core>, log: &mut Log, victim: &Segment, entry: &TableEntry) -> io::Result<()> {
+    let location = Location { segment: victim.number, at: entry.at, units: entry.units };
+    let Ok(bytes) = victim.read_record(location) else { return Ok(()) };
+    let Some(record) = Record::read(&bytes) else { return Ok(()) };
+    let Some(meta) = record.meta(&bytes) else { return Ok(()) };
+    let needed = {
+        let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.values().any(|other| other.number != victim.number && other.first_sequence <= record.sequence)
+    };
+    if needed {
+        log.append(core, true, record, (meta, &[]), |_| None)?;
+    } else if let Some((scope, _, name)) = purge::read(meta).filter(|_| record.kind == RecordKind::Purge) {
+        core.purges().expire(scope, name, record.sequence);
+    }
+    Ok(())
+}
+
+struct Move<'a> {
+    core: &'a Arc<Core>,
+    log: &'a mut Log,
+    victim: &'a Arc<Segment>,
+    keep: bool,
+}
+
+impl Move<'_> {
+    /// Decides about the live object of a hash, if it has anything in the victim.
+    fn object(&mut self, hash: u64) -> io::Result<()> {
+        let Some(entry) = self.core.index.get(hash, None) else { return Ok(()) };
+        let location = entry.location();
+        let stored = self.core.segment(location.segment).and_then(|segment| {
+            Stored::parse(segment.read_record(location).ok()?, location, hash)
+        });
+        let Some(stored) = stored else {
+            return self.evict(&entry);
+        };
+        let concerned = location.segment == self.victim.number
+            || stored.extents.iter().any(|extent| extent.segment == self.victim.number);
+        if !concerned {
+            return Ok(());
+        }
+        let turns = if self.victim.main { entry.frequency() > 0 } else { entry.frequency() > 1 };
+        let description = &stored.description;
+        let purged = self.core.purges().verdict(stored.record.born, description.key.text(), &description.head.tags);
+        if !self.keep || !turns || purged == Some(Mode::Hard) {
+            return self.evict(&entry);
+        }
+        match self.move_on(&entry, stored) {
+            // A damaged extent costs the object; a failed write ends the whole.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => self.evict(&entry),
+            moved => moved,
+        }
+    }
+
+    fn evict(&mut self, entry: &Entry) -> io::Result<()> {
+        if self.core.index.remove_at(entry.hash, entry.location()).is_none() {
+            return Ok(());
+        }
+        self.core.evicted.fetch_add(1, Relaxed);
+        if !self.victim.main {
+            self.log.ghosts.remember(entry.hash);
+        }
+        if entry.supersedes() {
+            bury(self.core, self.log, entry.hash)?;
+        }
+        Ok(())
+    }
+
+    /// Copies what of the object is in the victim to the main side, then its record.
+    fn move_on(&mut self, entry: &Entry, stored: Stored) -> io::Result<()> {
+        let damaged = || io::Error::from(io::ErrorKind::InvalidData);
+        let mut description = stored.description;
+        let mut inline = Bytes::new();
+        let mut extents = Vec::with_capacity(stored.extents.len());
+        for extent in &stored.extents {
+            if extent.segment != self.victim.number {
+                extents.push(*extent);
+                continue;
+            }
+            let data = self.victim.read_extent(extent).map_err(|_| damaged())?;
+            if stored.extents.len() == 1 && extent.offset == 0 && data.len() <= INLINE_MAX {
+                inline = data.into();
+            } else {
+                extents.push(append_extent(self.core, self.log, true, entry.hash, extent.offset, &data)?);
+            }
+        }
+        description.extents = extents;
+        let frequency = if self.victim.main { entry.frequency() - 1 } else { 0 };
+        let (hash, old) = (entry.hash, entry.location());
+        let record = Record { sequence: self.core.next_sequence(), ..stored.record };
+        self.log.append(self.core, true, record, (&description.write(), &inline), |location| {
+            Some(Box::new(move |core: &Core, written| {
+                let moved = |entry: Entry| {
+                    Entry::new(hash, location, entry.accessed)
+                        .with_frequency(frequency)
+                        .superseding(entry.supersedes())
+                        .stale(entry.is_stale())
+                };
+                if written {
+                    core.index.update(hash, old, moved);
+                }
+            }))
+        })?;
+        Ok(())
+    }
+}
+
+/// Appends a piece of a body. `data` has at most [`EXTENT_MAX`] bytes.
+pub(crate) fn append_extent(
+    core: &Arc<Core>,
+    log: &mut Log,
+    main: bool,
+    hash: u64,
+    offset: u64,
+    data: &[u8],
+) -> io::Result<Extent> {
+    debug_assert!(data.len() <= EXTENT_MAX);
+    let record = new_record(core, RecordKind::Body, hash, 0);
+    let location = log.append(core, main, record, (&[], data), |_| None)?;
+    Ok(Extent {
+        offset,
+        len: data.len() as u32,
+        segment: location.segment,
+        position: data_position(location, 0),
+        sum: crate::checksum::xxh64(data, 0),
+    })
+}
+
+/// Writes that a key is gone.
+pub(crate) fn bury(core: &Arc<Core>, log: &mut Log, hash: u64) -> io::Result<()> {
+    let record = new_record(core, RecordKind::Tombstone, hash, 0);
+    log.append(core, true, record, (&[], &[]), |_| None).map(drop)
+}
+
+/// A record with the next sequence; lengths and checksums follow when it is written.
+pub(crate) fn new_record(core: &Core, kind: RecordKind, hash: u64, born: u64) -> Record {
+    Record {
+        kind,
+        flags: 0,
+        sequence: core.next_sequence(),
+        hash,
+        meta_len: 0,
+        data_len: 0,
+        born,
+        segment: 0,
+        data_sum: 0,
+    }
+}
+
+/// Commits an object: its record, and the index once that is in the file. `committed` is told how it went.
+pub(crate) fn commit(
+    core: &Arc<Core>,
+    log: &mut Log,
+    entry: Commit,
+    committed: impl FnOnce(&Core, bool) + Send + 'static,
+) -> io::Result<()> {
+    let Commit { hash, born, description, inline, accessed, main, frequency } = entry;
+    let supersedes = core.index.get(hash, None).is_some();
+    let mut record = new_record(core, RecordKind::Object, hash, born);
+    record.flags = if supersedes { SUPERSEDES } else { 0 };
+    log.append(core, main, record, (&description.write(), &inline), |location| {
+        Some(Box::new(move |core: &Core, written| {
+            if written {
+                let entry = Entry::new(hash, location, accessed);
+                core.index.insert(entry.superseding(supersedes).with_frequency(frequency));
+                core.stored.fetch_add(1, Relaxed);
+            }
+            committed(core, written);
+        }))
+    })
+    .map(drop)
+}
+
+/// What [`commit`] writes.
+pub(crate) struct Commit {
+    pub(crate) hash: u64,
+    pub(crate) born: u64,
+    pub(crate) description: Description,
+    pub(crate) inline: Bytes,
+    /// Seconds since the epoch.
+    pub(crate) accessed: u32,
+    pub(crate) main: bool,
+    pub(crate) frequency: u8,
+}

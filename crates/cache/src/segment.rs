@@ -1,0 +1,210 @@
+//! One segment file: blocking reads and writes for the writer's thread, and what readers hold.
+//!
+//! A segment is never written twice at the same place, and its number is never used again. When it is reclaimed its
+//! name goes, its bytes stay as long as an object that somebody reads has it open: no reader ever sees other bytes.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rt::file::File;
+
+use crate::format::{self, Extent, HEADER, Record, SegmentHeader, TableEntry, UNIT};
+use crate::index::Location;
+
+/// A segment of the store.
+pub(crate) struct Segment {
+    pub(crate) number: u32,
+    pub(crate) main: bool,
+    pub(crate) file: File,
+    pub(crate) path: PathBuf,
+    /// The bytes that are written and whole; nothing behind is read.
+    pub(crate) len: AtomicU64,
+    /// The sequence when it was begun: its records are newer, but for copied tombstones and purges.
+    pub(crate) first_sequence: u64,
+}
+
+impl Segment {
+    pub(crate) fn name(number: u32) -> String {
+        format!("{number:08x}.segment")
+    }
+
+    /// A new file with its header.
+    pub(crate) fn create(directory: &Path, header: SegmentHeader, first_sequence: u64) -> io::Result<Arc<Self>> {
+        let path = directory.join(Self::name(header.number));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let segment = Self {
+            number: header.number,
+            main: header.main,
+            file: File::from_fd(OwnedFd::from(file)),
+            path,
+            len: AtomicU64::new(0),
+            first_sequence,
+        };
+        segment.write(&header.write(), 0)?;
+        Ok(Arc::new(segment))
+    }
+
+    /// Opens a file of an earlier process. `None`: it is not a segment of the store with this seed.
+    pub(crate) fn open(path: &Path, number: u32, seed: u64) -> io::Result<Option<(Self, SegmentHeader)>> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let len = file.metadata()?.len();
+        let segment = Self {
+            number,
+            main: false,
+            file: File::from_fd(OwnedFd::from(file)),
+            path: path.to_owned(),
+            len: AtomicU64::new(len),
+            first_sequence: 0,
+        };
+        let mut bytes = [0; HEADER];
+        if segment.read(&mut bytes, 0).is_err() {
+            return Ok(None);
+        }
+        let header = SegmentHeader::read(&bytes);
+        let ours = header.filter(|header| header.number == number && header.seed == seed);
+        Ok(ours.map(|header| (Self { main: header.main, ..segment }, header)))
+    }
+
+    /// Writes all and makes it readable.
+    pub(crate) fn write(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match rustix::io::pwrite(&self.file, bytes, position) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    bytes = &bytes[n..];
+                    position += n as u64;
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.len.store(position, Relaxed);
+        Ok(())
+    }
+
+    /// Fills `bytes`; an error when the segment ends before.
+    pub(crate) fn read(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        let end = position.checked_add(bytes.len() as u64);
+        if end.is_none_or(|end| end > self.len.load(Relaxed)) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let mut done = 0;
+        while done < bytes.len() {
+            match rustix::io::pread(&self.file, &mut bytes[done..], position + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => done += n,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// One whole record.
+    pub(crate) fn read_record(&self, location: Location) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; location.units as usize * UNIT as usize];
+        self.read(&mut bytes, u64::from(location.at) * UNIT)?;
+        Ok(bytes)
+    }
+
+    /// The data of an extent, verified; an error of kind `InvalidData` when it is not what was written.
+    pub(crate) fn read_extent(&self, extent: &Extent) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; extent.len as usize];
+        self.read(&mut bytes, extent.position)?;
+        if crate::checksum::xxh64(&bytes, 0) != extent.sum {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(bytes)
+    }
+
+    /// The table, when the trailer says that the segment was finished.
+    pub(crate) fn read_table(&self) -> io::Result<Option<Vec<TableEntry>>> {
+        let len = self.len.load(Relaxed);
+        let mut trailer = [0; HEADER];
+        if len < 2 * HEADER as u64 || !len.is_multiple_of(UNIT) {
+            return Ok(None);
+        }
+        self.read(&mut trailer, len - HEADER as u64)?;
+        let Some(at) = format::read_trailer(&trailer, self.number) else {
+            return Ok(None);
+        };
+        let Some(size) = (len - HEADER as u64).checked_sub(at).filter(|&size| size <= format::META_MAX as u64 + 2 * UNIT) else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; size as usize];
+        self.read(&mut bytes, at)?;
+        let record = Record::read(&bytes).filter(|record| record.segment == self.number);
+        Ok(record.and_then(|record| format::read_table(record.meta(&bytes)?)))
+    }
+
+    /// Whether the segment was finished; its table is not read.
+    pub(crate) fn is_finished(&self) -> bool {
+        let len = self.len.load(Relaxed);
+        let mut trailer = [0; HEADER];
+        len >= 2 * HEADER as u64
+            && self.read(&mut trailer, len - HEADER as u64).is_ok()
+            && format::read_trailer(&trailer, self.number).is_some()
+    }
+
+    /// Reads record by record, data included, up to the first that is not whole. Gives the table and where it ends.
+    pub(crate) fn scan(&self) -> (Vec<TableEntry>, u64) {
+        let mut entries = Vec::new();
+        let mut at = HEADER as u64;
+        while let Some((record, size)) = self.scan_one(at) {
+            if record.kind != crate::format::RecordKind::Table {
+                entries.push(table_entry(&record, at));
+            }
+            at += size;
+        }
+        (entries, at)
+    }
+
+    fn scan_one(&self, at: u64) -> Option<(Record, u64)> {
+        let mut header = [0; HEADER];
+        self.read(&mut header, at).ok()?;
+        let record = Record::read(&header).filter(|record| record.segment == self.number)?;
+        let mut bytes = vec![0; record.size() as usize];
+        self.read(&mut bytes, at).ok()?;
+        record.meta(&bytes)?;
+        record.data(&bytes)?;
+        Some((record, record.size()))
+    }
+
+    /// Makes the segment a finished one: what is before `end` reaches the disk, then the table says so.
+    pub(crate) fn finish(&self, entries: &[TableEntry], end: u64) -> io::Result<()> {
+        rustix::fs::fdatasync(&self.file)?;
+        let mut bytes = Vec::new();
+        let record = Record {
+            kind: format::RecordKind::Table,
+            flags: 0,
+            sequence: 0,
+            hash: 0,
+            meta_len: 0,
+            data_len: 0,
+            born: 0,
+            segment: self.number,
+            data_sum: 0,
+        };
+        record.write(&format::write_table(entries), &[], &mut bytes);
+        bytes.extend_from_slice(&format::write_trailer(end, self.number));
+        rustix::fs::ftruncate(&self.file, end)?;
+        self.write(&bytes, end)?;
+        rustix::fs::fdatasync(&self.file)?;
+        Ok(())
+    }
+}
+
+pub(crate) fn table_entry(record: &Record, position: u64) -> TableEntry {
+    TableEntry {
+        sequence: record.sequence,
+        hash: record.hash,
+        at: (position / UNIT) as u32,
+        units: (record.size() / UNIT) as u32,
+        kind: record.kind,
+        flags: record.flags,
+    }
+}

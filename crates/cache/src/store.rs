@@ -1,0 +1,686 @@
+//! The store: lookups, fills, purges, upkeep. Any thread may call; what waits for the disk is on the device's pool.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use rt::pool::{Device, Pool};
+use rt::sync::remote_oneshot;
+
+use crate::checksum::xxh64;
+use crate::fill::{Fill, Follower, Writer};
+use crate::fills::Fills;
+use crate::format::{Description, RecordKind, UNIT};
+use crate::index::{Index, Location};
+use crate::log::{self, Job, Log};
+use crate::memory::MemoryTier;
+use crate::object::{Object, Shared, Stored};
+use crate::purge::{self, Purges, Scope};
+use crate::reclaim::{Commit, bury, commit, new_record};
+use crate::segment::Segment;
+use crate::{Key, Meta, Mode, Purge};
+
+/// How a store is set up.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The directory; made if it is missing.
+    pub path: PathBuf,
+    /// Where file work is done.
+    pub pool: Pool,
+    /// The most bytes of segments.
+    pub max_size: u64,
+    /// Bytes of the file system to leave free; 0 is no bound.
+    pub min_free: u64,
+    /// An object that nobody asked for so long goes; 0 is never.
+    pub inactive_ms: u64,
+    /// The most bytes of the memory tier.
+    pub memory: usize,
+    /// The most bytes of one fill in memory.
+    pub fill_memory: usize,
+    /// The size of a segment; `None` derives it from `max_size`.
+    pub segment_size: Option<u64>,
+}
+
+/// The bounds of a segment's size, and how many there should be.
+const SEGMENT_MIN: u64 = 64 * 1024;
+const SEGMENT_MAX: u64 = 64 * 1024 * 1024;
+const SEGMENTS: u64 = 32;
+/// A checkpoint is written at most this often.
+const CHECKPOINT_MS: u64 = 60_000;
+/// As many shards of the index are searched for inactive objects in one round of upkeep.
+const SHARDS_A_ROUND: usize = 16;
+
+impl Options {
+    /// The defaults: nginx's `inactive=10m`, no other bound but a very large `max_size`, 64 MB of memory.
+    pub fn new(path: &Path, pool: Pool) -> Self {
+        Self {
+            path: path.to_owned(),
+            pool,
+            max_size: 1 << 50,
+            min_free: 0,
+            inactive_ms: 600_000,
+            memory: 64 * 1024 * 1024,
+            fill_memory: 1024 * 1024,
+            segment_size: None,
+        }
+    }
+
+    pub(crate) fn segment_size(&self) -> u64 {
+        let derived = (self.max_size / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
+        self.segment_size.unwrap_or(derived)
+    }
+}
+
+/// Why a store could not be opened. The server goes on without it.
+#[derive(Debug)]
+pub enum OpenError {
+    /// Another process (or another store of this one) has it.
+    Locked(PathBuf),
+    /// What the disk said, and about which path.
+    Io(PathBuf, io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Locked(path) => write!(f, "cache \"{}\" is used by another process", path.display()),
+            Self::Io(path, error) => write!(f, "cache \"{}\" cannot be opened: {error}", path.display()),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+/// What a lookup found.
+#[derive(Debug)]
+pub enum Lookup {
+    /// A fresh object (perhaps a partial one: see [`Object::hole`]).
+    Hit(Object),
+    /// One that must be validated, or may be served if the caller's rules allow.
+    Stale(Object, Why),
+    /// Nothing to serve.
+    Miss(Miss, Seen),
+}
+
+impl Lookup {
+    /// What the index said, for [`Store::fill`].
+    pub fn seen(&self) -> Seen {
+        match self {
+            Self::Hit(object) | Self::Stale(object, _) => Seen(Some(object.location())),
+            Self::Miss(_, seen) => *seen,
+        }
+    }
+}
+
+/// What the index said at a lookup. A fill that finds something else there sends the caller back to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen(pub(crate) Option<Location>);
+
+impl Seen {
+    /// Nobody looked, or nothing was there.
+    pub const NOTHING: Self = Self(None);
+}
+
+/// Why an object is stale.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its time is over.
+    Expired,
+    /// It was purged softly.
+    Purged,
+}
+
+/// Why a lookup found nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Miss {
+    /// It is not there.
+    Absent,
+    /// It is there and was purged.
+    Purged,
+    /// It is known not to be storable until then.
+    Uncacheable {
+        /// Milliseconds since the epoch.
+        until_ms: u64,
+    },
+    /// What the disk gave was not what was written; it is removed.
+    Damaged,
+    /// The disk gave nothing.
+    Unreadable,
+}
+
+/// How a fetch begins.
+pub enum Start {
+    /// Fetch: write into the first, serve your client from the second.
+    First(Writer, Follower),
+    /// Somebody fetches: follow.
+    Join(Follower),
+    /// Fetch for yourself: it is not shared.
+    Uncacheable {
+        /// Milliseconds since the epoch.
+        until_ms: u64,
+    },
+    /// The store changed since the lookup: look again.
+    Again,
+}
+
+/// The state of a store at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Objects in the index.
+    pub objects: usize,
+    /// Bytes of segments.
+    pub size: u64,
+    /// Number of segments.
+    pub segments: usize,
+    /// Bytes of the index in memory.
+    pub index_memory: usize,
+    /// Bytes in the memory tier.
+    pub memory: usize,
+    /// Lookups answered from the memory tier.
+    pub memory_hits: u64,
+    /// Objects stored since the start.
+    pub stored: u64,
+    /// Bytes written since the start.
+    pub written: u64,
+    /// Objects evicted for want of space since the start.
+    pub evicted: u64,
+    /// Segments reclaimed since the start.
+    pub reclaimed: u64,
+    /// Fills under way.
+    pub fills: usize,
+}
+
+/// A store. Clones share it.
+#[derive(Clone)]
+pub struct Store(Arc<Core>);
+
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) seed: u64,
+    device: Device,
+    /// Locked for this process while it is open.
+    pub(crate) lock: File,
+    pub(crate) index: Index,
+    pub(crate) memory: MemoryTier,
+    purges: Mutex<Purges>,
+    pub(crate) fills: Fills,
+    pub(crate) segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    /// The next number for a record, a purge or a fill: one order for all three.
+    sequence: AtomicU64,
+    queue: Mutex<Queue>,
+    pub(crate) log: Mutex<Log>,
+    trouble: Mutex<Option<String>>,
+    upkeep: Mutex<Upkeep>,
+    pub(crate) written: AtomicU64,
+    pub(crate) stored: AtomicU64,
+    pub(crate) evicted: AtomicU64,
+    pub(crate) reclaimed: AtomicU64,
+    memory_hits: AtomicU64,
+}
+
+/// What the writer has to do.
+#[derive(Default)]
+pub(crate) struct Queue {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) running: bool,
+}
+
+#[derive(Default)]
+struct Upkeep {
+    next_shard: usize,
+    checkpoint_ms: u64,
+    stored: u64,
+}
+
+/// What `load.rs` found on the disk.
+pub(crate) struct Loaded {
+    pub(crate) seed: u64,
+    pub(crate) lock: File,
+    pub(crate) device: u64,
+    pub(crate) index: Index,
+    pub(crate) purges: Purges,
+    pub(crate) segments: BTreeMap<u32, Arc<Segment>>,
+    pub(crate) next_segment: u32,
+    pub(crate) sequence: u64,
+}
+
+impl Core {
+    fn new(options: Options, loaded: Loaded) -> Self {
+        Self {
+            memory: MemoryTier::new(options.memory),
+            options,
+            seed: loaded.seed,
+            device: Device(loaded.device),
+            lock: loaded.lock,
+            index: loaded.index,
+            purges: Mutex::new(loaded.purges),
+            fills: Fills::default(),
+            segments: RwLock::new(loaded.segments),
+            sequence: AtomicU64::new(loaded.sequence),
+            queue: Mutex::default(),
+            log: Mutex::new(Log::new(loaded.next_segment)),
+            trouble: Mutex::default(),
+            upkeep: Mutex::default(),
+            written: AtomicU64::new(0),
+            stored: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            reclaimed: AtomicU64::new(0),
+            memory_hits: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        xxh64(key.text(), self.seed)
+    }
+
+    pub(crate) fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Relaxed)
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Relaxed)
+    }
+
+    pub(crate) fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn purges(&self) -> MutexGuard<'_, Purges> {
+        self.purges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn segment(&self, number: u32) -> Option<Arc<Segment>> {
+        self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.values().map(|segment| segment.len.load(Relaxed)).sum()
+    }
+
+    /// Hands the writer a job, and a pool thread to the writer if it has none.
+    pub(crate) fn enqueue(self: &Arc<Self>, job: Job) {
+        let mut queue = self.queue();
+        queue.jobs.push(job);
+        if std::mem::replace(&mut queue.running, true) {
+            return;
+        }
+        drop(queue);
+        let core = Arc::clone(self);
+        self.options.pool.submit(self.device, Box::new(move || log::drain(&core)));
+    }
+
+    pub(crate) fn report(&self, trouble: &str) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble.to_owned());
+    }
+
+    pub(crate) fn clear_trouble(&self) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// The object of a record, once all that it names is there.
+    fn object(&self, stored: Stored, location: Location) -> Option<Object> {
+        let mut segments: Vec<Arc<Segment>> = Vec::new();
+        for extent in &stored.extents {
+            if segments.iter().any(|known| known.number == extent.segment) {
+                continue;
+            }
+            segments.push(self.segment(extent.segment)?);
+        }
+        let whole = stored.extents.iter().all(|extent| {
+            let segment = segments.iter().find(|segment| segment.number == extent.segment);
+            let end = extent.position.checked_add(u64::from(extent.len));
+            segment.is_some_and(|segment| end.is_some_and(|end| end <= segment.len.load(Relaxed)))
+        });
+        whole.then(|| Object::new(Shared {
+            key: stored.description.key,
+            head: stored.description.head,
+            born: stored.record.born,
+            location,
+            extents: stored.extents,
+            body: stored.body,
+            segments,
+            pool: self.options.pool.clone(),
+        }))
+    }
+
+    /// What an object is now: purged, fresh, stale.
+    fn judge(&self, object: Object, softened: bool, now_ms: u64) -> Lookup {
+        let head = object.head();
+        let verdict = self.purges().verdict(object.born(), object.key().text(), &head.tags);
+        if verdict == Some(Mode::Hard) {
+            return Lookup::Miss(Miss::Purged, Seen(Some(object.location())));
+        }
+        if softened || verdict == Some(Mode::Soft) {
+            return Lookup::Stale(object, Why::Purged);
+        }
+        if head.meta.fresh_until_ms <= now_ms {
+            return Lookup::Stale(object, Why::Expired);
+        }
+        Lookup::Hit(object)
+    }
+
+    fn absent(&self, hash: u64, seen: Seen, now_ms: u64) -> Lookup {
+        match self.fills.lock().learned(hash, now_ms) {
+            Some(until_ms) => Lookup::Miss(Miss::Uncacheable { until_ms }, seen),
+            None => Lookup::Miss(Miss::Absent, seen),
+        }
+    }
+}
+
+impl Store {
+    /// Opens a store, and makes it if it is not there. **Blocks**: for start-up, or on a pool's thread.
+    pub fn open(options: Options, now_ms: u64) -> Result<Self, OpenError> {
+        let loaded = crate::load::load(&options, now_ms)?;
+        Ok(Self(Arc::new(Core::new(options, loaded))))
+    }
+
+    /// A lookup that does not wait: `None` when the disk must be asked.
+    pub fn peek(&self, key: &Key, now_ms: u64) -> Option<Lookup> {
+        let core = &self.0;
+        let hash = core.hash(key);
+        let Some(entry) = core.index.get(hash, Some((now_ms / 1000) as u32)) else {
+            return Some(core.absent(hash, Seen(None), now_ms));
+        };
+        let object = core.memory.get(hash, entry.location())?;
+        if object.key() != key {
+            return Some(core.absent(hash, Seen(Some(entry.location())), now_ms));
+        }
+        core.memory_hits.fetch_add(1, Relaxed);
+        Some(core.judge(object, entry.is_stale(), now_ms))
+    }
+
+    /// Looks a key up: one read at most, from the page cache at once, else on the pool.
+    pub async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
+        if let Some(found) = self.peek(key, now_ms) {
+            return found;
+        }
+        let core = &self.0;
+        let hash = core.hash(key);
+        let Some(entry) = core.index.get(hash, None) else {
+            return core.absent(hash, Seen(None), now_ms);
+        };
+        let location = entry.location();
+        let lost = |miss| {
+            core.index.remove_at(hash, location);
+            Lookup::Miss(miss, Seen(None))
+        };
+        let Some(segment) = core.segment(location.segment) else {
+            return lost(Miss::Absent);
+        };
+        let position = u64::from(location.at) * UNIT;
+        let size = location.units as usize * UNIT as usize;
+        let bytes = match segment.file.read_at(Vec::new(), position, size, &core.options.pool).await {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                core.report(&format!("reading \"{}\" failed: {error}", segment.path.display()));
+                return lost(Miss::Unreadable);
+            }
+        };
+        let Some(stored) = Stored::parse(bytes, location, hash) else {
+            core.report(&format!("\"{}\" is damaged", segment.path.display()));
+            return lost(Miss::Damaged);
+        };
+        if stored.description.key != *key {
+            return core.absent(hash, Seen(Some(location)), now_ms);
+        }
+        let Some(object) = core.object(stored, location) else {
+            return lost(Miss::Damaged);
+        };
+        core.memory.insert(hash, &object);
+        core.judge(object, entry.is_stale(), now_ms)
+    }
+
+    /// Begins a fetch of a whole object, or joins the one under way. `seen` is what the lookup said.
+    pub fn fill(&self, key: &Key, seen: Seen, now_ms: u64) -> Start {
+        self.fill_range(key, 0, seen, now_ms)
+    }
+
+    /// The same for the part of an object that begins at `offset`.
+    pub fn fill_range(&self, key: &Key, offset: u64, seen: Seen, now_ms: u64) -> Start {
+        let core = &self.0;
+        let hash = core.hash(key);
+        let mut tables = core.fills.lock();
+        if let Some(until_ms) = tables.learned(hash, now_ms) {
+            return Start::Uncacheable { until_ms };
+        }
+        let running = tables.running.get(&(hash, offset)).filter(|fill| fill.key() == key);
+        if let Some(follower) = running.and_then(|fill| fill.follow()) {
+            return Start::Join(follower);
+        }
+        // A fill leaves the table after its object is in the index: whoever looked before that looks again.
+        let present = core.index.get(hash, None).map(|entry| entry.location());
+        if present.is_some() && present != seen.0 {
+            return Start::Again;
+        }
+        let (fill, writer) = Fill::start(core, key, hash, offset, now_ms);
+        let Some(follower) = fill.follow() else {
+            return Start::Again;
+        };
+        tables.running.insert((hash, offset), fill);
+        Start::First(writer, follower)
+    }
+
+    /// After a validation: the same body under new metadata and, if given, a new head.
+    pub fn refresh(&self, object: &Object, meta: Meta, head: Option<bytes::Bytes>) {
+        let object = object.clone();
+        let job = move |core: &Arc<Core>, log: &mut Log| {
+            let hash = core.hash(object.key());
+            // What is pending may be newer than the object.
+            let flushed = log.flush(core);
+            let current = core.index.get(hash, None);
+            let same = current.is_some_and(|entry| entry.location() == object.location());
+            if !same || flushed.is_err() {
+                return;
+            }
+            let mut new_head = object.head().clone();
+            new_head.meta = meta;
+            new_head.head = head.unwrap_or(new_head.head);
+            let small = object.bytes().filter(|_| object.extents().len() == 1).cloned();
+            let entry = Commit {
+                hash,
+                // A purge since the validation began must still hit it.
+                born: object.born(),
+                description: Description {
+                    key: object.key().clone(),
+                    head: new_head,
+                    extents: if small.is_some() { Vec::new() } else { object.extents().to_vec() },
+                },
+                inline: small.unwrap_or_default(),
+                accessed: (meta.validated_ms / 1000) as u32,
+                main: false,
+                frequency: current.map_or(0, |entry| entry.frequency()),
+            };
+            // A failure has been reported; the old metadata stays.
+            let _ = commit(core, log, entry, |_, _| ());
+        };
+        self.0.enqueue(Box::new(job));
+    }
+
+    /// Until then, fetches of the key are not shared and not stored.
+    pub fn learn_uncacheable(&self, key: &Key, until_ms: u64) {
+        self.0.fills.lock().learn(self.0.hash(key), until_ms);
+    }
+
+    /// Forgets that a key is uncacheable.
+    pub fn forget_uncacheable(&self, key: &Key) {
+        self.0.fills.lock().forget(self.0.hash(key));
+    }
+
+    /// Purges. When it returns no lookup finds what was there before; a running fill is not stored. In a crash the purge
+    /// holds once [`Store::flush`] has returned.
+    pub fn purge(&self, what: Purge<'_>, mode: Mode) {
+        let core = &self.0;
+        let (scope, name) = match what {
+            Purge::Key(key) => return self.purge_key(key, mode),
+            Purge::Prefix(name) => (Scope::Prefix, name),
+            Purge::Tag(name) => (Scope::Tag, name),
+            Purge::All => (Scope::All, &[][..]),
+        };
+        let mut purges = core.purges();
+        let sequence = core.next_sequence();
+        purges.record(scope, name, mode, sequence);
+        drop(purges);
+        let meta = purge::write(scope, mode, name);
+        core.enqueue(Box::new(move |core, log| {
+            let mut record = new_record(core, RecordKind::Purge, 0, 0);
+            record.sequence = sequence;
+            // A failure has been reported.
+            let _ = log.append(core, true, record, (&meta, &[]), |_| None);
+        }));
+    }
+
+    fn purge_key(&self, key: &Key, mode: Mode) {
+        let core = &self.0;
+        let hash = core.hash(key);
+        let present = self.purge_entry(hash, mode);
+        let fills: Vec<Arc<Fill>> = {
+            let tables = core.fills.lock();
+            let of_key = tables.running.iter().filter(|((of, _), _)| *of == hash);
+            of_key.map(|(_, fill)| Arc::clone(fill)).collect()
+        };
+        fills.iter().for_each(|fill| fill.stop_storing());
+        let store = self.clone();
+        core.enqueue(Box::new(move |core, log| {
+            // What was committed before this job is in the index after the flush. A failure has been reported.
+            let _ = log.flush(core);
+            let late = store.purge_entry(hash, mode);
+            if !present && !late {
+                return;
+            }
+            let _ = match mode {
+                Mode::Hard => bury(core, log, hash),
+                Mode::Soft => {
+                    let record = new_record(core, RecordKind::Soften, hash, 0);
+                    log.append(core, true, record, (&[], &[]), |_| None).map(drop)
+                }
+            };
+        }));
+    }
+
+    fn purge_entry(&self, hash: u64, mode: Mode) -> bool {
+        let index = &self.0.index;
+        match mode {
+            Mode::Hard => index.remove(hash).is_some(),
+            Mode::Soft => {
+                let entry = index.get(hash, None);
+                entry.is_some_and(|entry| index.update(hash, entry.location(), |entry| entry.stale(true)))
+            }
+        }
+    }
+
+    /// Upkeep, to be called every few seconds: lets inactive objects go (a sixteenth of the index in a round), keeps
+    /// `min_free`, notices a directory that has vanished, writes a checkpoint each minute if anything changed.
+    pub fn maintain(&self, now_ms: u64) {
+        let core = Arc::clone(&self.0);
+        core.fills.lock().expire(now_ms);
+        self.0.enqueue(Box::new(move |core, log| {
+            crate::load::check_directory(core);
+            expire_inactive(core, log, now_ms);
+            // Failures have been reported.
+            let _ = crate::reclaim::make_room(core, log);
+            if checkpoint_is_due(core, now_ms) {
+                let _ = log.flush(core).and_then(|()| crate::load::write_checkpoint(core, log));
+            }
+        }));
+    }
+
+    /// Waits until everything handed in before is in the files (not: on the disk).
+    pub async fn flush(&self) {
+        self.after(|core, log| {
+            // A failure has been reported.
+            let _ = log.flush(core);
+        })
+        .await;
+    }
+
+    /// Writes the index to the disk, so that the next start need not read tables.
+    pub async fn checkpoint(&self) -> io::Result<()> {
+        self.after(|core, log| {
+            log.flush(core)?;
+            crate::load::write_checkpoint(core, log)
+        })
+        .await
+    }
+
+    /// Finishes the open segments and writes a checkpoint: the last thing before the end.
+    pub async fn close(&self) -> io::Result<()> {
+        self.after(|core, log| {
+            log.finish(core)?;
+            crate::load::write_checkpoint(core, log)
+        })
+        .await
+    }
+
+    async fn after<T: Send + 'static>(&self, f: impl FnOnce(&Arc<Core>, &mut Log) -> T + Send + 'static) -> T {
+        let (sender, receiver) = remote_oneshot::channel();
+        self.0.enqueue(Box::new(move |core, log| {
+            // An Err is the caller gone meanwhile.
+            drop(sender.send(f(core, log)));
+        }));
+        match receiver.await {
+            Ok(value) => value,
+            Err(_) => unreachable!("queued jobs are run, and this one answers"),
+        }
+    }
+
+    /// What went wrong last and has not gone well since: for the log and the status page.
+    pub fn trouble(&self) -> Option<String> {
+        self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Figures.
+    pub fn stats(&self) -> Stats {
+        let core = &self.0;
+        Stats {
+            objects: core.index.len(),
+            size: core.size(),
+            segments: core.segments.read().unwrap_or_else(PoisonError::into_inner).len(),
+            index_memory: core.index.memory(),
+            memory: core.memory.used(),
+            memory_hits: core.memory_hits.load(Relaxed),
+            stored: core.stored.load(Relaxed),
+            written: core.written.load(Relaxed),
+            evicted: core.evicted.load(Relaxed),
+            reclaimed: core.reclaimed.load(Relaxed),
+            fills: core.fills.lock().running.len(),
+        }
+    }
+}
+
+fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
+    let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+    let stored = core.stored.load(Relaxed);
+    let due = stored != upkeep.stored && now_ms >= upkeep.checkpoint_ms.saturating_add(CHECKPOINT_MS);
+    if due {
+        upkeep.stored = stored;
+        upkeep.checkpoint_ms = now_ms;
+    }
+    due
+}
+
+/// Takes out of some shards what nobody asked for in time.
+fn expire_inactive(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
+    if core.options.inactive_ms == 0 {
+        return;
+    }
+    let oldest = (now_ms.saturating_sub(core.options.inactive_ms) / 1000) as u32;
+    let first = {
+        let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = upkeep.next_shard;
+        upkeep.next_shard = (first + SHARDS_A_ROUND) % Index::shards();
+        first
+    };
+    for shard in first..first + SHARDS_A_ROUND {
+        for entry in core.index.entries(shard).iter().filter(|entry| entry.accessed < oldest) {
+            let gone = core.index.remove_at(entry.hash, entry.location());
+            if gone.is_some_and(|entry| entry.supersedes()) && bury(core, log, entry.hash).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! The store as its user meets it: what goes in comes out, and after any damage either that or nothing.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use bytes::Bytes;
+use cache::{
+    Ended, Failure, Head, Key, Kind, Lookup, Meta, Miss, Mode, Object, OpenError, Options, Purge, Seen, Start, Store, Why,
+};
+use rt::pool::Pool;
+use weir_cache as cache;
+
+const NOW: u64 = 1_000_000;
+
+/// A directory of its own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("weir-cache-{}-{}", std::process::id(), NEXT.fetch_add(1, Relaxed));
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn pool() -> Pool {
+    rt::pool::register("cache-test", 4, 1000)
+}
+
+fn options(path: &Path) -> Options {
+    let mut options = Options::new(path, pool());
+    options.memory = 0;
+    options
+}
+
+fn open(path: &Path) -> Store {
+    Store::open(options(path), NOW).unwrap()
+}
+
+fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    rt::run(rt::LoopOptions::default(), || future).unwrap()
+}
+
+fn head(text: &str) -> Head {
+    Head {
+        meta: Meta { stored_ms: NOW, validated_ms: NOW, fresh_until_ms: NOW + 1000, ..Meta::default() },
+        head: Bytes::copy_from_slice(text.as_bytes()),
+        ..Head::default()
+    }
+}
+
+/// Bytes that are different at every place and for every seed.
+fn body(seed: u32, len: usize) -> Bytes {
+    let mut dice = seed.wrapping_mul(2_654_435_761) | 1;
+    let bytes = (0..len).map(|_| {
+        dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (dice >> 24) as u8
+    });
+    bytes.collect()
+}
+
+async fn put(store: &Store, key: &Key, head: Head, body: Bytes) {
+    let seen = store.lookup(key, NOW).await.seen();
+    let Start::First(mut writer, follower) = store.fill(key, seen, NOW) else {
+        panic!("no first fill of {key:?}");
+    };
+    drop(follower);
+    writer.head(head);
+    writer.write(body).await.unwrap();
+    writer.finish();
+}
+
+async fn content(object: &Object) -> Option<Bytes> {
+    let mut out = Vec::new();
+    while (out.len() as u64) < object.length() {
+        let part = object.read(out.len() as u64, 1 << 20).await.ok()?;
+        out.extend_from_slice(&part);
+    }
+    Some(out.into())
+}
+
+async fn get(store: &Store, key: &Key) -> Option<(Head, Bytes)> {
+    match store.lookup(key, NOW).await {
+        Lookup::Hit(object) => Some((object.head().clone(), content(&object).await?)),
+        Lookup::Stale(..) | Lookup::Miss(..) => None,
+    }
+}
+
+#[test]
+fn what_is_stored_comes_back_now_and_after_a_restart() {
+    let directory = Directory::new();
+    let path = directory.0.clone();
+    let sizes = [0, 1, 100, 65_536, 65_537, 262_144, 1_000_000];
+    let check = move |store: Store| async move {
+        for (i, len) in sizes.into_iter().enumerate() {
+            let key = Key::new(format!("key{i}").as_bytes());
+            let (found, bytes) = get(&store, &key).await.unwrap_or_else(|| panic!("{len} bytes are missing"));
+            assert_eq!(found.head, head("h").head);
+            assert!(bytes == body(i as u32, len), "{len}");
+        }
+    };
+    let first = open(&path);
+    run({
+        let store = first.clone();
+        async move {
+            for (i, len) in sizes.into_iter().enumerate() {
+                put(&store, &Key::new(format!("key{i}").as_bytes()), head("h"), body(i as u32, len)).await;
+            }
+            store.flush().await;
+            check(store.clone()).await;
+        }
+    });
+    // As after kill -9: nothing was finished, there is no checkpoint.
+    drop(first);
+    run(check(reopen(&path)));
+    let again = reopen(&path);
+    run({
+        let again = again.clone();
+        async move { again.close().await.unwrap() }
+    });
+    drop(again);
+    assert!(path.join("checkpoint").exists());
+    run(check(reopen(&path)));
+}
+
+/// Opens when the writer of the store before has let go of it.
+fn reopen(path: &Path) -> Store {
+    for _ in 0..100_000 {
+        match Store::open(options(path), NOW) {
+            Err(OpenError::Locked(_)) => std::thread::yield_now(),
+            other => return other.unwrap(),
+        }
+    }
+    panic!("the lock is never free");
+}
+
+/// A small store with every sort of record; finished with a checkpoint, or left as a crash leaves it.
+fn sample(path: &Path, closed: bool) -> Vec<(Key, Bytes)> {
+    let objects: Vec<(Key, Bytes)> = (0..4u32).map(|i| (Key::new(format!("/{i}").as_bytes()), body(i, 40 + i as usize * 90))).collect();
+    let store = open(path);
+    let model = objects.clone();
+    run(async move {
+        put(&store, &Key::new(b"/3"), head("old"), body(99, 10)).await;
+        store.flush().await;
+        put(&store, &Key::new(b"/gone"), head("h"), body(98, 10)).await;
+        store.flush().await;
+        store.purge(Purge::Key(&Key::new(b"/gone")), Mode::Hard);
+        store.purge(Purge::Tag(b"none"), Mode::Hard);
+        store.purge(Purge::Key(&Key::new(b"/3")), Mode::Hard);
+        store.flush().await;
+        for (key, body) in &model {
+            put(&store, key, head("h"), body.clone()).await;
+        }
+        store.flush().await;
+        if closed {
+            store.close().await.unwrap();
+        }
+    });
+    objects
+}
+
+/// Damages a copy of the store at every place of a file and looks what is served: what was stored, or nothing.
+fn damage_everywhere(closed: bool, file: &str, damage: impl Fn(&mut Vec<u8>, usize)) -> (usize, usize) {
+    let directory = Directory::new();
+    let objects = sample(&directory.0, closed);
+    let copy = Directory::new();
+    let files: Vec<(PathBuf, Vec<u8>)> = fs::read_dir(&directory.0).unwrap().map(|item| {
+        let item = item.unwrap();
+        (copy.0.join(item.file_name()), fs::read(item.path()).unwrap())
+    }).collect();
+    let (target, good) = files.iter().find(|(path, _)| path.ends_with(file)).unwrap().clone();
+    let (mut served, mut lost) = (0, 0);
+    for at in 0..good.len() {
+        for item in fs::read_dir(&copy.0).unwrap() {
+            fs::remove_file(item.unwrap().path()).unwrap();
+        }
+        for (path, bytes) in &files {
+            fs::write(path, bytes).unwrap();
+        }
+        let mut bytes = good.clone();
+        damage(&mut bytes, at);
+        fs::write(&target, bytes).unwrap();
+        let store = reopen(&copy.0);
+        let objects = objects.clone();
+        let (ok, gone) = run(async move {
+            assert!(get(&store, &Key::new(b"/gone")).await.is_none_or(|(_, bytes)| bytes == body(98, 10)));
+            let mut counts = (0, 0);
+            for (key, body) in &objects {
+                match get(&store, key).await {
+                    Some((found, bytes)) => {
+                        // An older whole object may come back when the disk loses the newer one.
+                        let old = *key == Key::new(b"/3") && found.head == "old" && bytes == self::body(99, 10);
+                        assert!(old || (bytes == *body && found.head == "h"), "{key:?} at {at}");
+                        counts.0 += 1;
+                    }
+                    None => counts.1 += 1,
+                }
+            }
+            counts
+        });
+        served += ok;
+        lost += gone;
+    }
+    (served, lost)
+}
+
+fn flip(bytes: &mut Vec<u8>, at: usize) {
+    bytes[at] ^= 0x10;
+}
+
+fn cut(bytes: &mut Vec<u8>, at: usize) {
+    bytes.truncate(at);
+}
+
+#[test]
+fn a_store_cut_anywhere_serves_nothing_wrong() {
+    let (served, lost) = damage_everywhere(false, "00000001.segment", cut);
+    assert!(served > 0 && lost > 0);
+    damage_everywhere(true, "00000001.segment", cut);
+}
+
+#[test]
+fn a_store_flipped_anywhere_serves_nothing_wrong() {
+    let (served, lost) = damage_everywhere(false, "00000001.segment", flip);
+    assert!(served > 0 && lost > 0);
+    let (served, lost) = damage_everywhere(true, "00000001.segment", flip);
+    assert!(served > 10 * lost, "{served} {lost}");
+}
+
+#[test]
+fn a_damaged_checkpoint_costs_nothing() {
+    for damage in [flip as fn(&mut Vec<u8>, usize), cut] {
+        let (_, lost) = damage_everywhere(true, "checkpoint", damage);
+        assert_eq!(lost, 0);
+    }
+}
+
+#[test]
+fn a_second_process_is_told() {
+    let directory = Directory::new();
+    let _first = open(&directory.0);
+    assert!(matches!(Store::open(options(&directory.0), NOW), Err(OpenError::Locked(_))));
+}
+
+#[test]
+fn a_directory_that_cannot_be_is_told() {
+    let directory = Directory::new();
+    fs::write(directory.0.join("file"), b"").unwrap();
+    assert!(matches!(Store::open(options(&directory.0.join("file/x")), NOW), Err(OpenError::Io(..))));
+}
+
+#[test]
+fn purges_hit_what_is_older_and_hold_after_a_crash() {
+    let directory = Directory::new();
+    let path = directory.0.clone();
+    let store = open(&path);
+    run(async move {
+        for name in ["/a/1", "/a/2", "/b/1", "/c", "/d"] {
+            let mut head = head("h");
+            if name.starts_with("/b") {
+                head.tags = vec![Bytes::from_static(b"tag")];
+            }
+            put(&store, &Key::new(name.as_bytes()), head, body(1, 100)).await;
+        }
+        store.flush().await;
+        store.purge(Purge::Prefix(b"/a/"), Mode::Hard);
+        store.purge(Purge::Tag(b"tag"), Mode::Soft);
+        store.purge(Purge::Key(&Key::new(b"/c")), Mode::Hard);
+        store.purge(Purge::Key(&Key::new(b"/d")), Mode::Soft);
+        purged(&store).await;
+        put(&store, &Key::new(b"/a/2"), head("new"), body(2, 100)).await;
+        store.flush().await;
+    });
+    let store = reopen(&path);
+    run(async move {
+        purged(&store).await;
+        assert_eq!(get(&store, &Key::new(b"/a/2")).await.unwrap().1, body(2, 100));
+        store.close().await.unwrap();
+    });
+    let store = reopen(&path);
+    run(async move { purged(&store).await });
+}
+
+async fn purged(store: &Store) {
+    let look = |name: &'static str| async move { store.lookup(&Key::new(name.as_bytes()), NOW).await };
+    assert!(matches!(look("/a/1").await, Lookup::Miss(Miss::Purged, _)));
+    assert!(matches!(look("/b/1").await, Lookup::Stale(_, Why::Purged)));
+    assert!(matches!(look("/c").await, Lookup::Miss(Miss::Absent, _)));
+    assert!(matches!(look("/d").await, Lookup::Stale(_, Why::Purged)));
+}
+
+#[test]
+fn a_fill_that_began_before_a_purge_is_not_served_after_it() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    run(async move {
+        for what in [Purge::Key(&Key::new(b"k")), Purge::Prefix(b"k"), Purge::All] {
+            let Start::First(mut writer, mut follower) = store.fill(&Key::new(b"k"), Seen::NOTHING, NOW) else {
+                panic!("not first");
+            };
+            writer.head(head("h"));
+            writer.write(body(1, 500)).await.unwrap();
+            store.purge(what, Mode::Hard);
+            writer.finish();
+            assert_eq!(follower.next(1000).await, Ok(Some(body(1, 500))));
+            store.flush().await;
+            assert!(get(&store, &Key::new(b"k")).await.is_none(), "{what:?}");
+        }
+    });
+}
+
+#[test]
+fn variants_go_with_their_marker() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    run(async move {
+        let key = Key::new(b"k");
+        let mut marker = head("accept-encoding");
+        marker.meta.kind = Kind::Variants;
+        put(&store, &key, marker, Bytes::new()).await;
+        store.flush().await;
+        let Lookup::Hit(marker) = store.lookup(&key, NOW).await else { panic!("no marker") };
+        assert_eq!(marker.head().meta.kind, Kind::Variants);
+        put(&store, &key.variant(&marker, b"gzip"), head("v"), body(5, 10)).await;
+        store.flush().await;
+        assert!(get(&store, &key.variant(&marker, b"gzip")).await.is_some());
+        store.purge(Purge::Key(&key), Mode::Hard);
+        put(&store, &key, head("m"), Bytes::new()).await;
+        store.flush().await;
+        let Lookup::Hit(marker) = store.lookup(&key, NOW).await else { panic!("no marker") };
+        assert!(get(&store, &key.variant(&marker, b"gzip")).await.is_none());
+    });
+}
+
+#[test]
+fn a_validation_changes_the_head_and_keeps_the_body() {
+    let directory = Directory::new();
+    let path = directory.0.clone();
+    let store = open(&path);
+    run(async move {
+        for (i, len) in [(0u32, 300), (1, 700_000)] {
+            let key = Key::new(&i.to_le_bytes());
+            put(&store, &key, head("h"), body(i, len)).await;
+            store.flush().await;
+            let Lookup::Stale(object, Why::Expired) = store.lookup(&key, NOW + 5000).await else { panic!("not stale") };
+            let meta = Meta { fresh_until_ms: NOW + 10_000, ..object.head().meta };
+            store.refresh(&object, meta, Some(Bytes::from_static(b"new")));
+            store.flush().await;
+            let Lookup::Hit(object) = store.lookup(&key, NOW + 5000).await else { panic!("not fresh") };
+            assert_eq!(object.head().head, "new");
+            assert!(content(&object).await.unwrap() == body(i, len));
+        }
+    });
+    let store = reopen(&path);
+    run(async move {
+        assert_eq!(get(&store, &Key::new(&1u32.to_le_bytes())).await.unwrap().1, body(1, 700_000));
+    });
+}
+
+#[test]
+fn parts_are_joined_when_they_are_of_one_version() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    run(async move {
+        let key = Key::new(b"k");
+        let whole = body(3, 900_000);
+        let part = |version| {
+            let mut head = head("h");
+            head.meta.version = version;
+            head.length = Some(900_000);
+            head
+        };
+        for (version, range) in [(7, 600_000..900_000), (8, 0..10), (7, 0..300_000)] {
+            let seen = store.lookup(&key, NOW).await.seen();
+            let Start::First(mut writer, _) = store.fill_range(&key, range.start as u64, seen, NOW) else { panic!("not first") };
+            writer.head(part(version));
+            writer.write(whole.slice(range)).await.unwrap();
+            writer.fail(Failure::ProducerGone);
+            store.flush().await;
+        }
+        let Lookup::Hit(object) = store.lookup(&key, NOW).await else { panic!("no part") };
+        assert_eq!(object.hole(0), Some(300_000..600_000));
+        assert!(matches!(object.read(300_000, 10).await, Err(cache::ReadError::Hole)));
+        let Start::First(mut writer, _) = store.fill_range(&key, 300_000, store.lookup(&key, NOW).await.seen(), NOW) else { panic!("not first") };
+        writer.head(part(7));
+        writer.write(whole.slice(300_000..600_000)).await.unwrap();
+        writer.fail(Failure::ProducerGone);
+        store.flush().await;
+        assert!(get(&store, &key).await.unwrap().1 == whole);
+    });
+}
+
+#[test]
+fn space_is_bounded_and_what_is_used_stays() {
+    let directory = Directory::new();
+    let path = directory.0.clone();
+    let mut small = options(&path);
+    small.max_size = 8 * 1024 * 1024;
+    let store = Store::open(small, NOW).unwrap();
+    let watched = store.clone();
+    run(async move {
+        let store = watched;
+        for round in 0..6000u32 {
+            let key = Key::new(format!("scan{round}").as_bytes());
+            put(&store, &key, head("h"), body(round, 10_000)).await;
+            for hot in 0..20u32 {
+                let key = Key::new(format!("hot{hot}").as_bytes());
+                match get(&store, &key).await {
+                    Some((_, bytes)) => assert_eq!(bytes, body(hot, 20_000)),
+                    None => {
+                        assert!(round < 50, "hot object {hot} was lost in round {round}");
+                        put(&store, &key, head("h"), body(hot, 20_000)).await;
+                        store.flush().await;
+                    }
+                }
+            }
+            assert!(store.stats().size <= 8 * 1024 * 1024, "{:?}", store.stats());
+        }
+        store.flush().await;
+        assert!(store.stats().reclaimed > 10 && store.stats().evicted > 1000, "{:?}", store.stats());
+    });
+    assert_eq!(store.trouble(), None);
+}
+
+#[test]
+fn what_nobody_asks_for_goes() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    run(async move {
+        put(&store, &Key::new(b"k"), head("h"), body(1, 10)).await;
+        store.flush().await;
+        let later = NOW + 700_000;
+        for _ in 0..16 {
+            store.maintain(later);
+        }
+        store.flush().await;
+        assert_eq!(store.stats().objects, 0);
+    });
+}
+
+#[test]
+fn a_vanished_directory_is_told_and_nothing_stops() {
+    let directory = Directory::new();
+    let path = directory.0.clone();
+    let mut small = options(&path);
+    small.segment_size = Some(64 * 1024);
+    let store = Store::open(small, NOW).unwrap();
+    fs::remove_dir_all(&path).unwrap();
+    run(async move {
+        let Start::First(mut writer, mut follower) = store.fill(&Key::new(b"k"), Seen::NOTHING, NOW) else { panic!("not first") };
+        writer.head(head("h"));
+        let whole = body(1, 3_000_000);
+        let expected = whole.clone();
+        let reader = rt::spawn_handle("reader", async move {
+            let mut out = Vec::new();
+            while let Some(bytes) = follower.next(1 << 16).await.unwrap() {
+                out.extend_from_slice(&bytes);
+            }
+            out
+        });
+        writer.write(whole).await.unwrap();
+        writer.finish();
+        assert!(reader.await.unwrap() == expected);
+        store.maintain(NOW);
+        store.flush().await;
+        assert!(store.trouble().unwrap().contains("vanished"));
+        assert_eq!(store.stats().fills, 0);
+    });
+}
+
+#[test]
+fn many_follow_one_fill_on_many_loops() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    let key = Key::new(b"big");
+    let Start::First(mut writer, first) = store.fill(&key, Seen::NOTHING, NOW) else { panic!("not first") };
+    let whole = body(1, 6_000_000);
+    let loops: Vec<_> = (0..4).map(|_| {
+        let (store, key, whole) = (store.clone(), key.clone(), whole.clone());
+        std::thread::spawn(move || run(async move {
+            let mut readers = Vec::new();
+            for i in 0..50 {
+                let follower = store.fill(&key, Seen::NOTHING, NOW);
+                let whole = whole.clone();
+                readers.push(rt::spawn_handle("reader", async move {
+                    let Start::Join(mut follower) = follower else {
+                        return false;
+                    };
+                    let mut at = 0;
+                    while let Some(bytes) = follower.next(1000 + i * 9000).await.unwrap() {
+                        assert!(bytes == whole[at..at + bytes.len()]);
+                        at += bytes.len();
+                        if i % 10 == 0 {
+                            rt::yield_now().await;
+                        }
+                    }
+                    at == whole.len()
+                }));
+            }
+            let mut joined = 0;
+            for reader in readers {
+                joined += usize::from(reader.await.unwrap());
+            }
+            joined
+        }))
+    }).collect();
+    run({
+        let whole = whole.clone();
+        async move {
+            // A follower that reads nothing must not hold up the others.
+            let _stalled = first;
+            rt::timeout(Duration::from_secs(20), async move {
+                while writer.followers() < 201 {
+                    rt::yield_now().await;
+                }
+            writer.head(head("h"));
+            for at in (0..whole.len()).step_by(70_000) {
+                writer.write(whole.slice(at..whole.len().min(at + 70_000))).await.unwrap();
+            }
+            writer.finish();
+            }).await.unwrap();
+        }
+    });
+    let joined: usize = loops.into_iter().map(|thread| thread.join().unwrap()).sum();
+    assert_eq!(joined, 200);
+    run(async move {
+        store.flush().await;
+        assert!(get(&store, &key).await.unwrap().1 == whole);
+        assert_eq!(store.stats().fills, 0);
+    });
+}
+
+#[test]
+fn private_answers_release_who_joined_and_are_remembered() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    run(async move {
+        let key = Key::new(b"private");
+        let Start::First(mut writer, mut first) = store.fill(&key, Seen::NOTHING, NOW) else { panic!("not first") };
+        let Start::Join(mut second) = store.fill(&key, Seen::NOTHING, NOW) else { panic!("not joined") };
+        writer.pass(head("p"), NOW + 120_000);
+        assert_eq!(second.head().await, Err(Ended::Released));
+        assert_eq!(first.head().await.unwrap().head, "p");
+        writer.write(body(1, 100)).await.unwrap();
+        assert_eq!(first.next(1000).await, Ok(Some(body(1, 100))));
+        drop((first, second));
+        assert!(writer.write(body(1, 100)).await.is_err());
+        assert!(matches!(store.fill(&key, Seen::NOTHING, NOW), Start::Uncacheable { .. }));
+        assert!(matches!(store.fill(&key, Seen::NOTHING, NOW + 120_000), Start::First(..)));
+    });
+}
+
+#[test]
+fn a_producer_that_goes_is_noticed() {
+    let directory = Directory::new();
+    let store = open(&directory.0);
+    run(async move {
+        let key = Key::new(b"k");
+        let Start::First(mut writer, mut follower) = store.fill(&key, Seen::NOTHING, NOW) else { panic!("not first") };
+        writer.head(Head { length: Some(10), ..head("h") });
+        writer.write(body(1, 4)).await.unwrap();
+        drop(writer);
+        assert_eq!(follower.next(10).await, Ok(Some(body(1, 4))));
+        assert_eq!(follower.next(10).await, Err(Ended::Failed(Failure::ProducerGone)));
+        let Start::First(mut writer, mut follower) = store.fill(&key, Seen::NOTHING, NOW) else { panic!("not first") };
+        writer.head(Head { length: Some(10), ..head("h") });
+        writer.write(body(1, 4)).await.unwrap();
+        writer.finish();
+        assert_eq!(follower.next(10).await, Ok(Some(body(1, 4))));
+        assert_eq!(follower.next(10).await, Err(Ended::Failed(Failure::Length)));
+        store.flush().await;
+        assert!(get(&store, &key).await.is_none());
+    });
+}
