@@ -23,24 +23,50 @@ pub fn addresses(line: &Line, default_port: Option<u16>) -> Result<Vec<ListenAdd
         Host::Name(name) => resolve(line, name.as_bstr())?,
     };
     let Some(first) = address.port.or(default_port) else {
-        return Err(line.error_at(0, format!("no port in \"{}\" of the \"listen\" directive", line.text(0))));
+        return Err(line.error_at(
+            0,
+            format!(
+                "no port in \"{}\" of the \"listen\" directive",
+                line.text(0)
+            ),
+        ));
     };
     let ports = first..=address.last_port.unwrap_or(first);
-    Ok(ips.iter().flat_map(|ip| ports.clone().map(|port| ListenAddress::Tcp(SocketAddr::new(*ip, port)))).collect())
+    Ok(ips
+        .iter()
+        .flat_map(|ip| {
+            ports
+                .clone()
+                .map(|port| ListenAddress::Tcp(SocketAddr::new(*ip, port)))
+        })
+        .collect())
 }
 
 fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
     let text = line.text(0);
-    let not_found = || line.error_at(0, format!("host not found in \"{text}\" of the \"listen\" directive"));
+    let not_found = || {
+        line.error_at(
+            0,
+            format!("host not found in \"{text}\" of the \"listen\" directive"),
+        )
+    };
     let name = name.to_str().map_err(|_| not_found())?;
     let found = (name, 0).to_socket_addrs().map_err(|_| not_found())?;
     let mut ips: Vec<IpAddr> = found.map(|address| address.ip()).collect();
     ips.dedup();
-    if ips.is_empty() { Err(not_found()) } else { Ok(ips) }
+    if ips.is_empty() {
+        Err(not_found())
+    } else {
+        Ok(ips)
+    }
 }
 
 /// Reads word `index` of a `listen` directive as a parameter of the socket. `false`: it is none of those.
-pub fn socket_parameter(options: &mut ListenOptions, line: &Line, index: usize) -> Result<bool, Diagnostic> {
+pub fn socket_parameter(
+    options: &mut ListenOptions,
+    line: &Line,
+    index: usize,
+) -> Result<bool, Diagnostic> {
     let text = line.text(index);
     let (name, value) = match text.split_once_str("=") {
         Some((name, value)) => (name.as_bstr(), Some(value.as_bstr())),
@@ -48,9 +74,17 @@ pub fn socket_parameter(options: &mut ListenOptions, line: &Line, index: usize) 
     };
     let invalid = || line.error_at(index, format!("invalid {name} \"{text}\""));
     let number = || -> Result<usize, Diagnostic> {
-        value.and_then(|v| v.to_str().ok()?.parse().ok()).filter(|n| *n > 0).ok_or_else(invalid)
+        value
+            .and_then(|v| v.to_str().ok()?.parse().ok())
+            .filter(|n| *n > 0)
+            .ok_or_else(invalid)
     };
-    let size = || value.and_then(|v| base::units::parse_size(v)).map(|n| n as usize).ok_or_else(invalid);
+    let size = || {
+        value
+            .and_then(|v| base::units::parse_size(v))
+            .map(|n| n as usize)
+            .ok_or_else(invalid)
+    };
     match (name.as_bytes(), value.is_some()) {
         (b"bind", false) => {}
         (b"backlog", true) => options.backlog = number()? as i32,
@@ -70,7 +104,9 @@ pub fn socket_parameter(options: &mut ListenOptions, line: &Line, index: usize) 
                 }
             };
         }
-        (b"so_keepalive", true) => options.keepalive = keepalive(line, index, value.unwrap_or_default())?,
+        (b"so_keepalive", true) => {
+            options.keepalive = keepalive(line, index, value.unwrap_or_default())?
+        }
         (b"setfib" | b"accept_filter", true) => {
             return Err(line.error_at(index, format!("{name} is not supported on this platform")));
         }
@@ -82,32 +118,54 @@ pub fn socket_parameter(options: &mut ListenOptions, line: &Line, index: usize) 
 /// The error for a parameter that nginx knows and Weir does not have yet.
 pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
     let name = line.text(index);
-    let error = line.error_at(index, format!("the \"{name}\" parameter is known to nginx 1.31, not yet in Weir"));
+    let error = line.error_at(
+        index,
+        format!("the \"{name}\" parameter is known to nginx 1.31, not yet in Weir"),
+    );
     error.note("TLS, HTTP/2 and HTTP/3 are not yet in Weir")
 }
 
 fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {
     let invalid = || line.error_at(index, format!("invalid so_keepalive value: \"{value}\""));
     match value.as_bytes() {
-        b"on" => return Ok(KeepAlive::On { idle: None, interval: None, count: None }),
+        b"on" => {
+            return Ok(KeepAlive::On {
+                idle: None,
+                interval: None,
+                count: None,
+            });
+        }
         b"off" => return Ok(KeepAlive::Off),
         _ => {}
     }
     let parts: Vec<&[u8]> = value.split_str(":").collect();
-    let [idle, interval, count] = parts[..] else { return Err(invalid()) };
+    let [idle, interval, count] = parts[..] else {
+        return Err(invalid());
+    };
     let time = |text: &[u8]| match text {
         b"" => Ok(None),
-        text => base::units::parse_seconds(text).map(Some).ok_or_else(invalid),
+        text => base::units::parse_seconds(text)
+            .map(Some)
+            .ok_or_else(invalid),
     };
     let count = match count {
         b"" => None,
-        text => Some(text.to_str().ok().and_then(|t| t.parse().ok()).ok_or_else(invalid)?),
+        text => Some(
+            text.to_str()
+                .ok()
+                .and_then(|t| t.parse().ok())
+                .ok_or_else(invalid)?,
+        ),
     };
     let (idle, interval) = (time(idle)?, time(interval)?);
     if idle.is_none() && interval.is_none() && count.is_none() {
         return Err(invalid());
     }
-    Ok(KeepAlive::On { idle, interval, count })
+    Ok(KeepAlive::On {
+        idle,
+        interval,
+        count,
+    })
 }
 
 /// Whether this is every address of its family.

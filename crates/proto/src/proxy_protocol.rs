@@ -96,6 +96,7 @@ pub fn parse(buf: &[u8]) -> Result<Status, Broken> {
 
 fn parse_v1(buf: &[u8]) -> Result<Status, Broken> {
     const START: &[u8] = b"PROXY ";
+    const KINDS: [&[u8]; 3] = [b"UNKNOWN", b"TCP4 ", b"TCP6 "];
     let broken = || {
         let shown = &buf[..buf.len().min(MAX_V1)];
         let end = shown
@@ -110,7 +111,10 @@ fn parse_v1(buf: &[u8]) -> Result<Status, Broken> {
     }
     let window = &buf[..buf.len().min(MAX_V1)];
     let Some(end) = memchr::memmem::find(window, b"\r\n") else {
-        return if buf.len() >= MAX_V1 {
+        // What can not become a header any more is not waited for.
+        let kind = &window[START.len().min(window.len())..];
+        let may_become = |known: &&[u8]| kind.starts_with(known) || known.starts_with(kind);
+        return if buf.len() >= MAX_V1 || !KINDS.iter().any(may_become) {
             Err(broken())
         } else {
             Ok(Status::Partial)

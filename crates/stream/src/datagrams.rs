@@ -25,6 +25,17 @@ pub struct Datagrams {
     socket: UdpSocket,
     sessions: RefCell<HashMap<Address, Rc<Flow>>>,
     next: Cell<u64>,
+    /// Datagrams that a session had not taken when it ended: they begin the next one.
+    returned: RefCell<VecDeque<(Address, Vec<u8>)>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// What a socket's reader takes in: with the client, a datagram.
+enum Received {
+    /// One that came back from a session.
+    Returned(Address, Vec<u8>),
+    /// A new one, of this length, in the scratch buffer.
+    New(Address, usize),
 }
 
 /// The datagrams of one session.
@@ -44,6 +55,8 @@ impl Datagrams {
             socket,
             sessions: RefCell::default(),
             next: Cell::new(0),
+            returned: RefCell::default(),
+            waker: RefCell::default(),
         })
     }
 
@@ -52,18 +65,35 @@ impl Datagrams {
     /// Errors are the system's; those that only say that an earlier answer did not arrive are passed over.
     pub async fn accept(self: &Rc<Self>, scratch: &mut [u8]) -> io::Result<Rc<Flow>> {
         loop {
-            let (length, client) = match self.socket.recv_from(scratch).await {
-                Ok(received) => received,
+            let received = std::future::poll_fn(|context| self.poll_receive(context, scratch));
+            let (client, datagram) = match received.await {
+                Ok(Received::Returned(client, datagram)) => (client, datagram),
+                Ok(Received::New(client, length)) => (client, scratch[..length].to_vec()),
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) => return Err(error),
             };
-            if let Some(flow) = self.deliver(client, &scratch[..length]) {
+            if let Some(flow) = self.deliver(client, datagram) {
                 return Ok(flow);
             }
         }
     }
 
-    fn deliver(self: &Rc<Self>, client: Address, datagram: &[u8]) -> Option<Rc<Flow>> {
+    fn poll_receive(
+        &self,
+        context: &mut Context<'_>,
+        scratch: &mut [u8],
+    ) -> Poll<io::Result<Received>> {
+        if let Some((client, datagram)) = self.returned.borrow_mut().pop_front() {
+            return Poll::Ready(Ok(Received::Returned(client, datagram)));
+        }
+        let received = self.socket.poll_recv_from(context, scratch);
+        if received.is_pending() {
+            *self.waker.borrow_mut() = Some(context.waker().clone());
+        }
+        received.map_ok(|(length, client)| Received::New(client, length))
+    }
+
+    fn deliver(self: &Rc<Self>, client: Address, datagram: Vec<u8>) -> Option<Rc<Flow>> {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(flow) = sessions.get(&client) {
             flow.push(datagram);
@@ -116,8 +146,28 @@ impl Flow {
             .map(drop)
     }
 
-    /// The next datagram of this client begins another session. This one goes on with what it has.
+    /// The next datagram of this client begins another session, and so do those that this one has not taken.
     pub fn detach(&self) {
+        self.leave();
+        let waiting = std::mem::take(&mut *self.waiting.borrow_mut());
+        if waiting.is_empty() {
+            return;
+        }
+        let client = &self.client;
+        let waiting = waiting.into_iter().map(|datagram| (client.clone(), datagram));
+        self.datagrams.returned.borrow_mut().extend(waiting);
+        if let Some(waker) = self.datagrams.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+
+    /// There is no session for this client now, and its datagrams are lost.
+    pub(crate) fn refuse(&self) {
+        self.leave();
+        self.waiting.borrow_mut().clear();
+    }
+
+    fn leave(&self) {
         let mut sessions = self.datagrams.sessions.borrow_mut();
         if sessions
             .get(&self.client)
@@ -127,10 +177,10 @@ impl Flow {
         }
     }
 
-    fn push(&self, datagram: &[u8]) {
+    fn push(&self, datagram: Vec<u8>) {
         let mut waiting = self.waiting.borrow_mut();
         if waiting.len() < MAX_WAITING {
-            waiting.push_back(datagram.to_vec());
+            waiting.push_back(datagram);
         }
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();

@@ -307,7 +307,7 @@ impl StreamLoop {
                 format_args!("{} worker_connections are not enough", self.limit),
             );
             if let Transport::Datagrams(flow) = transport {
-                flow.detach();
+                flow.refuse();
             }
             return;
         }

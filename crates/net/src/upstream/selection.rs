@@ -182,6 +182,12 @@ impl Lease {
         self.state.head_arrived(&self.peer, took, std::mem::take(&mut self.inflight), &mut self.inflight);
     }
 
+    /// The connection stands, where that alone says that the server is well again: in stream, whose sessions may last.
+    /// The time is not to be told again at the end.
+    pub fn connected(&self, took: Duration) {
+        self.state.connected(&self.peer, took);
+    }
+
     fn end(mut self, outcome: Outcome) -> (Released, bool) {
         self.held = false;
         self.state.clone().release(&self.peer, Some(outcome), self.inflight)

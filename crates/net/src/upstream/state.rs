@@ -305,6 +305,19 @@ impl GroupState {
         }
     }
 
+    /// See [`Lease::connected`].
+    pub(crate) fn connected(&self, peer: &Peer, took: Duration) {
+        let _busy = self.busy();
+        let load = &peer.load;
+        average(&load.connect_time, milliseconds(took));
+        if load.accessed.get() < load.checked.get() && load.fails.get() > 0 {
+            if peer.max_fails > 0 && load.fails.get() >= peer.max_fails {
+                load.started.set(now());
+            }
+            load.fails.set(0);
+        }
+    }
+
     fn busy(&self) -> MutexGuard<'_, Busy> {
         // Nothing panics while it holds the lock; and if something did, the numbers would still be numbers.
         self.busy.lock().unwrap_or_else(PoisonError::into_inner)

@@ -459,6 +459,9 @@ async fn try_all(
             Ok(upstream) => {
                 let connected = rt::now().saturating_duration_since(since);
                 last(session).connect = Some(connected);
+                if !session.client.is_udp() {
+                    lease.connected(connected);
+                }
                 log_connected(session, &upstream);
                 let Ended {
                     status,
@@ -469,10 +472,6 @@ async fn try_all(
                     Upstream::Datagrams(socket) => packets::run(session, conf, socket, since).await,
                 };
                 last(session).session = Some(rt::now().saturating_duration_since(since));
-                let times = Times {
-                    connect: Some(connected),
-                    ..times
-                };
                 let outcome = if failed {
                     net::upstream::Outcome::Failed(times)
                 } else {
