@@ -152,7 +152,10 @@ fn a_response_that_ends_early_is_cut() {
             assert!(received.starts_with("HTTP/1.1 200"), "{received}");
             assert!(!received.ends_with("0\r\n\r\n"), "{received}");
             assert!(received.contains("Content-Length: 100") || received.contains("chunked"), "{received}");
-            server.line("error.log", line);
+            if !weir_tests::is_oracle() {
+                // nginx says nothing when chunks end early.
+                server.line("error.log", line);
+            }
         }
     }
 }

@@ -288,6 +288,10 @@ struct WithTrailers {
 }
 
 impl Source for WithTrailers {
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        self.body.poll_ahead(request, context);
+    }
+
     fn poll_next(
         &mut self,
         request: &mut Request,
