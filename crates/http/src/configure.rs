@@ -272,7 +272,8 @@ fn freeze(location: &mut Location, modules: &'static [&'static Module]) {
         location.adds_slash = answer.adds_slash && location.name.ends_with(b"/");
     }
     location.phases = Phases::collect(handlers.into_iter());
-    let filters: Vec<Filter> = active.iter().filter_map(|module| module.filter).collect();
+    let filters: Vec<(&'static str, Filter)> =
+        active.iter().filter_map(|module| Some((module.name, module.filter?))).collect();
     location.filters = filters.into();
 }
 

@@ -127,8 +127,8 @@ pub struct Location {
     pub adds_slash: bool,
     /// The handlers that run in it.
     pub phases: Phases,
-    /// The filters that its responses pass.
-    pub filters: Box<[Filter]>,
+    /// The filters that its responses pass, with the names of their modules.
+    pub filters: Box<[(&'static str, Filter)]>,
 }
 
 /// How a location was written.
