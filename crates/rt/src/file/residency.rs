@@ -25,17 +25,16 @@ use crate::time;
 const PAGE: u64 = 4096;
 /// What is proven and believed at a time.
 const BLOCK: u64 = 128 * 1024;
-/// How long a proof holds. A page cache that is turned over within a quarter of a second is too small to
-/// serve from.
-const BELIEVED_TICKS: u64 = 250;
+/// How long a proof of a block in use holds. Where the page cache is turned over faster than this, a loop may wait.
+const BELIEVED_TICKS: u64 = 100;
 /// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 80 KB of memory.
 const REMEMBERED: usize = 2048;
 
 /// A block is in use when it was proven again so long after its first proof: one client that takes a block for itself
 /// is mostly done with it by then.
 const IN_USE_TICKS: u64 = 1_000;
-/// Proofs further apart than this tell nothing of each other.
-const APART_TICKS: u64 = 10_000;
+/// Proofs further apart than this tell nothing of each other: in between the block may have been dropped and read again.
+const APART_TICKS: u64 = 500;
 
 /// A block proven on this thread from its start on: which, how far, and when.
 #[derive(Clone, Copy, Default)]
