@@ -28,7 +28,7 @@ fn groups(modules: &[&'static Module]) -> Vec<TableSet> {
         groups[SERVER_GROUP].push(module.server);
     }
     for group in &mut groups {
-        group.retain(|table| table.len() > 0);
+        group.retain(|table| !table.is_empty());
     }
     groups
 }

@@ -51,6 +51,21 @@ pub(crate) async fn serve(
         // Nothing can be decided any more, so what a handler says does not count.
         let _ = handler(&mut session).outcome().await;
     }
+    // Whoever looks for a line when the connection has ended finds it, and a slow disk holds up nobody for long.
+    let lines = session.logger().written();
+    if !lines.is_empty() {
+        let _ = rt::timeout(PATIENCE, all(lines)).await;
+    }
+}
+
+/// How long the end of a session waits for its lines in the error log.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+async fn all(lines: Vec<rt::sync::remote_oneshot::Receiver<()>>) {
+    for line in lines {
+        // Either way the line is done with.
+        let _ = line.await;
+    }
 }
 
 fn flow(transport: &Transport) -> Option<Rc<crate::datagrams::Flow>> {

@@ -168,6 +168,17 @@ impl Logger {
         }
     }
 
+    /// For each file whose lines are still on their way: ends when they are in it.
+    pub fn written(&self) -> Vec<crate::sync::remote_oneshot::Receiver<()>> {
+        let entries = self.targets.iter().flat_map(|targets| targets.iter());
+        entries
+            .filter_map(|entry| match &entry.destination {
+                Destination::File(file) => file.written(),
+                Destination::Syslog(_) | Destination::Memory(_) => None,
+            })
+            .collect()
+    }
+
     /// Does any target take lines of `level`?
     #[inline]
     pub fn enabled(&self, level: Level) -> bool {
