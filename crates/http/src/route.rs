@@ -54,7 +54,7 @@ impl Tree {
         for index in 1..tree.prefixes.len() {
             let mut candidate = Some(index - 1);
             while let Some(at) = candidate
-                && !tree.prefixes[index].text.starts_with(&*tree.prefixes[at].text)
+                && !tree.prefixes[index].text.starts_with(&tree.prefixes[at].text)
             {
                 candidate = tree.prefixes[at].shorter;
             }
@@ -236,7 +236,7 @@ impl ServerNames {
             }
         }
         if !self.end.is_empty() {
-            let mut rest = &host[..];
+            let mut rest: &[u8] = host;
             while let Some(at) = rest.rfind_byte(b'.') {
                 if at + 1 < host.len() && let Some(server) = self.end.get(&host[..=at]) {
                     return Some((*server, None));

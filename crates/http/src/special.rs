@@ -103,10 +103,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
             request.redirect_named(target.as_bstr())
         }
         _ => {
-            let status = match page.answer {
-                Some(status @ (301 | 302 | 303 | 307 | 308)) => status,
-                _ => 302,
-            };
+            let status = page.answer.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308)).unwrap_or(302);
             request.flow.forced_status = Some(status);
             request.out.location = Some(target);
             self::page(request, status)

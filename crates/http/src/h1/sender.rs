@@ -618,7 +618,7 @@ fn is_paced(request: &mut Request) -> bool {
         Some(rate) => rate > 0,
         None => {
             let rate = &request.site.location(request.location).core.delivery.limit_rate;
-            !rate.constant().is_some_and(|text| *text == "0")
+            rate.constant().is_none_or(|text| *text != "0")
         }
     }
 }

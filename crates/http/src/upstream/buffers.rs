@@ -13,6 +13,8 @@ const LARGEST: usize = 64 * 1024;
 
 thread_local! {
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    // Boxes, because a record travels in the box that it will be given back in.
+    #[allow(clippy::vec_box)]
     static RECORDS: RefCell<Vec<Box<Record>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -121,7 +121,7 @@ impl Spool {
                     self.batch.clear();
                 }
             }
-            if self.batch.len() < self.batch_size && !(ended && !self.batch.is_empty()) {
+            if self.batch.len() < self.batch_size && (!ended || self.batch.is_empty()) {
                 return Ok(());
             }
             let (file, folder, offset) = (self.file.clone(), self.folder.clone(), self.written);

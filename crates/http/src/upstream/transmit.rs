@@ -20,6 +20,9 @@ pub(super) const PIECE: usize = 64 * 1024;
 /// How much is taken from the client at a time, in bytes.
 const CLIENT_READ: usize = 16 * 1024;
 
+/// A piece of a file that is being read.
+type Reading = Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>;
+
 /// A request being sent. It can be sent again from its beginning, unless its content comes from the client.
 pub(super) struct Transmit {
     /// The head, and the first piece of content when that is in memory.
@@ -35,7 +38,7 @@ pub(super) struct Transmit {
     /// Where `first` ends in the content.
     first_end: u64,
     done: bool,
-    reading: Option<Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>>,
+    reading: Option<Reading>,
     /// Bytes sent on the present connection.
     sent: u64,
     scratch: Vec<u8>,
