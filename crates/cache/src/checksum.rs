@@ -72,7 +72,8 @@ fn round(lane: u64, word: u64) -> u64 {
 }
 
 fn read_u64(word: &[u8]) -> u64 {
-    word.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+    word.first_chunk()
+        .map_or(0, |word| u64::from_le_bytes(*word))
 }
 
 #[cfg(test)]

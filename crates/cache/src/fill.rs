@@ -138,12 +138,20 @@ impl State {
     }
 
     fn wakers(&mut self) -> impl Iterator<Item = Waker> + use<> {
-        std::mem::take(&mut self.waiting).into_values().chain(self.producer.take())
+        std::mem::take(&mut self.waiting)
+            .into_values()
+            .chain(self.producer.take())
     }
 }
 
 impl Fill {
-    pub(crate) fn start(core: &Arc<Core>, key: &Key, hash: u64, base: u64, now_ms: u64) -> (Arc<Self>, Writer) {
+    pub(crate) fn start(
+        core: &Arc<Core>,
+        key: &Key,
+        hash: u64,
+        base: u64,
+        now_ms: u64,
+    ) -> (Arc<Self>, Writer) {
         let state = State {
             phase: Phase::Waiting,
             private: false,
@@ -183,9 +191,13 @@ impl Fill {
     /// A cursor at the beginning. `None`: it is not to be shared any more.
     pub(crate) fn follow(self: &Arc<Self>) -> Option<Follower> {
         let mut state = self.state();
-        let begun = state.chunks.front().map_or(state.on_disk(self.base), |(offset, _)| *offset);
+        let begun = state
+            .chunks
+            .front()
+            .map_or(state.on_disk(self.base), |(offset, _)| *offset);
         let readable = begun <= self.base || state.on_disk(self.base) >= begun;
-        let joinable = state.phase != Phase::Passing && readable && !matches!(state.end, Some(Err(_)));
+        let joinable =
+            state.phase != Phase::Passing && readable && !matches!(state.end, Some(Err(_)));
         if !joinable {
             return None;
         }
@@ -218,9 +230,13 @@ impl Fill {
 
     fn store_ready(self: &Arc<Self>, all: bool) {
         loop {
-            let Some((offset, data)) = self.next_extent(&mut self.state(), all) else { return };
+            let Some((offset, data)) = self.next_extent(&mut self.state(), all) else {
+                return;
+            };
             let fill = Arc::clone(self);
-            self.core.enqueue(Box::new(move |core, log| fill.write_extent(core, log, offset, &data)));
+            self.core.enqueue(Box::new(move |core, log| {
+                fill.write_extent(core, log, offset, &data)
+            }));
         }
     }
 
@@ -232,7 +248,9 @@ impl Fill {
             log.flush(core)?;
             Ok(extent)
         });
-        let segment = written.ok().and_then(|extent| Some((extent, core.segment(extent.segment)?)));
+        let segment = written
+            .ok()
+            .and_then(|extent| Some((extent, core.segment(extent.segment)?)));
         match segment {
             Some(found) if self.state().written.len() < EXTENTS_MAX => {
                 self.change(|state| state.written.push(found));
@@ -264,12 +282,23 @@ impl Fill {
     fn prepare(&self, core: &Arc<Core>, log: &mut Log, whole: bool) -> Option<Commit> {
         let (head, mut extents, inline) = {
             let state = self.state();
-            let head = state.head.clone().filter(|_| state.phase == Phase::Storing)?;
+            let head = state
+                .head
+                .clone()
+                .filter(|_| state.phase == Phase::Storing)?;
             let extents: Vec<Extent> = state.written.iter().map(|(extent, _)| *extent).collect();
             let rest = (state.received - state.on_disk(self.base)) as usize;
-            (head, extents, gather(&state.chunks, state.on_disk(self.base), rest))
+            (
+                head,
+                extents,
+                gather(&state.chunks, state.on_disk(self.base), rest),
+            )
         };
-        if core.purges().verdict(self.born, self.key.text(), &head.tags) == Some(Mode::Hard) {
+        if core
+            .purges()
+            .verdict(self.born, self.key.text(), &head.tags)
+            == Some(Mode::Hard)
+        {
             return None;
         }
         let mut head = Head::clone(&head);
@@ -277,14 +306,19 @@ impl Fill {
             head.length = Some(extents.last().map_or(0, Extent::end) + inline.len() as u64);
         }
         let mut inline = inline;
-        if !self.covers_all(&head, whole) && !self.join(core, log, &head, &mut extents, &mut inline) {
+        if !self.covers_all(&head, whole) && !self.join(core, log, &head, &mut extents, &mut inline)
+        {
             return None;
         }
         let main = log.ghosts.take(self.hash);
         Some(Commit {
             hash: self.hash,
             born: self.born,
-            description: Description { key: self.key.clone(), head, extents },
+            description: Description {
+                key: self.key.clone(),
+                head,
+                extents,
+            },
             inline,
             accessed: (self.began_ms / 1000) as u32,
             main,
@@ -298,16 +332,27 @@ impl Fill {
 
     /// Joins a part with what the store has of the same version. False: it is not to be stored, because it would take
     /// the place of an object that is whole or cannot be told apart from another.
-    fn join(&self, core: &Arc<Core>, log: &mut Log, head: &Head, extents: &mut Vec<Extent>, inline: &mut Bytes) -> bool {
+    fn join(
+        &self,
+        core: &Arc<Core>,
+        log: &mut Log,
+        head: &Head,
+        extents: &mut Vec<Extent>,
+        inline: &mut Bytes,
+    ) -> bool {
         if head.meta.version == 0 || head.length.is_none() {
             return false;
         }
         if !inline.is_empty() {
-            let Ok(extent) = append_extent(core, log, false, self.hash, self.base, inline) else { return false };
+            let Ok(extent) = append_extent(core, log, false, self.hash, self.base, inline) else {
+                return false;
+            };
             extents.push(extent);
             *inline = Bytes::new();
         }
-        let Some(entry) = core.index.get(self.hash, None) else { return !extents.is_empty() };
+        let Some(entry) = core.index.get(self.hash, None) else {
+            return !extents.is_empty();
+        };
         let location = entry.location();
         let present = core.segment(location.segment).and_then(|segment| {
             Stored::parse(segment.read_record(location).ok()?, location, self.hash)
@@ -320,7 +365,8 @@ impl Fill {
             // Something else is there: it may be whole, and stale is better than a part.
             return false;
         }
-        let overlaps = |old: &Extent, new: &Extent| old.offset < new.end() && new.offset < old.end();
+        let overlaps =
+            |old: &Extent, new: &Extent| old.offset < new.end() && new.offset < old.end();
         let mine = std::mem::take(extents);
         extents.extend(present.extents.iter().copied());
         for new in mine {
@@ -357,7 +403,11 @@ impl Writer {
     /// The answer may be stored and shared.
     pub fn head(&mut self, head: Head) {
         let fits = head.size() + self.0.key.text().len() <= Head::MAX;
-        let fits = fits && head.tags.iter().all(|tag| tag.len() <= usize::from(u16::MAX));
+        let fits = fits
+            && head
+                .tags
+                .iter()
+                .all(|tag| tag.len() <= usize::from(u16::MAX));
         if !fits {
             self.0.core.fills.remove(&self.0);
         }
@@ -454,7 +504,9 @@ impl Writer {
         }
         self.0.store_ready(true);
         let fill = Arc::clone(&self.0);
-        self.0.core.enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
+        self.0
+            .core
+            .enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
     }
 
     /// The end of what was brought: where a broken fetch resumes.
@@ -494,7 +546,12 @@ impl Follower {
         let number = state.next_follower;
         state.next_follower += 1;
         state.cursors.insert(number, position);
-        Self { fill: Arc::clone(fill), number, position, ticket: None }
+        Self {
+            fill: Arc::clone(fill),
+            number,
+            position,
+            ticket: None,
+        }
     }
 
     /// Waits for the head.
@@ -527,7 +584,8 @@ impl Follower {
             Next::Memory(bytes) => bytes,
             Next::Disk(extent, segment) => {
                 let read = read_extent(&segment, &extent, &self.fill.core.options.pool).await;
-                let whole = read.map_err(|error| Ended::Failed(Failure::Storage(error.to_string().into())))?;
+                let whole = read
+                    .map_err(|error| Ended::Failed(Failure::Storage(error.to_string().into())))?;
                 whole.slice((self.position - extent.offset) as usize..)
             }
         };
@@ -545,12 +603,16 @@ impl Follower {
         let at = self.position;
         let first = state.chunks.front().map_or(u64::MAX, |(offset, _)| *offset);
         if first <= at && at < state.received {
-            let found = state.chunks.partition_point(|(offset, chunk)| offset + chunk.len() as u64 <= at);
+            let found = state
+                .chunks
+                .partition_point(|(offset, chunk)| offset + chunk.len() as u64 <= at);
             let (offset, chunk) = &state.chunks[found];
             return Poll::Ready(Ok(Next::Memory(chunk.slice((at - offset) as usize..))));
         }
         if at < state.on_disk(fill.base) {
-            let found = state.written.partition_point(|(extent, _)| extent.end() <= at);
+            let found = state
+                .written
+                .partition_point(|(extent, _)| extent.end() <= at);
             let (extent, segment) = &state.written[found];
             return Poll::Ready(Ok(Next::Disk(*extent, Arc::clone(segment))));
         }
@@ -565,12 +627,18 @@ impl Follower {
     }
 
     fn check(&self, state: &State) -> Result<(), Ended> {
-        if state.private && self.number != 0 { Err(Ended::Released) } else { Ok(()) }
+        if state.private && self.number != 0 {
+            Err(Ended::Released)
+        } else {
+            Ok(())
+        }
     }
 
     /// Keeps the place in the order of arrival while it waits for the same thing.
     fn wait(&mut self, state: &mut State, cx: &Context<'_>) {
-        let known = self.ticket.filter(|ticket| state.waiting.contains_key(ticket));
+        let known = self
+            .ticket
+            .filter(|ticket| state.waiting.contains_key(ticket));
         let ticket = known.unwrap_or_else(|| {
             state.next_ticket += 1;
             state.next_ticket

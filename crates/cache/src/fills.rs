@@ -28,7 +28,10 @@ impl Fills {
     pub(crate) fn remove(&self, fill: &Fill) {
         let mut tables = self.lock();
         let place = (fill.hash, fill.base);
-        let same = tables.running.get(&place).is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill));
+        let same = tables
+            .running
+            .get(&place)
+            .is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill));
         if same {
             tables.running.remove(&place);
         }

@@ -270,8 +270,7 @@ impl Description {
         if meta.len() < 64 {
             return None;
         }
-        let [extents, tags, key, head] =
-            [48, 52, 56, 60].map(|at| u32_at(meta, at) as usize);
+        let [extents, tags, key, head] = [48, 52, 56, 60].map(|at| u32_at(meta, at) as usize);
         let mut rest = &meta[64..];
         let table = rest.split_off(..extents.checked_mul(EXTENT_BYTES)?)?;
         let extents = table.chunks_exact(EXTENT_BYTES).map(|bytes| Extent {
@@ -309,9 +308,14 @@ impl Description {
             length: (length != UNKNOWN_LENGTH).then_some(length),
         };
         let ordered = extents.windows(2).all(|pair| {
-            pair[0].offset.checked_add(u64::from(pair[0].len)).is_some_and(|end| end <= pair[1].offset)
+            pair[0]
+                .offset
+                .checked_add(u64::from(pair[0].len))
+                .is_some_and(|end| end <= pair[1].offset)
         });
-        let bounded = extents.iter().all(|extent| extent.len as usize <= EXTENT_MAX);
+        let bounded = extents
+            .iter()
+            .all(|extent| extent.len as usize <= EXTENT_MAX);
         (ordered && bounded).then_some(Self { key, head, extents })
     }
 }
@@ -428,11 +432,15 @@ pub(crate) const fn padded(len: u64) -> u64 {
 
 /// The number at `at`; the caller has checked the length.
 pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+    bytes[at..]
+        .first_chunk()
+        .map_or(0, |word| u64::from_le_bytes(*word))
 }
 
 pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes[at..].first_chunk().map_or(0, |word| u32::from_le_bytes(*word))
+    bytes[at..]
+        .first_chunk()
+        .map_or(0, |word| u32::from_le_bytes(*word))
 }
 
 #[cfg(test)]
@@ -443,15 +451,35 @@ mod tests {
         let description = Description {
             key: Key::new(b"key"),
             head: Head {
-                meta: Meta { stored_ms: 1, validated_ms: 2, fresh_until_ms: 3, version: 4, kind: Kind::Variants },
+                meta: Meta {
+                    stored_ms: 1,
+                    validated_ms: 2,
+                    fresh_until_ms: 3,
+                    version: 4,
+                    kind: Kind::Variants,
+                },
                 head: Bytes::from_static(b"head"),
                 tags: vec![Bytes::from_static(b"t1"), Bytes::new()],
                 length: Some(9),
             },
-            extents: vec![Extent { offset: 0, len: 9, segment: 1, position: 64, sum: 7 }],
+            extents: vec![Extent {
+                offset: 0,
+                len: 9,
+                segment: 1,
+                position: 64,
+                sum: 7,
+            }],
         };
         let record = Record {
-            kind: RecordKind::Object, flags: 0, sequence: 1, hash: 2, meta_len: 0, data_len: 0, born: 3, segment: 4, data_sum: 0,
+            kind: RecordKind::Object,
+            flags: 0,
+            sequence: 1,
+            hash: 2,
+            meta_len: 0,
+            data_len: 0,
+            born: 3,
+            segment: 4,
+            data_sum: 0,
         };
         let mut bytes = Vec::new();
         record.write(&description.write(), b"data", &mut bytes);
@@ -495,7 +523,11 @@ mod tests {
 
     #[test]
     fn small_structures_come_back() {
-        let header = SegmentHeader { seed: 5, number: 6, main: true };
+        let header = SegmentHeader {
+            seed: 5,
+            number: 6,
+            main: true,
+        };
         assert_eq!(SegmentHeader::read(&header.write()), Some(header));
         assert_eq!(read_trailer(&write_trailer(640, 3), 3), Some(640));
         assert_eq!(read_trailer(&write_trailer(640, 3), 4), None);

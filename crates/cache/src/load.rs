@@ -20,8 +20,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::{Arc, PoisonError};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
 
 use crate::checksum::xxh64;
 use crate::format::{self, Record, RecordKind, SUPERSEDES, TableEntry, u32_at, u64_at};
@@ -43,7 +43,13 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
     let device = lock.metadata().map_err(failed)?.dev();
     let found = open_segments(&options.path, seed).map_err(failed)?;
     let checkpoint = read_checkpoint(&options.path, seed).unwrap_or_default();
-    let mut loading = Loading { checkpoint, purges: Purges::default(), sequence: 1, now: (now_ms / 1000) as u32, segments: BTreeMap::new() };
+    let mut loading = Loading {
+        checkpoint,
+        purges: Purges::default(),
+        sequence: 1,
+        now: (now_ms / 1000) as u32,
+        segments: BTreeMap::new(),
+    };
     let mut newer = Vec::new();
     for segment in found {
         loading.segment(segment, &mut newer);
@@ -68,7 +74,12 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
 fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
     let failed = |error| OpenError::Io(path.to_owned(), error);
     let name = path.join("store");
-    let options = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&name);
+    let options = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(&name);
     let mut file = options.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}
@@ -76,13 +87,17 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
         Err(TryLockError::Error(error)) => return Err(failed(error)),
     }
     let mut bytes = Vec::new();
-    (&mut file).take(format::HEADER as u64).read_to_end(&mut bytes).map_err(failed)?;
+    (&mut file)
+        .take(format::HEADER as u64)
+        .read_to_end(&mut bytes)
+        .map_err(failed)?;
     if let Some(seed) = format::read_store(&bytes) {
         return Ok((file, seed));
     }
     let seed = RandomState::new().hash_one(path);
     file.rewind().map_err(failed)?;
-    file.write_all_at(&format::write_store(seed), 0).map_err(failed)?;
+    file.write_all_at(&format::write_store(seed), 0)
+        .map_err(failed)?;
     file.sync_all().map_err(failed)?;
     Ok((file, seed))
 }
@@ -93,7 +108,9 @@ fn open_segments(path: &Path, seed: u64) -> io::Result<Vec<Segment>> {
     for item in fs::read_dir(path)? {
         let item = item?;
         let name = item.file_name();
-        let number = name.to_str().and_then(|name| u32::from_str_radix(name.strip_suffix(".segment")?, 16).ok());
+        let number = name
+            .to_str()
+            .and_then(|name| u32::from_str_radix(name.strip_suffix(".segment")?, 16).ok());
         let Some(number) = number.filter(|&number| Segment::name(number).as_str() == name) else {
             continue;
         };
@@ -155,8 +172,14 @@ impl Loading {
     }
 
     fn purge(&mut self, segment: &Segment, entry: &TableEntry) {
-        let location = Location { segment: segment.number, at: entry.at, units: entry.units };
-        let Ok(bytes) = segment.read_record(location) else { return };
+        let location = Location {
+            segment: segment.number,
+            at: entry.at,
+            units: entry.units,
+        };
+        let Ok(bytes) = segment.read_record(location) else {
+            return;
+        };
         let meta = Record::read(&bytes).and_then(|record| record.meta(&bytes));
         if let Some((scope, mode, name)) = meta.and_then(purge::read) {
             self.purges.record(scope, name, mode, entry.sequence);
@@ -165,23 +188,27 @@ impl Loading {
 
     /// The checkpoint's entries, then what is newer, in order.
     fn index(&mut self, newer: &[(TableEntry, u32)]) -> Index {
-        let index = Index::new();
         self.sequence = self.sequence.max(self.checkpoint.sequence);
         let highest = purge::read_list(&self.checkpoint.purges, &mut self.purges);
         self.sequence = self.sequence.max(highest);
-        for entry in std::mem::take(&mut self.checkpoint.entries) {
-            if self.segments.contains_key(&entry.location().segment) {
-                index.insert(entry);
-            }
-        }
+        let mut entries = std::mem::take(&mut self.checkpoint.entries);
+        entries.retain(|entry| self.segments.contains_key(&entry.location().segment));
+        let index = Index::of(&entries);
         for (entry, segment) in newer {
-            let location = Location { segment: *segment, at: entry.at, units: entry.units };
+            let location = Location {
+                segment: *segment,
+                at: entry.at,
+                units: entry.units,
+            };
             match entry.kind {
                 RecordKind::Object => {
                     let supersedes = entry.flags & SUPERSEDES != 0;
-                    index.insert(Entry::new(entry.hash, location, self.now).superseding(supersedes));
+                    index
+                        .insert(Entry::new(entry.hash, location, self.now).superseding(supersedes));
                 }
-                RecordKind::Tombstone => drop(index.remove(entry.hash)),
+                RecordKind::Tombstone => {
+                    index.remove(entry.hash);
+                }
                 RecordKind::Soften => {
                     if let Some(found) = index.get(entry.hash, None) {
                         index.update(entry.hash, found.location(), |found| found.stale(true));
@@ -197,7 +224,8 @@ impl Loading {
 fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
     let bytes = fs::read(path.join("checkpoint")).ok()?;
     let (content, sum) = bytes.split_last_chunk::<8>()?;
-    let whole = content.len() >= CHECKPOINT_HEADER && xxh64(content, seed) == u64::from_le_bytes(*sum);
+    let whole =
+        content.len() >= CHECKPOINT_HEADER && xxh64(content, seed) == u64::from_le_bytes(*sum);
     if !whole || u64_at(content, 0) != CHECKPOINT_MAGIC || u64_at(content, 8) != seed {
         return None;
     }
@@ -205,11 +233,17 @@ fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
     let finished = rest.split_off(..(u32_at(content, 32) as usize).checked_mul(4)?)?;
     let purges = rest.split_off(..u32_at(content, 36) as usize)?;
     let entries = rest.chunks_exact(CHECKPOINT_ENTRY).map(|bytes| {
-        Entry::from_words(u64_at(bytes, 0), [8, 12, 16, 20].map(|at| u32_at(bytes, at)))
+        Entry::from_words(
+            u64_at(bytes, 0),
+            [8, 12, 16, 20].map(|at| u32_at(bytes, at)),
+        )
     });
     Some(Checkpoint {
         sequence: u64_at(content, 16),
-        finished: finished.chunks_exact(4).map(|bytes| u32_at(bytes, 0)).collect(),
+        finished: finished
+            .chunks_exact(4)
+            .map(|bytes| u32_at(bytes, 0))
+            .collect(),
         purges: purges.to_vec(),
         entries: entries.collect(),
     })
@@ -221,23 +255,32 @@ pub(crate) fn write_checkpoint(core: &Arc<Core>, log: &Log) -> io::Result<()> {
     let open: HashSet<u32> = log.open_segments().collect();
     let finished: Vec<u32> = {
         let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.keys().copied().filter(|number| !open.contains(number)).collect()
+        segments
+            .keys()
+            .copied()
+            .filter(|number| !open.contains(number))
+            .collect()
     };
     let purges = core.purges().list();
-    let mut bytes = Vec::with_capacity(CHECKPOINT_HEADER + core.index.len() * CHECKPOINT_ENTRY + purges.len());
+    let mut bytes =
+        Vec::with_capacity(CHECKPOINT_HEADER + core.index.len() * CHECKPOINT_ENTRY + purges.len());
     bytes.extend_from_slice(&CHECKPOINT_MAGIC.to_le_bytes());
     bytes.extend_from_slice(&core.seed.to_le_bytes());
     bytes.extend_from_slice(&sequence.to_le_bytes());
     bytes.extend_from_slice(&(core.index.len() as u64).to_le_bytes());
     bytes.extend_from_slice(&(finished.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&(purges.len() as u32).to_le_bytes());
-    finished.iter().for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
+    finished
+        .iter()
+        .for_each(|number| bytes.extend_from_slice(&number.to_le_bytes()));
     bytes.extend_from_slice(&purges);
     for shard in 0..Index::shards() {
         for entry in core.index.entries(shard) {
             let (hash, words) = entry.to_words();
             bytes.extend_from_slice(&hash.to_le_bytes());
-            words.iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+            words
+                .iter()
+                .for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         }
     }
     let sum = xxh64(&bytes, core.seed);
@@ -255,7 +298,13 @@ pub(crate) fn check_directory(core: &Core) {
     let there = fs::metadata(core.options.path.join("store")).map(|found| found.ino());
     match (ours, there) {
         (Ok(ours), Ok(there)) if ours == there => {}
-        (_, Err(error)) => core.report(&format!("cache \"{}\" has vanished: {error}", core.options.path.display())),
-        _ => core.report(&format!("cache \"{}\" was replaced by another directory", core.options.path.display())),
+        (_, Err(error)) => core.report(&format!(
+            "cache \"{}\" has vanished: {error}",
+            core.options.path.display()
+        )),
+        _ => core.report(&format!(
+            "cache \"{}\" was replaced by another directory",
+            core.options.path.display()
+        )),
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::format::{Record, SegmentHeader, TABLE_MAX, TableEntry, UNIT, HEADER};
+use crate::format::{HEADER, Record, SegmentHeader, TABLE_MAX, TableEntry, UNIT};
 use crate::index::Location;
 use crate::policy::GhostTable;
 use crate::segment::{Segment, table_entry};
@@ -78,7 +78,9 @@ impl Log {
         match result {
             Ok(location) => {
                 self.pending.extend(done(location));
-                let full = self.open[usize::from(main)].as_ref().is_some_and(|open| open.buffer.len() >= WRITE_BYTES);
+                let full = self.open[usize::from(main)]
+                    .as_ref()
+                    .is_some_and(|open| open.buffer.len() >= WRITE_BYTES);
                 if full {
                     self.flush(core)?;
                 }
@@ -98,7 +100,10 @@ impl Log {
         mut record: Record,
         (meta, data): (&[u8], &[u8]),
     ) -> io::Result<Location> {
-        if self.paused_until.is_some_and(|until| Instant::now() < until) {
+        if self
+            .paused_until
+            .is_some_and(|until| Instant::now() < until)
+        {
             return Err(io::Error::other("the store rests after a failed write"));
         }
         record.meta_len = meta.len() as u32;
@@ -109,7 +114,11 @@ impl Log {
         record.write(meta, data, &mut open.buffer);
         let entry = table_entry(&record, position);
         open.table.push(entry);
-        Ok(Location { segment: record.segment, at: entry.at, units: entry.units })
+        Ok(Location {
+            segment: record.segment,
+            at: entry.at,
+            units: entry.units,
+        })
     }
 
     /// The open segment of a side with room for `size` bytes more; a new one when it is full.
@@ -117,7 +126,8 @@ impl Log {
         let side = usize::from(main);
         let full = self.open[side].as_ref().is_some_and(|open| {
             let used = open.written + open.buffer.len() as u64;
-            open.table.len() >= TABLE_MAX || (used + size > core.options.segment_size() && used > HEADER as u64)
+            open.table.len() >= TABLE_MAX
+                || (used + size > core.options.segment_size() && used > HEADER as u64)
         });
         if full {
             self.write_buffers(core)?;
@@ -134,16 +144,30 @@ impl Log {
                 self.open[side] = Some(self.begin(core, main)?);
             }
         }
-        self.open[side].as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.open[side]
+            .as_mut()
+            .ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     fn begin(&mut self, core: &Core, main: bool) -> io::Result<Open> {
-        let header = SegmentHeader { seed: core.seed, number: self.next_segment, main };
+        let header = SegmentHeader {
+            seed: core.seed,
+            number: self.next_segment,
+            main,
+        };
         self.next_segment += 1;
         let first = core.next_sequence();
         let segment = Segment::create(&core.options.path, header, first)?;
-        core.segments.write().unwrap_or_else(PoisonError::into_inner).insert(segment.number, Arc::clone(&segment));
-        Ok(Open { segment, buffer: Vec::new(), written: HEADER as u64, table: Vec::new() })
+        core.segments
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(segment.number, Arc::clone(&segment));
+        Ok(Open {
+            segment,
+            buffer: Vec::new(),
+            written: HEADER as u64,
+            table: Vec::new(),
+        })
     }
 
     /// Writes what is gathered and tells those who wait for it.
@@ -156,7 +180,12 @@ impl Log {
     }
 
     fn write_buffers(&mut self, core: &Core) -> io::Result<()> {
-        for open in self.open.iter_mut().flatten().filter(|open| !open.buffer.is_empty()) {
+        for open in self
+            .open
+            .iter_mut()
+            .flatten()
+            .filter(|open| !open.buffer.is_empty())
+        {
             open.segment.write(&open.buffer, open.written)?;
             open.written += open.buffer.len() as u64;
             core.written.fetch_add(open.buffer.len() as u64, Relaxed);
@@ -174,7 +203,10 @@ impl Log {
     /// Gives up what is not in the files. The open segments are left as they are: at the next start they are read
     /// record by record, and until then nothing points behind what was written.
     fn fail(&mut self, core: &Core, error: &io::Error) {
-        if self.paused_until.is_none_or(|until| Instant::now() >= until) {
+        if self
+            .paused_until
+            .is_none_or(|until| Instant::now() >= until)
+        {
             self.paused_until = Some(Instant::now() + PAUSE);
             core.report(&format!("writing to the cache failed: {error}"));
         }

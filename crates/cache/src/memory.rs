@@ -18,7 +18,11 @@ pub(crate) struct MemoryTier(Vec<Mutex<S3Fifo<u64, Object>>>);
 impl MemoryTier {
     /// Holds about `bytes`; 0 switches it off.
     pub(crate) fn new(bytes: usize) -> Self {
-        Self((0..SHARDS).map(|_| Mutex::new(S3Fifo::new(bytes / SHARDS))).collect())
+        Self(
+            (0..SHARDS)
+                .map(|_| Mutex::new(S3Fifo::new(bytes / SHARDS)))
+                .collect(),
+        )
     }
 
     fn shard(&self, hash: u64) -> &Mutex<S3Fifo<u64, Object>> {
@@ -27,7 +31,10 @@ impl MemoryTier {
 
     /// The object of `hash`, if it is the one at `location`.
     pub(crate) fn get(&self, hash: u64, location: Location) -> Option<Object> {
-        let mut shard = self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self
+            .shard(hash)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let object = shard.get(&hash)?;
         (object.location() == location).then(|| object.clone())
     }
@@ -35,12 +42,17 @@ impl MemoryTier {
     pub(crate) fn insert(&self, hash: u64, object: &Object) {
         let Some(body) = object.bytes() else { return };
         let weight = body.len() + object.head().size() + object.key().text().len() + OVERHEAD;
-        let mut shard = self.shard(hash).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shard = self
+            .shard(hash)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         shard.insert(hash, object.clone(), weight);
     }
 
     pub(crate) fn used(&self) -> usize {
         let shards = self.0.iter();
-        shards.map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).used()).sum()
+        shards
+            .map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).used())
+            .sum()
     }
 }

@@ -135,12 +135,21 @@ impl Object {
     }
 
     fn extent_at(&self, offset: u64) -> Option<&Extent> {
-        let after = self.0.extents.partition_point(|extent| extent.end() <= offset);
-        self.0.extents.get(after).filter(|extent| extent.offset <= offset)
+        let after = self
+            .0
+            .extents
+            .partition_point(|extent| extent.end() <= offset);
+        self.0
+            .extents
+            .get(after)
+            .filter(|extent| extent.offset <= offset)
     }
 
     fn segment(&self, number: u32) -> Option<&Arc<Segment>> {
-        self.0.segments.iter().find(|segment| segment.number == number)
+        self.0
+            .segments
+            .iter()
+            .find(|segment| segment.number == number)
     }
 
     /// Reads from `offset` on, at most `max` bytes, at most to the end of an extent (256 KB); empty at the end of the
@@ -187,14 +196,17 @@ impl Stored {
     /// Reads the record that stands at `location`. `None`: it is damaged, or another one.
     pub(crate) fn parse(bytes: Vec<u8>, location: Location, hash: u64) -> Option<Self> {
         let record = Record::read(&bytes)?;
-        let same = record.kind == RecordKind::Object && record.hash == hash && record.segment == location.segment;
+        let same = record.kind == RecordKind::Object
+            && record.hash == hash
+            && record.segment == location.segment;
         if !same {
             return None;
         }
         let description = Description::read(record.meta(&bytes)?)?;
         record.data(&bytes)?;
         let mut extents = description.extents.clone();
-        let mut body = (extents.is_empty() && description.head.length.is_none_or(|len| len == 0)).then(Bytes::new);
+        let mut body = (extents.is_empty() && description.head.length.is_none_or(|len| len == 0))
+            .then(Bytes::new);
         let range = record.data_range();
         if !range.is_empty() {
             if !extents.is_empty() {
@@ -207,17 +219,32 @@ impl Stored {
                 position: u64::from(location.at) * UNIT + range.start as u64,
                 sum: record.data_sum,
             });
-            let whole = description.head.length.is_none_or(|len| len == range.len() as u64);
+            let whole = description
+                .head
+                .length
+                .is_none_or(|len| len == range.len() as u64);
             body = whole.then(|| Bytes::from(bytes).slice(range));
         }
-        Some(Self { record, description, extents, body })
+        Some(Self {
+            record,
+            description,
+            extents,
+            body,
+        })
     }
 }
 
 /// Reads one extent and verifies it.
-pub(crate) async fn read_extent(segment: &Segment, extent: &Extent, pool: &Pool) -> Result<Bytes, ReadError> {
+pub(crate) async fn read_extent(
+    segment: &Segment,
+    extent: &Extent,
+    pool: &Pool,
+) -> Result<Bytes, ReadError> {
     let len = extent.len as usize;
-    let read = segment.file.read_at(Vec::new(), extent.position, len, pool).await;
+    let read = segment
+        .file
+        .read_at(Vec::new(), extent.position, len, pool)
+        .await;
     let bytes = read.map_err(ReadError::Io)?;
     if bytes.len() != len || xxh64(&bytes, 0) != extent.sum {
         return Err(ReadError::Damaged);
@@ -227,6 +254,9 @@ pub(crate) async fn read_extent(segment: &Segment, extent: &Extent, pool: &Pool)
 
 impl fmt::Debug for Object {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Object").field("key", &self.0.key).field("length", &self.length()).finish()
+        f.debug_struct("Object")
+            .field("key", &self.0.key)
+            .field("length", &self.length())
+            .finish()
     }
 }

@@ -53,7 +53,10 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
             map: HashMap::new(),
             small: VecDeque::new(),
             main: VecDeque::new(),
-            ghosts: Ghosts { numbers: HashMap::new(), queue: VecDeque::new() },
+            ghosts: Ghosts {
+                numbers: HashMap::new(),
+                queue: VecDeque::new(),
+            },
             next: 0,
         }
     }
@@ -79,11 +82,24 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
         let number = self.next;
         self.next += 1;
         let main = self.ghosts.numbers.remove(&key).is_some();
-        let queue = if main { &mut self.main } else { &mut self.small };
+        let queue = if main {
+            &mut self.main
+        } else {
+            &mut self.small
+        };
         queue.push_back((key.clone(), number));
         self.used += weight;
         self.small_used += if main { 0 } else { weight };
-        self.map.insert(key, Slot { value, weight, frequency: 0, number, main });
+        self.map.insert(
+            key,
+            Slot {
+                value,
+                weight,
+                frequency: 0,
+                number,
+                main,
+            },
+        );
     }
 
     /// Takes a value out. Its key stays queued and is skipped in its turn.
@@ -113,7 +129,11 @@ impl<K: Hash + Eq + Clone, V> S3Fifo<K, V> {
     fn evict(&mut self) -> bool {
         loop {
             let from_small = self.small_used * 10 >= self.capacity || self.main.is_empty();
-            let queue = if from_small { &mut self.small } else { &mut self.main };
+            let queue = if from_small {
+                &mut self.small
+            } else {
+                &mut self.main
+            };
             let Some((key, number)) = queue.pop_front() else {
                 if self.main.is_empty() {
                     return false;

@@ -101,9 +101,10 @@ impl Purges {
         if born > self.newest {
             return None;
         }
-        let by_prefix = self.prefixes.iter().filter_map(|(&len, names)| {
-            names.get(key.get(..len)?)
-        });
+        let by_prefix = self
+            .prefixes
+            .iter()
+            .filter_map(|(&len, names)| names.get(key.get(..len)?));
         let by_tag = tags.iter().filter_map(|tag| self.tags.get(tag));
         let hits = by_prefix.chain(by_tag).chain([&self.floor]);
         let mut verdict = None;
@@ -131,7 +132,9 @@ impl Purges {
             }
         };
         put(Scope::All, &[], &self.floor);
-        self.tags.iter().for_each(|(name, newest)| put(Scope::Tag, name, newest));
+        self.tags
+            .iter()
+            .for_each(|(name, newest)| put(Scope::Tag, name, newest));
         let prefixes = self.prefixes.values().flatten();
         prefixes.for_each(|(name, newest)| put(Scope::Prefix, name, newest));
         out
@@ -171,7 +174,9 @@ pub(crate) fn read_list(mut bytes: &[u8], purges: &mut Purges) -> u64 {
     let mut highest = 0;
     while let Some(head) = bytes.split_off(..12) {
         let (len, sequence) = (u32_at(head, 0), u64_at(head, 4));
-        let Some((scope, mode, name)) = bytes.split_off(..len as usize).and_then(read) else { break };
+        let Some((scope, mode, name)) = bytes.split_off(..len as usize).and_then(read) else {
+            break;
+        };
         purges.record(scope, name, mode, sequence);
         highest = highest.max(sequence);
     }

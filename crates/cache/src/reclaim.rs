@@ -15,7 +15,9 @@ use std::sync::{Arc, PoisonError};
 
 use bytes::Bytes;
 
-use crate::format::{Description, EXTENT_MAX, Extent, INLINE_MAX, Record, RecordKind, SUPERSEDES, TableEntry};
+use crate::format::{
+    Description, EXTENT_MAX, Extent, INLINE_MAX, Record, RecordKind, SUPERSEDES, TableEntry,
+};
 use crate::index::{Entry, Location};
 use crate::log::{Log, data_position};
 use crate::object::Stored;
@@ -48,9 +50,9 @@ fn reclaim_until_it_fits(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether two more segments fit (what is moved on may need one of its own).
+/// Whether three more segments fit: the new one, the rest of the other side's, and one for what is moved on.
 fn fits(core: &Core) -> bool {
-    let wanted = 2 * core.options.segment_size();
+    let wanted = 3 * core.options.segment_size();
     if core.size() + wanted > core.options.max_size {
         return false;
     }
@@ -63,8 +65,15 @@ fn fits(core: &Core) -> bool {
 fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
     let open: Vec<u32> = log.open_segments().collect();
     let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
-    let full = || segments.values().filter(|segment| !open.contains(&segment.number));
-    let small: u64 = full().filter(|segment| !segment.main).map(|segment| segment.len.load(Relaxed)).sum();
+    let full = || {
+        segments
+            .values()
+            .filter(|segment| !open.contains(&segment.number))
+    };
+    let small: u64 = full()
+        .filter(|segment| !segment.main)
+        .map(|segment| segment.len.load(Relaxed))
+        .sum();
     let from_small = small * 10 >= core.options.max_size;
     let oldest = full().find(|segment| segment.main != from_small);
     oldest.or_else(|| full().next()).cloned()
@@ -72,13 +81,23 @@ fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
 
 /// Takes one segment out of the store.
 fn reclaim(core: &Arc<Core>, log: &mut Log, victim: &Arc<Segment>, keep: bool) -> io::Result<()> {
-    let table = victim.read_table().ok().flatten().unwrap_or_else(|| victim.scan().0);
+    let table = victim
+        .read_table()
+        .ok()
+        .flatten()
+        .unwrap_or_else(|| victim.scan().0);
     let mut seen = HashSet::new();
     for entry in &table {
         match entry.kind {
             RecordKind::Body | RecordKind::Object => {
                 if seen.insert(entry.hash) {
-                    Move { core, log, victim, keep }.object(entry.hash)?;
+                    Move {
+                        core,
+                        log,
+                        victim,
+                        keep,
+                    }
+                    .object(entry.hash)?;
                 }
             }
             RecordKind::Tombstone | RecordKind::Soften | RecordKind::Purge => {
@@ -88,7 +107,10 @@ fn reclaim(core: &Arc<Core>, log: &mut Log, victim: &Arc<Segment>, keep: bool) -
         }
     }
     log.flush(core)?;
-    core.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&victim.number);
+    core.segments
+        .write()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&victim.number);
     core.reclaimed.fetch_add(1, Relaxed);
     match std::fs::remove_file(&victim.path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -97,18 +119,37 @@ fn reclaim(core: &Arc<Core>, log: &mut Log, victim: &Arc<Segment>, keep: bool) -
 }
 
 /// Copies a tombstone or a purge, with its sequence, while it may still be needed.
-fn carry_on(core: &Arc<Core>, log: &mut Log, victim: &Segment, entry: &TableEntry) -> io::Result<()> {
-    let location = Location { segment: victim.number, at: entry.at, units: entry.units };
-    let Ok(bytes) = victim.read_record(location) else { return Ok(()) };
-    let Some(record) = Record::read(&bytes) else { return Ok(()) };
-    let Some(meta) = record.meta(&bytes) else { return Ok(()) };
+fn carry_on(
+    core: &Arc<Core>,
+    log: &mut Log,
+    victim: &Segment,
+    entry: &TableEntry,
+) -> io::Result<()> {
+    let location = Location {
+        segment: victim.number,
+        at: entry.at,
+        units: entry.units,
+    };
+    let Ok(bytes) = victim.read_record(location) else {
+        return Ok(());
+    };
+    let Some(record) = Record::read(&bytes) else {
+        return Ok(());
+    };
+    let Some(meta) = record.meta(&bytes) else {
+        return Ok(());
+    };
     let needed = {
         let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.values().any(|other| other.number != victim.number && other.first_sequence <= record.sequence)
+        segments
+            .values()
+            .any(|other| other.number != victim.number && other.first_sequence <= record.sequence)
     };
     if needed {
         log.append(core, true, record, (meta, &[]), |_| None)?;
-    } else if let Some((scope, _, name)) = purge::read(meta).filter(|_| record.kind == RecordKind::Purge) {
+    } else if let Some((scope, _, name)) =
+        purge::read(meta).filter(|_| record.kind == RecordKind::Purge)
+    {
         core.purges().expire(scope, name, record.sequence);
     }
     Ok(())
@@ -124,22 +165,36 @@ struct Move<'a> {
 impl Move<'_> {
     /// Decides about the live object of a hash, if it has anything in the victim.
     fn object(&mut self, hash: u64) -> io::Result<()> {
-        let Some(entry) = self.core.index.get(hash, None) else { return Ok(()) };
+        let Some(entry) = self.core.index.get(hash, None) else {
+            return Ok(());
+        };
         let location = entry.location();
-        let stored = self.core.segment(location.segment).and_then(|segment| {
-            Stored::parse(segment.read_record(location).ok()?, location, hash)
-        });
+        let stored = self
+            .core
+            .segment(location.segment)
+            .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
         let Some(stored) = stored else {
             return self.evict(&entry);
         };
         let concerned = location.segment == self.victim.number
-            || stored.extents.iter().any(|extent| extent.segment == self.victim.number);
+            || stored
+                .extents
+                .iter()
+                .any(|extent| extent.segment == self.victim.number);
         if !concerned {
             return Ok(());
         }
-        let turns = if self.victim.main { entry.frequency() > 0 } else { entry.frequency() > 1 };
+        let turns = if self.victim.main {
+            entry.frequency() > 0
+        } else {
+            entry.frequency() > 1
+        };
         let description = &stored.description;
-        let purged = self.core.purges().verdict(stored.record.born, description.key.text(), &description.head.tags);
+        let purged = self.core.purges().verdict(
+            stored.record.born,
+            description.key.text(),
+            &description.head.tags,
+        );
         if !self.keep || !turns || purged == Some(Mode::Hard) {
             return self.evict(&entry);
         }
@@ -151,7 +206,12 @@ impl Move<'_> {
     }
 
     fn evict(&mut self, entry: &Entry) -> io::Result<()> {
-        if self.core.index.remove_at(entry.hash, entry.location()).is_none() {
+        if self
+            .core
+            .index
+            .remove_at(entry.hash, entry.location())
+            .is_none()
+        {
             return Ok(());
         }
         self.core.evicted.fetch_add(1, Relaxed);
@@ -179,26 +239,46 @@ impl Move<'_> {
             if stored.extents.len() == 1 && extent.offset == 0 && data.len() <= INLINE_MAX {
                 inline = data.into();
             } else {
-                extents.push(append_extent(self.core, self.log, true, entry.hash, extent.offset, &data)?);
+                extents.push(append_extent(
+                    self.core,
+                    self.log,
+                    true,
+                    entry.hash,
+                    extent.offset,
+                    &data,
+                )?);
             }
         }
         description.extents = extents;
-        let frequency = if self.victim.main { entry.frequency() - 1 } else { 0 };
+        let frequency = if self.victim.main {
+            entry.frequency() - 1
+        } else {
+            0
+        };
         let (hash, old) = (entry.hash, entry.location());
-        let record = Record { sequence: self.core.next_sequence(), ..stored.record };
-        self.log.append(self.core, true, record, (&description.write(), &inline), |location| {
-            Some(Box::new(move |core: &Core, written| {
-                let moved = |entry: Entry| {
-                    Entry::new(hash, location, entry.accessed)
-                        .with_frequency(frequency)
-                        .superseding(entry.supersedes())
-                        .stale(entry.is_stale())
-                };
-                if written {
-                    core.index.update(hash, old, moved);
-                }
-            }))
-        })?;
+        let record = Record {
+            sequence: self.core.next_sequence(),
+            ..stored.record
+        };
+        self.log.append(
+            self.core,
+            true,
+            record,
+            (&description.write(), &inline),
+            |location| {
+                Some(Box::new(move |core: &Core, written| {
+                    let moved = |entry: Entry| {
+                        Entry::new(hash, location, entry.accessed)
+                            .with_frequency(frequency)
+                            .superseding(entry.supersedes())
+                            .stale(entry.is_stale())
+                    };
+                    if written {
+                        core.index.update(hash, old, moved);
+                    }
+                }))
+            },
+        )?;
         Ok(())
     }
 }
@@ -227,7 +307,8 @@ pub(crate) fn append_extent(
 /// Writes that a key is gone.
 pub(crate) fn bury(core: &Arc<Core>, log: &mut Log, hash: u64) -> io::Result<()> {
     let record = new_record(core, RecordKind::Tombstone, hash, 0);
-    log.append(core, true, record, (&[], &[]), |_| None).map(drop)
+    log.append(core, true, record, (&[], &[]), |_| None)
+        .map(drop)
 }
 
 /// A record with the next sequence; lengths and checksums follow when it is written.
@@ -252,20 +333,35 @@ pub(crate) fn commit(
     entry: Commit,
     committed: impl FnOnce(&Core, bool) + Send + 'static,
 ) -> io::Result<()> {
-    let Commit { hash, born, description, inline, accessed, main, frequency } = entry;
+    let Commit {
+        hash,
+        born,
+        description,
+        inline,
+        accessed,
+        main,
+        frequency,
+    } = entry;
     let supersedes = core.index.get(hash, None).is_some();
     let mut record = new_record(core, RecordKind::Object, hash, born);
     record.flags = if supersedes { SUPERSEDES } else { 0 };
-    log.append(core, main, record, (&description.write(), &inline), |location| {
-        Some(Box::new(move |core: &Core, written| {
-            if written {
-                let entry = Entry::new(hash, location, accessed);
-                core.index.insert(entry.superseding(supersedes).with_frequency(frequency));
-                core.stored.fetch_add(1, Relaxed);
-            }
-            committed(core, written);
-        }))
-    })
+    log.append(
+        core,
+        main,
+        record,
+        (&description.write(), &inline),
+        |location| {
+            Some(Box::new(move |core: &Core, written| {
+                if written {
+                    let entry = Entry::new(hash, location, accessed);
+                    core.index
+                        .insert(entry.superseding(supersedes).with_frequency(frequency));
+                    core.stored.fetch_add(1, Relaxed);
+                }
+                committed(core, written);
+            }))
+        },
+    )
     .map(drop)
 }
 

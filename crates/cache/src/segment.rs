@@ -33,9 +33,17 @@ impl Segment {
     }
 
     /// A new file with its header.
-    pub(crate) fn create(directory: &Path, header: SegmentHeader, first_sequence: u64) -> io::Result<Arc<Self>> {
+    pub(crate) fn create(
+        directory: &Path,
+        header: SegmentHeader,
+        first_sequence: u64,
+    ) -> io::Result<Arc<Self>> {
         let path = directory.join(Self::name(header.number));
-        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
         let segment = Self {
             number: header.number,
             main: header.main,
@@ -49,7 +57,11 @@ impl Segment {
     }
 
     /// Opens a file of an earlier process. `None`: it is not a segment of the store with this seed.
-    pub(crate) fn open(path: &Path, number: u32, seed: u64) -> io::Result<Option<(Self, SegmentHeader)>> {
+    pub(crate) fn open(
+        path: &Path,
+        number: u32,
+        seed: u64,
+    ) -> io::Result<Option<(Self, SegmentHeader)>> {
         let file = OpenOptions::new().read(true).write(true).open(path)?;
         let len = file.metadata()?.len();
         let segment = Self {
@@ -66,7 +78,15 @@ impl Segment {
         }
         let header = SegmentHeader::read(&bytes);
         let ours = header.filter(|header| header.number == number && header.seed == seed);
-        Ok(ours.map(|header| (Self { main: header.main, ..segment }, header)))
+        Ok(ours.map(|header| {
+            (
+                Self {
+                    main: header.main,
+                    ..segment
+                },
+                header,
+            )
+        }))
     }
 
     /// Writes all and makes it readable.
@@ -132,7 +152,10 @@ impl Segment {
         let Some(at) = format::read_trailer(&trailer, self.number) else {
             return Ok(None);
         };
-        let Some(size) = (len - HEADER as u64).checked_sub(at).filter(|&size| size <= format::META_MAX as u64 + 2 * UNIT) else {
+        let Some(size) = (len - HEADER as u64)
+            .checked_sub(at)
+            .filter(|&size| size <= format::META_MAX as u64 + 2 * UNIT)
+        else {
             return Ok(None);
         };
         let mut bytes = vec![0; size as usize];

@@ -15,7 +15,7 @@ use crate::checksum::xxh64;
 use crate::fill::{Fill, Follower, Writer};
 use crate::fills::Fills;
 use crate::format::{Description, RecordKind, UNIT};
-use crate::index::{Index, Location};
+use crate::index::{Entry, Index, Location};
 use crate::log::{self, Job, Log};
 use crate::memory::MemoryTier;
 use crate::object::{Object, Shared, Stored};
@@ -87,8 +87,12 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Locked(path) => write!(f, "cache \"{}\" is used by another process", path.display()),
-            Self::Io(path, error) => write!(f, "cache \"{}\" cannot be opened: {error}", path.display()),
+            Self::Locked(path) => {
+                write!(f, "cache \"{}\" is used by another process", path.display())
+            }
+            Self::Io(path, error) => {
+                write!(f, "cache \"{}\" cannot be opened: {error}", path.display())
+            }
         }
     }
 }
@@ -294,12 +298,19 @@ impl Core {
     }
 
     pub(crate) fn segment(&self, number: u32) -> Option<Arc<Segment>> {
-        self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+        self.segments
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(&number)
+            .cloned()
     }
 
     pub(crate) fn size(&self) -> u64 {
         let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
-        segments.values().map(|segment| segment.len.load(Relaxed)).sum()
+        segments
+            .values()
+            .map(|segment| segment.len.load(Relaxed))
+            .sum()
     }
 
     /// Hands the writer a job, and a pool thread to the writer if it has none.
@@ -311,7 +322,9 @@ impl Core {
         }
         drop(queue);
         let core = Arc::clone(self);
-        self.options.pool.submit(self.device, Box::new(move || log::drain(&core)));
+        self.options
+            .pool
+            .submit(self.device, Box::new(move || log::drain(&core)));
     }
 
     pub(crate) fn report(&self, trouble: &str) {
@@ -332,26 +345,32 @@ impl Core {
             segments.push(self.segment(extent.segment)?);
         }
         let whole = stored.extents.iter().all(|extent| {
-            let segment = segments.iter().find(|segment| segment.number == extent.segment);
+            let segment = segments
+                .iter()
+                .find(|segment| segment.number == extent.segment);
             let end = extent.position.checked_add(u64::from(extent.len));
             segment.is_some_and(|segment| end.is_some_and(|end| end <= segment.len.load(Relaxed)))
         });
-        whole.then(|| Object::new(Shared {
-            key: stored.description.key,
-            head: stored.description.head,
-            born: stored.record.born,
-            location,
-            extents: stored.extents,
-            body: stored.body,
-            segments,
-            pool: self.options.pool.clone(),
-        }))
+        whole.then(|| {
+            Object::new(Shared {
+                key: stored.description.key,
+                head: stored.description.head,
+                born: stored.record.born,
+                location,
+                extents: stored.extents,
+                body: stored.body,
+                segments,
+                pool: self.options.pool.clone(),
+            })
+        })
     }
 
     /// What an object is now: purged, fresh, stale.
     fn judge(&self, object: Object, softened: bool, now_ms: u64) -> Lookup {
         let head = object.head();
-        let verdict = self.purges().verdict(object.born(), object.key().text(), &head.tags);
+        let verdict = self
+            .purges()
+            .verdict(object.born(), object.key().text(), &head.tags);
         if verdict == Some(Mode::Hard) {
             return Lookup::Miss(Miss::Purged, Seen(Some(object.location())));
         }
@@ -399,9 +418,23 @@ impl Store {
         if let Some(found) = self.peek(key, now_ms) {
             return found;
         }
+        let hash = self.0.hash(key);
+        loop {
+            let entry = self.0.index.get(hash, None);
+            let found = self.read(key, hash, entry, now_ms).await;
+            let current = self.0.index.get(hash, None).map(|entry| entry.location());
+            // A miss counts only if the object did not move while it was read. Moves are rare: this ends.
+            let settled = current.is_none() || current == entry.map(|entry| entry.location());
+            if settled || !matches!(found, Lookup::Miss(..)) {
+                return found;
+            }
+        }
+    }
+
+    /// Reads what the index says about a key.
+    async fn read(&self, key: &Key, hash: u64, entry: Option<Entry>, now_ms: u64) -> Lookup {
         let core = &self.0;
-        let hash = core.hash(key);
-        let Some(entry) = core.index.get(hash, None) else {
+        let Some(entry) = entry else {
             return core.absent(hash, Seen(None), now_ms);
         };
         let location = entry.location();
@@ -414,10 +447,16 @@ impl Store {
         };
         let position = u64::from(location.at) * UNIT;
         let size = location.units as usize * UNIT as usize;
-        let bytes = match segment.file.read_at(Vec::new(), position, size, &core.options.pool).await {
+        let read = segment
+            .file
+            .read_at(Vec::new(), position, size, &core.options.pool);
+        let bytes = match read.await {
             Ok(bytes) => bytes,
             Err(error) => {
-                core.report(&format!("reading \"{}\" failed: {error}", segment.path.display()));
+                core.report(&format!(
+                    "reading \"{}\" failed: {error}",
+                    segment.path.display()
+                ));
                 return lost(Miss::Unreadable);
             }
         };
@@ -448,7 +487,10 @@ impl Store {
         if let Some(until_ms) = tables.learned(hash, now_ms) {
             return Start::Uncacheable { until_ms };
         }
-        let running = tables.running.get(&(hash, offset)).filter(|fill| fill.key() == key);
+        let running = tables
+            .running
+            .get(&(hash, offset))
+            .filter(|fill| fill.key() == key);
         if let Some(follower) = running.and_then(|fill| fill.follow()) {
             return Start::Join(follower);
         }
@@ -480,7 +522,10 @@ impl Store {
             let mut new_head = object.head().clone();
             new_head.meta = meta;
             new_head.head = head.unwrap_or(new_head.head);
-            let small = object.bytes().filter(|_| object.extents().len() == 1).cloned();
+            let small = object
+                .bytes()
+                .filter(|_| object.extents().len() == 1)
+                .cloned();
             let entry = Commit {
                 hash,
                 // A purge since the validation began must still hit it.
@@ -488,7 +533,11 @@ impl Store {
                 description: Description {
                     key: object.key().clone(),
                     head: new_head,
-                    extents: if small.is_some() { Vec::new() } else { object.extents().to_vec() },
+                    extents: if small.is_some() {
+                        Vec::new()
+                    } else {
+                        object.extents().to_vec()
+                    },
                 },
                 inline: small.unwrap_or_default(),
                 accessed: (meta.validated_ms / 1000) as u32,
@@ -556,7 +605,8 @@ impl Store {
                 Mode::Hard => bury(core, log, hash),
                 Mode::Soft => {
                     let record = new_record(core, RecordKind::Soften, hash, 0);
-                    log.append(core, true, record, (&[], &[]), |_| None).map(drop)
+                    log.append(core, true, record, (&[], &[]), |_| None)
+                        .map(drop)
                 }
             };
         }));
@@ -568,7 +618,9 @@ impl Store {
             Mode::Hard => index.remove(hash).is_some(),
             Mode::Soft => {
                 let entry = index.get(hash, None);
-                entry.is_some_and(|entry| index.update(hash, entry.location(), |entry| entry.stale(true)))
+                entry.is_some_and(|entry| {
+                    index.update(hash, entry.location(), |entry| entry.stale(true))
+                })
             }
         }
     }
@@ -584,7 +636,9 @@ impl Store {
             // Failures have been reported.
             let _ = crate::reclaim::make_room(core, log);
             if checkpoint_is_due(core, now_ms) {
-                let _ = log.flush(core).and_then(|()| crate::load::write_checkpoint(core, log));
+                let _ = log
+                    .flush(core)
+                    .and_then(|()| crate::load::write_checkpoint(core, log));
             }
         }));
     }
@@ -616,7 +670,10 @@ impl Store {
         .await
     }
 
-    async fn after<T: Send + 'static>(&self, f: impl FnOnce(&Arc<Core>, &mut Log) -> T + Send + 'static) -> T {
+    async fn after<T: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Arc<Core>, &mut Log) -> T + Send + 'static,
+    ) -> T {
         let (sender, receiver) = remote_oneshot::channel();
         self.0.enqueue(Box::new(move |core, log| {
             // An Err is the caller gone meanwhile.
@@ -630,7 +687,11 @@ impl Store {
 
     /// What went wrong last and has not gone well since: for the log and the status page.
     pub fn trouble(&self) -> Option<String> {
-        self.0.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 
     /// Figures.
@@ -639,7 +700,11 @@ impl Store {
         Stats {
             objects: core.index.len(),
             size: core.size(),
-            segments: core.segments.read().unwrap_or_else(PoisonError::into_inner).len(),
+            segments: core
+                .segments
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .len(),
             index_memory: core.index.memory(),
             memory: core.memory.used(),
             memory_hits: core.memory_hits.load(Relaxed),
@@ -655,7 +720,8 @@ impl Store {
 fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
     let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
     let stored = core.stored.load(Relaxed);
-    let due = stored != upkeep.stored && now_ms >= upkeep.checkpoint_ms.saturating_add(CHECKPOINT_MS);
+    let due =
+        stored != upkeep.stored && now_ms >= upkeep.checkpoint_ms.saturating_add(CHECKPOINT_MS);
     if due {
         upkeep.stored = stored;
         upkeep.checkpoint_ms = now_ms;
@@ -676,9 +742,15 @@ fn expire_inactive(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
         first
     };
     for shard in first..first + SHARDS_A_ROUND {
-        for entry in core.index.entries(shard).iter().filter(|entry| entry.accessed < oldest) {
+        for entry in core
+            .index
+            .entries(shard)
+            .iter()
+            .filter(|entry| entry.accessed < oldest)
+        {
             let gone = core.index.remove_at(entry.hash, entry.location());
-            if gone.is_some_and(|entry| entry.supersedes()) && bury(core, log, entry.hash).is_err() {
+            if gone.is_some_and(|entry| entry.supersedes()) && bury(core, log, entry.hash).is_err()
+            {
                 return;
             }
         }
