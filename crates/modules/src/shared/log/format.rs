@@ -296,7 +296,7 @@ mod tests {
             escaped(Escape::Json, value),
             b"\\\"a\\\\\\n\\u001B\x7f\xc3\xa9".as_bstr()
         );
-        assert_eq!(escaped(Escape::None, value), value.unwrap().as_bstr());
+        assert_eq!(escaped(Escape::None, value), value.expect("it was made above").as_bstr());
     }
 
     #[test]
