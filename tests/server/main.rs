@@ -52,5 +52,6 @@ mod stub_status;
 mod sub_filter;
 mod thread_pools;
 mod try_files;
+mod tunnel;
 mod userid;
 mod weir_status;

@@ -54,6 +54,8 @@ pub struct Builder {
     /// The blocks around the present one, outermost first.
     open: Vec<Frame>,
     named: Vec<(BString, LocationId)>,
+    /// The present server takes CONNECT.
+    connect: bool,
 }
 
 /// A block that is being read.
@@ -76,7 +78,7 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
         groups[LOCATION_GROUP].push(module.location);
     }
     for group in &mut groups {
-        group.retain(|table| table.len() > 0);
+        group.retain(|table| !table.is_empty());
     }
     groups
 }
@@ -91,7 +93,15 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
         registry.add(module.variables);
     }
     let mut builder =
-        Builder { modules, servers: Vec::new(), listens: Vec::new(), locations: Vec::new(), open: Vec::new(), named: Vec::new() };
+        Builder {
+            modules,
+            servers: Vec::new(),
+            listens: Vec::new(),
+            locations: Vec::new(),
+            open: Vec::new(),
+            named: Vec::new(),
+            connect: false,
+        };
     let mut confs = Confs::new(groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
         core.log = line.shared::<rt::error_log::MainLog>().0.clone();
@@ -141,6 +151,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let tree = close(line, &mut confs);
     let builder = line.level.engine::<Builder>();
     let mut named = std::mem::take(&mut builder.named);
+    let takes_connect = std::mem::take(&mut builder.connect);
     named.sort_by(|a, b| a.0.cmp(&b.0));
     let server = ServerId(builder.servers.len() as u32);
     let root = builder.locations[id.0 as usize].as_ref().expect("the server's own level was closed just now");
@@ -157,8 +168,14 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         tree,
         named,
         phases,
+        takes_connect,
     });
     Ok(())
+}
+
+/// Makes the server that a directive stands in take CONNECT, for the module whose directive that is.
+pub fn take_connect(line: &mut Line) {
+    line.level.engine::<Builder>().connect = true;
 }
 
 /// The setter of `location`.

@@ -151,7 +151,8 @@ async fn delay_refusal(request: &Request, delay: Duration) {
 }
 
 /// Combines the answers of the access handlers as `satisfy` says: with `all` the first refusal counts, with `any` the
-/// first grant; when nobody granted, the last 401 wins over 403, so that the client learns that a password would help.
+/// first grant; when nobody granted, the last 401 or 407 wins over 403, so that the client learns that a password would
+/// help.
 async fn access(handlers: &[Handler], satisfy: Satisfy, request: &mut Request) -> Outcome {
     let mut refused = None;
     for handler in handlers {
@@ -159,10 +160,11 @@ async fn access(handlers: &[Handler], satisfy: Satisfy, request: &mut Request) -
             (Outcome::Declined, _) | (Outcome::Ok, Satisfy::All) => {}
             (Outcome::Ok, Satisfy::Any) => {
                 request.out.fields.remove(b"WWW-Authenticate");
+                request.out.fields.remove(b"Proxy-Authenticate");
                 return Outcome::Ok;
             }
-            (Outcome::Status(status @ (401 | 403)), Satisfy::Any) => {
-                if refused != Some(401) {
+            (Outcome::Status(status @ (401 | 403 | 407)), Satisfy::Any) => {
+                if !matches!(refused, Some(401 | 407)) {
                     refused = Some(status);
                 }
             }

@@ -99,6 +99,8 @@ pub struct Server {
     pub named: Vec<(BString, LocationId)>,
     /// The handlers that run before a location is chosen.
     pub phases: Phases,
+    /// Whether a location of it may have an answer to CONNECT; elsewhere the method is refused.
+    pub takes_connect: bool,
 }
 
 impl Server {

@@ -314,7 +314,8 @@ impl Connection {
     /// The checks that need the whole head, and what follows from it: server, path, content.
     fn check(&mut self, request: &mut Request) -> Result<(), Reject> {
         choose_server(request)?;
-        let framing = request.head.wire.check(false)?;
+        let takes_connect = request.site.server(request.server).takes_connect;
+        let framing = request.head.wire.check(takes_connect)?;
         for line in request.head.wire.ignored() {
             request.log(Level::Info, format_args!("client sent invalid header line: \"{}\"", bstr::BStr::new(line)));
         }

@@ -214,6 +214,11 @@ impl Exchange {
         self.protocol.begin_response();
         self.timer.set(self.settings.send_timeout);
         let mut head = record_of(request).take_head();
+        if self.protocol.is_tunnel() {
+            head.status = 200;
+            record_of(request).set_head(head);
+            return self.accept_head(request);
+        }
         let mut input = buffers::take();
         let result = std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context)).await;
         let record = record_of(request);
@@ -224,7 +229,9 @@ impl Exchange {
     }
 
     async fn connect(&self, request: &Request, lease: &Lease) -> Result<Connection, Failure> {
-        if let Some(connection) = lease.reuse(self.tag).await {
+        if !self.protocol.is_tunnel()
+            && let Some(connection) = lease.reuse(self.tag).await
+        {
             return Ok(connection);
         }
         let settings = &*self.settings;
@@ -482,7 +489,8 @@ impl Exchange {
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
         let began = self.began;
         let record = record_of(request);
-        record.current().bytes_sent = self.transmit.sent();
+        // A tunnel has counted more than the request.
+        record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
         self.learn(request, Moment::End);
         let Some(Link { lease, connection }) = self.link.take() else { return };

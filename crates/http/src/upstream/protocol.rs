@@ -85,6 +85,12 @@ pub trait Protocol {
     fn may_upgrade(&self) -> bool {
         false
     }
+
+    /// Whether the connection is a tunnel as soon as it is made: nothing is written to it and no head is read, the
+    /// client gets a 200. Such a connection is always a new one.
+    fn is_tunnel(&self) -> bool {
+        false
+    }
 }
 
 /// What follows the head of a request.

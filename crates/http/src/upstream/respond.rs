@@ -156,7 +156,8 @@ impl Exchange {
     }
 
     fn into_body(mut self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
-        if head.status == 101 && self.protocol.may_upgrade() && !request.is_subrequest() {
+        let upgrades = self.protocol.is_tunnel() || head.status == 101 && self.protocol.may_upgrade();
+        if upgrades && !request.is_subrequest() {
             request.flow.upgraded = true;
             return Body::stream(Tunnel::new(self));
         }

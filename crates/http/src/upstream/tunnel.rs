@@ -1,4 +1,5 @@
-//! After 101: bytes in both directions, until both have ended (RFC 9110, section 7.8).
+//! After 101, or CONNECT: bytes in both directions, until both have ended (RFC 9110, sections
+//! 7.8 and 9.3.6).
 //!
 //! What the peer sends is the body of the response, so that it passes the client's connection like any content. What the
 //! client sends is carried whenever that body is asked for more, or the client's connection is waited for. One side may
@@ -26,6 +27,9 @@ pub(super) struct Tunnel {
     carried: usize,
     client_ended: bool,
     peer: Peer,
+    /// Runs while the peer takes nothing of what there is for it.
+    send_timer: rt::Timer,
+    peer_is_full: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +44,18 @@ enum Peer {
 }
 
 impl Tunnel {
-    /// A tunnel over the connection of an exchange, whose response was a 101.
+    /// A tunnel over the connection of an exchange, whose response was a 101 or needs none.
     pub(super) fn new(exchange: Box<Exchange>) -> Tunnel {
         exchange.timer.set(exchange.settings.read_timeout);
-        Tunnel { exchange, from_client: Vec::new(), carried: 0, client_ended: false, peer: Peer::Open }
+        Tunnel {
+            exchange,
+            from_client: Vec::new(),
+            carried: 0,
+            client_ended: false,
+            peer: Peer::Open,
+            send_timer: rt::Timer::new(),
+            peer_is_full: false,
+        }
     }
 
     /// Carries what the client has sent. `Err` when the peer's connection broke.
@@ -54,9 +66,15 @@ impl Tunnel {
         loop {
             while self.carried < self.from_client.len() {
                 match stream.poll_write(context, &self.from_client[self.carried..]) {
-                    Poll::Pending => return Ok(()),
+                    Poll::Pending => {
+                        if !std::mem::replace(&mut self.peer_is_full, true) {
+                            self.send_timer.set(self.exchange.settings.send_timeout);
+                        }
+                        return Ok(());
+                    }
                     Poll::Ready(result) => {
                         let n = result?;
+                        self.peer_is_full = false;
                         self.carried += n;
                         record_of(request).current().bytes_sent += n as u64;
                         self.exchange.timer.set(self.exchange.settings.read_timeout);
@@ -161,7 +179,8 @@ impl Source for Tunnel {
             } else if self.client_ended {
                 continue;
             }
-            if self.exchange.timer.poll_expired(context).is_ready() {
+            let peer_stuck = self.peer_is_full && self.send_timer.poll_expired(context).is_ready();
+            if peer_stuck || self.exchange.timer.poll_expired(context).is_ready() {
                 request.error(format_args!("upstream timed out (110: Connection timed out) while proxying upgraded connection"));
                 return self.finish(request);
             }

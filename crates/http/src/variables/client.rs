@@ -7,6 +7,7 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bstr::{BString, ByteSlice};
 use conf::Variable;
 use proto::Known;
+use proto::h1::Method;
 use proto::proxy_protocol::{Endpoint, Header};
 use rt::net::TcpInfo;
 
@@ -145,9 +146,14 @@ const LENIENT: GeneralPurpose = GeneralPurpose::new(
 );
 
 impl Request {
-    /// User and password of the `Authorization` field (RFC 7617), nobody having checked them. An empty name is none.
+    /// User and password of the `Authorization` field (RFC 7617), nobody having checked them. An empty name is none. Who
+    /// asks for a tunnel talks to a proxy, and sends `Proxy-Authorization` (RFC 9110, section 11.7).
     pub fn basic_credentials(&self) -> Option<(BString, BString)> {
-        let field = self.head.known(Known::Authorization)?;
+        let name = match self.method {
+            Method::Connect => Known::ProxyAuthorization,
+            _ => Known::Authorization,
+        };
+        let field = self.head.known(name)?;
         let (scheme, rest) = field.split_at_checked(6)?;
         let encoded = scheme.eq_ignore_ascii_case(b"Basic ").then_some(rest)?;
         let mut decoded = LENIENT

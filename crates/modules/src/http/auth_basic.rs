@@ -25,6 +25,7 @@ use base::lru::Lru;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Arity, Directive, Expression, HTTP_SERVER_LOCATION_EXCEPT, Repeat, Setter, Table};
 use http::{Module, Outcome, Phase, Request, Step};
+use proto::h1::Method;
 use rt::error_log::{Errno, Level};
 use rt::file::Metadata;
 use rt::pool::Pool;
@@ -146,12 +147,16 @@ fn authenticate(request: &mut Request) -> Step<'_> {
 
 /// Asks the client for a name and a password.
 fn ask(request: &mut Request, realm: &BStr) -> Outcome {
-    request.out.fields.push_with(b"WWW-Authenticate", |out| {
+    let (name, status): (&[u8], u16) = match request.method {
+        Method::Connect => (b"Proxy-Authenticate", 407),
+        _ => (b"WWW-Authenticate", 401),
+    };
+    request.out.fields.push_with(name, |out| {
         out.extend_from_slice(b"Basic realm=\"");
         out.extend_from_slice(realm);
         out.push(b'"');
     });
-    Outcome::Status(401)
+    Outcome::Status(status)
 }
 
 fn no_file(request: &mut Request, path: &Path, error: &io::Error) -> Outcome {

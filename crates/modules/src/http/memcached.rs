@@ -10,9 +10,7 @@
 
 use bstr::{BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
-use conf::{
-    AnyConf, Arity, Confs, Diagnostic, Directive, Expression, Level, Line, Repeat, RowInfo, Rows, Setter, Table,
-};
+use conf::{Arity, Diagnostic, Directive, Expression, Line, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
 use http::upstream::settings::NextUpstream;
@@ -27,7 +25,7 @@ use proto::memcached::{self, Head, TRAILER};
 use rt::error_log::Level as Severity;
 
 use crate::shared::gateway::{Pass, connection_tag};
-use crate::shared::upstream_rows::{Prefixed, Upstream};
+use crate::shared::upstream_rows::{Bare, Prefixed, Upstream, next_upstream_words};
 
 pub(crate) static MODULE: Module = Module {
     name: "memcached",
@@ -50,14 +48,14 @@ pub(crate) static MODULE: Module = Module {
 pub(crate) static UPSTREAM: Module = Module {
     name: "memcached_upstream",
     doc: "What memcached has in common with other upstream protocols.",
-    location: &UpstreamRows,
+    location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
 
 /// Tells the settings of memcached from those of other protocols.
 enum Memcached {}
 
-static UPSTREAM_ROWS: Prefixed<Memcached> = Prefixed::new("memcached_", &[]).without(&[
+static UPSTREAM_ROWS: Bare<Memcached> = Bare::new(Prefixed::new("memcached_", &[]).without(&[
     "buffering",
     "buffers",
     "busy_buffers_size",
@@ -80,7 +78,7 @@ static UPSTREAM_ROWS: Prefixed<Memcached> = Prefixed::new("memcached_", &[]).wit
     "store_access",
     "temp_file_write_size",
     "temp_path",
-]);
+]), &NEXT_UPSTREAM);
 
 /// `memcached_next_upstream` has words of its own.
 static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
@@ -134,60 +132,14 @@ fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
-    let words = [
+    settings.next_upstream = next_upstream_words(line, &[
         ("error", NextUpstream::ERROR),
         ("timeout", NextUpstream::TIMEOUT),
         ("invalid_response", NextUpstream::INVALID_HEADER),
         ("not_found", NextUpstream::of_status(404).unwrap_or(0)),
         ("off", NextUpstream::OFF),
-    ];
-    let chosen = line.bits(&words.map(|(word, _)| word), 0)?;
-    let bits = words.iter().enumerate().filter(|(index, _)| chosen & 1 << index != 0);
-    settings.next_upstream = NextUpstream(bits.map(|(_, (_, bit))| bit).fold(0, |all, bit| all | bit));
+    ])?;
     Ok(())
-}
-
-/// The shared rows, and then the one that differs, over the same struct.
-struct UpstreamRows;
-
-impl Rows for UpstreamRows {
-    fn len(&self) -> usize {
-        UPSTREAM_ROWS.len() + NEXT_UPSTREAM.len()
-    }
-
-    fn info(&self, row: usize) -> RowInfo {
-        match row.checked_sub(UPSTREAM_ROWS.len()) {
-            None => UPSTREAM_ROWS.info(row),
-            Some(row) => NEXT_UPSTREAM.info(row),
-        }
-    }
-
-    fn create(&self) -> Box<dyn AnyConf> {
-        UPSTREAM_ROWS.create()
-    }
-
-    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
-        UPSTREAM_ROWS.child(parent)
-    }
-
-    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
-        match row.checked_sub(UPSTREAM_ROWS.len()) {
-            None => UPSTREAM_ROWS.apply(row, conf, line),
-            Some(row) => {
-                let settings = &mut conf::confs::downcast_mut::<Upstream<Memcached>>(conf).settings;
-                NEXT_UPSTREAM.apply(row, settings, line)
-            }
-        }
-    }
-
-    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
-        Ok(())
-    }
-
-    fn finish(&self, _: &mut dyn AnyConf, _: Option<&dyn AnyConf>, _: &mut Level) -> Result<(), Diagnostic> {
-        // There are no buffers to check, and no fields to hide.
-        Ok(())
-    }
 }
 
 fn pass(request: &mut Request) -> Step<'_> {

@@ -41,6 +41,7 @@ mod static_file;
 mod stub_status;
 mod sub_filter;
 mod try_files;
+mod tunnel;
 mod upstream;
 mod userid;
 mod uwsgi;
@@ -84,6 +85,8 @@ pub static MODULES: &[&::http::Module] = &[
     &uwsgi::UPSTREAM,
     &memcached::MODULE,
     &memcached::UPSTREAM,
+    &tunnel::MODULE,
+    &tunnel::UPSTREAM,
     &flv::MODULE,
     &mp4::MODULE,
     &empty_gif::MODULE,

@@ -16,8 +16,9 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use conf::confs::{downcast, downcast_mut};
-use conf::{AnyConf, Confs, Diagnostic, Level, Line, RowInfo, Rows};
+use conf::{AnyConf, Confs, Diagnostic, Level, Line, RowInfo, Rows, Table};
 use http::Request;
+use http::upstream::settings::NextUpstream;
 use http::upstream::{Settings, SettingsRef};
 
 /// The settings of one protocol in a location.
@@ -117,4 +118,62 @@ impl<P: 'static> Rows for Prefixed<P> {
         settings.hide = rows::hidden(settings, self.hidden);
         rows::check_buffers(settings, self.prefix)
     }
+}
+
+/// The rows of a protocol without buffers and fields, and then those in which it differs, over the same struct.
+pub(crate) struct Bare<P> {
+    common: Prefixed<P>,
+    own: &'static Table<Settings>,
+}
+
+impl<P> Bare<P> {
+    /// `common` must be without the rows that `own` has.
+    pub(crate) const fn new(common: Prefixed<P>, own: &'static Table<Settings>) -> Bare<P> {
+        Bare { common, own }
+    }
+}
+
+impl<P: 'static> Rows for Bare<P> {
+    fn len(&self) -> usize {
+        self.common.len() + self.own.len()
+    }
+
+    fn info(&self, row: usize) -> RowInfo {
+        match row.checked_sub(self.common.len()) {
+            None => self.common.info(row),
+            Some(row) => self.own.info(row),
+        }
+    }
+
+    fn create(&self) -> Box<dyn AnyConf> {
+        self.common.create()
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
+        self.common.child(parent)
+    }
+
+    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+        match row.checked_sub(self.common.len()) {
+            None => self.common.apply(row, conf, line),
+            Some(row) => self.own.apply(row, &mut downcast_mut::<Upstream<P>>(conf).settings, line),
+        }
+    }
+
+    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+        Ok(())
+    }
+
+    fn finish(&self, _: &mut dyn AnyConf, _: Option<&dyn AnyConf>, _: &mut Level) -> Result<(), Diagnostic> {
+        // There are no buffers to check, and no fields to hide.
+        Ok(())
+    }
+}
+
+/// The value of a `next_upstream` row that has words of its own.
+pub(crate) fn next_upstream_words(line: &mut Line, words: &[(&str, u32)]) -> Result<NextUpstream, Diagnostic> {
+    let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
+    let chosen = line.bits(&names, 0)?;
+    let bits = words.iter().enumerate().filter(|(index, _)| chosen & 1 << index != 0);
+    Ok(NextUpstream(bits.map(|(_, (_, bit))| bit).fold(0, |all, bit| all | bit)))
 }
