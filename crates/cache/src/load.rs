@@ -202,7 +202,8 @@ impl Loading {
             };
             match entry.kind {
                 RecordKind::Object => {
-                    let supersedes = entry.flags & SUPERSEDES != 0;
+                    let supersedes =
+                        entry.flags & SUPERSEDES != 0 || index.get(entry.hash, None).is_some();
                     index
                         .insert(Entry::new(entry.hash, location, self.now).superseding(supersedes));
                 }

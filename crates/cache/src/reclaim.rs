@@ -353,6 +353,8 @@ pub(crate) fn commit(
         |location| {
             Some(Box::new(move |core: &Core, written| {
                 if written {
+                    // What it replaces may have been pending with it.
+                    let supersedes = supersedes || core.index.get(hash, None).is_some();
                     let entry = Entry::new(hash, location, accessed);
                     core.index
                         .insert(entry.superseding(supersedes).with_frequency(frequency));

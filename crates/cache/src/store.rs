@@ -586,7 +586,7 @@ impl Store {
     fn purge_key(&self, key: &Key, mode: Mode) {
         let core = &self.0;
         let hash = core.hash(key);
-        let present = self.purge_entry(hash, mode);
+        self.purge_entry(hash, mode);
         let fills: Vec<Arc<Fill>> = {
             let tables = core.fills.lock();
             let of_key = tables.running.iter().filter(|((of, _), _)| *of == hash);
@@ -597,10 +597,8 @@ impl Store {
         core.enqueue(Box::new(move |core, log| {
             // What was committed before this job is in the index after the flush. A failure has been reported.
             let _ = log.flush(core);
-            let late = store.purge_entry(hash, mode);
-            if !present && !late {
-                return;
-            }
+            store.purge_entry(hash, mode);
+            // Said in the log even if the index has nothing: an inactive object may still be there to come back.
             let _ = match mode {
                 Mode::Hard => bury(core, log, hash),
                 Mode::Soft => {
@@ -612,16 +610,16 @@ impl Store {
         }));
     }
 
-    fn purge_entry(&self, hash: u64, mode: Mode) -> bool {
+    fn purge_entry(&self, hash: u64, mode: Mode) {
         let index = &self.0.index;
-        match mode {
-            Mode::Hard => index.remove(hash).is_some(),
-            Mode::Soft => {
-                let entry = index.get(hash, None);
-                entry.is_some_and(|entry| {
-                    index.update(hash, entry.location(), |entry| entry.stale(true))
-                })
+        match (mode, index.get(hash, None)) {
+            (Mode::Hard, Some(_)) => {
+                index.remove(hash);
             }
+            (Mode::Soft, Some(entry)) => {
+                index.update(hash, entry.location(), |entry| entry.stale(true));
+            }
+            (Mode::Hard | Mode::Soft, None) => {}
         }
     }
 
