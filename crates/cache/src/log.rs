@@ -6,6 +6,7 @@
 //! to let go (`reclaim.rs`), decide what is stored (`fill.rs`).
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
@@ -247,7 +248,11 @@ pub(crate) fn drain(core: &Arc<Core>) {
             continue;
         }
         for job in jobs {
-            job(core, &mut log);
+            // A panic must not end the writer: nobody would start another one.
+            let ran = catch_unwind(AssertUnwindSafe(|| job(core, &mut log)));
+            if ran.is_err() {
+                log.fail(core, &io::Error::other("the writer panicked"));
+            }
         }
     }
 }
