@@ -238,6 +238,8 @@ impl Exchange {
         let mut options = ConnectOptions {
             timeout: settings.connect_timeout,
             keepalive: settings.socket_keepalive,
+            receive_buffer: usize::try_from(settings.socket_rcvbuf).unwrap_or(usize::MAX),
+            send_buffer: usize::try_from(settings.socket_sndbuf).unwrap_or(usize::MAX),
             ..ConnectOptions::default()
         };
         if let Some(bind) = &settings.bind {
