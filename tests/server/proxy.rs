@@ -35,10 +35,20 @@ fn proxy(origin: &Scripted, directives: &str) -> Server {
 #[test]
 fn the_request_reaches_the_origin_as_nginx_sends_it() {
     let origin = mirror();
-    let server = proxy(&origin, "proxy_set_header X-Real-IP $remote_addr; proxy_set_header Accept '';");
-    let head = server.get_with("/a%20b?c=d", &["Accept: x", "X-Own: 1", "Connection: close", "TE: trailers"]).text();
+    let server = proxy(
+        &origin,
+        "proxy_set_header X-Real-IP $remote_addr; proxy_set_header Accept '';",
+    );
+    let head = server
+        .get_with(
+            "/a%20b?c=d",
+            &["Accept: x", "X-Own: 1", "Connection: close", "TE: trailers"],
+        )
+        .text();
     let port = origin.port();
-    let expected = format!("GET /a%20b?c=d HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Real-IP: 127.0.0.1\r\nX-Own: 1\r\n\r\n");
+    let expected = format!(
+        "GET /a%20b?c=d HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nX-Real-IP: 127.0.0.1\r\nX-Own: 1\r\n\r\n"
+    );
     if weir_tests::is_oracle() {
         // An older nginx speaks HTTP/1.0 unless told otherwise.
         assert!(head.starts_with("GET /a%20b?c=d HTTP/1."), "{head}");
@@ -99,12 +109,30 @@ fn connections_are_kept_and_used_again() {
 #[test]
 fn a_bad_head_is_a_bad_gateway_and_one_line_in_the_log() {
     for (answer, line) in [
-        ("", "upstream prematurely closed connection while reading response header from upstream"),
-        ("HTTP/1.1 200 OK\r\nContent-", "upstream prematurely closed connection"),
-        ("HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n", "upstream sent invalid \"Content-Length\" header"),
-        ("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", "upstream sent duplicate header line"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nab", "upstream sent unknown \"Transfer-Encoding\""),
-        ("HTTP/1.1 200 OK\r\nA: b\u{0}c\r\n\r\nab", "upstream sent invalid header"),
+        (
+            "",
+            "upstream prematurely closed connection while reading response header from upstream",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-",
+            "upstream prematurely closed connection",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+            "upstream sent invalid \"Content-Length\" header",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+            "upstream sent duplicate header line",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nab",
+            "upstream sent unknown \"Transfer-Encoding\"",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nA: b\u{0}c\r\n\r\nab",
+            "upstream sent invalid header",
+        ),
     ] {
         let origin = origin(answer);
         let server = proxy(&origin, "");
@@ -112,7 +140,11 @@ fn a_bad_head_is_a_bad_gateway_and_one_line_in_the_log() {
         assert_eq!(reply.status, 502, "{answer:?}");
         server.line("error.log", line);
         let log = server.read("error.log");
-        assert_eq!(log.lines().filter(|line| line.contains("[error]")).count(), 1, "{answer:?}\n{log}");
+        assert_eq!(
+            log.lines().filter(|line| line.contains("[error]")).count(),
+            1,
+            "{answer:?}\n{log}"
+        );
     }
 }
 
@@ -129,19 +161,34 @@ fn garbage_is_no_response() {
 
 #[test]
 fn a_head_larger_than_its_buffer_is_refused() {
-    let origin = origin(format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "x".repeat(5000)));
+    let origin = origin(format!(
+        "HTTP/1.1 200 OK\r\nX: {}\r\n\r\n",
+        "x".repeat(5000)
+    ));
     let server = proxy(&origin, "proxy_buffer_size 4k;");
     assert_eq!(server.get("/").status, 502);
-    server.line("error.log", "upstream sent too big header while reading response header from upstream");
+    server.line(
+        "error.log",
+        "upstream sent too big header while reading response header from upstream",
+    );
 }
 
 /// A response that ends early must not look whole.
 #[test]
 fn a_response_that_ends_early_is_cut() {
     for (answer, line) in [
-        ("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort", "upstream prematurely closed connection while reading upstream"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n", "upstream prematurely closed connection while reading upstream"),
-        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshortXXXXX", "upstream sent invalid chunked response while reading upstream"),
+        (
+            "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
+            "upstream prematurely closed connection while reading upstream",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshort\r\n",
+            "upstream prematurely closed connection while reading upstream",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nshortXXXXX",
+            "upstream sent invalid chunked response while reading upstream",
+        ),
     ] {
         for directives in ["", "proxy_buffering off;"] {
             let origin = origin(answer);
@@ -151,7 +198,10 @@ fn a_response_that_ends_early_is_cut() {
             let received = String::from_utf8_lossy(&connection.rest()).into_owned();
             assert!(received.starts_with("HTTP/1.1 200"), "{received}");
             assert!(!received.ends_with("0\r\n\r\n"), "{received}");
-            assert!(received.contains("Content-Length: 100") || received.contains("chunked"), "{received}");
+            assert!(
+                received.contains("Content-Length: 100") || received.contains("chunked"),
+                "{received}"
+            );
             if !weir_tests::is_oracle() {
                 // nginx says nothing when chunks end early.
                 server.line("error.log", line);
@@ -167,7 +217,10 @@ fn more_than_was_announced_is_left_away() {
     let mut connection = server.connect();
     assert_eq!(connection.get("/").text(), "ok");
     assert_eq!(connection.get("/").text(), "ok");
-    server.line("error.log", "upstream sent more data than specified in \"Content-Length\" header");
+    server.line(
+        "error.log",
+        "upstream sent more data than specified in \"Content-Length\" header",
+    );
 }
 
 #[test]
@@ -212,7 +265,11 @@ fn a_post_that_was_sent_is_not_sent_again() {
             location /again {{ proxy_pass http://v; proxy_next_upstream error non_idempotent; }} }}"
     ))
     .start();
-    let post = |target| server.raw(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"));
+    let post = |target| {
+        server.raw(format!(
+            "POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
+        ))
+    };
     assert_eq!(post("/once").status, 502);
     assert_eq!(good.connections(), 0);
     assert_eq!(post("/again").text(), "good");
@@ -236,7 +293,10 @@ fn a_dripping_response_arrives_whole() {
     let sent = body.clone();
     let origin = Scripted::start(move |stream, _| {
         read_until(stream, b"\r\n\r\n");
-        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{sent}", sent.len());
+        let answer = format!(
+            "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{sent}",
+            sent.len()
+        );
         let _ = stream.set_nodelay(true);
         for byte in answer.bytes() {
             send(stream, [byte]);
@@ -266,7 +326,9 @@ fn counting_origin() -> Scripted {
         let mut buffer = [0; 65536];
         let (mut head, mut total) = (0, usize::MAX);
         while received.len() < total {
-            let Ok(n) = std::io::Read::read(stream, &mut buffer) else { return };
+            let Ok(n) = std::io::Read::read(stream, &mut buffer) else {
+                return;
+            };
             if n == 0 {
                 return;
             }
@@ -276,27 +338,48 @@ fn counting_origin() -> Scripted {
             {
                 head = end + 4;
                 let text = String::from_utf8_lossy(&received[..head]).to_ascii_lowercase();
-                let length = text.split("content-length: ").nth(1).and_then(|rest| rest.split('\r').next());
-                total = head + length.and_then(|length| length.parse::<usize>().ok()).unwrap_or(0);
+                let length = text
+                    .split("content-length: ")
+                    .nth(1)
+                    .and_then(|rest| rest.split('\r').next());
+                total = head
+                    + length
+                        .and_then(|length| length.parse::<usize>().ok())
+                        .unwrap_or(0);
             }
         }
         let sum: u64 = received[head..].iter().map(|&byte| u64::from(byte)).sum();
         let text = format!("{} {sum}", total - head);
-        send(stream, format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}", text.len()));
+        send(
+            stream,
+            format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
+                text.len()
+            ),
+        );
     })
 }
 
 #[test]
 fn request_content_goes_through_memory_and_through_a_file() {
     let origin = counting_origin();
-    for directives in ["", "client_body_buffer_size 1k;", "client_body_in_file_only clean;", "proxy_request_buffering off;"] {
+    for directives in [
+        "",
+        "client_body_buffer_size 1k;",
+        "client_body_in_file_only clean;",
+        "proxy_request_buffering off;",
+    ] {
         let server = proxy(&origin, directives);
         for size in [0, 1, 1000, 20_000, 300_000] {
             let body = vec![1; size];
             let mut connection = server.connect();
             connection.request("POST", "/", &[&format!("Content-Length: {size}")]);
             connection.send(&body);
-            assert_eq!(connection.reply().text(), format!("{size} {size}"), "{directives} {size}");
+            assert_eq!(
+                connection.reply().text(),
+                format!("{size} {size}"),
+                "{directives} {size}"
+            );
         }
     }
 }
@@ -317,12 +400,17 @@ fn unbuffered_content_is_sent_while_the_client_sends_it() {
         let _ = sender.send(read_until(stream, b"0\r\n\r\n"));
         send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     });
-    let server = proxy(&origin, "proxy_request_buffering off; proxy_http_version 1.1;");
+    let server = proxy(
+        &origin,
+        "proxy_request_buffering off; proxy_http_version 1.1;",
+    );
     let mut connection = server.connect();
     connection.request("POST", "/", &["Transfer-Encoding: chunked"]);
     connection.send("5\r\nfirst\r\n");
     // The origin has this before the client goes on.
-    let first = receiver.recv_timeout(weir_tests::PATIENCE).expect("the first piece arrives");
+    let first = receiver
+        .recv_timeout(weir_tests::PATIENCE)
+        .expect("the first piece arrives");
     assert!(first.ends_with(b"5\r\nfirst\r\n"));
     connection.send("6\r\nsecond\r\n0\r\n\r\n");
     assert_eq!(connection.reply().text(), "ok");
@@ -344,7 +432,10 @@ fn an_unbuffered_response_arrives_piece_by_piece() {
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let origin = Scripted::start(move |stream, _| {
         read_until(stream, b"\r\n\r\n");
-        send(stream, "HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n");
+        send(
+            stream,
+            "HTTP/1.1 200 OK\r\nX-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n",
+        );
         // The client says when it has that.
         let _ = receiver.recv_timeout(weir_tests::PATIENCE);
         send(stream, "6\r\nsecond\r\n0\r\n\r\n");
@@ -368,7 +459,10 @@ fn a_slow_client_does_not_hold_the_origin() {
     let (sender, receiver) = std::sync::mpsc::channel();
     let origin = Scripted::start(move |stream, _| {
         read_until(stream, b"\r\n\r\n");
-        send(stream, format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n"));
+        send(
+            stream,
+            format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n"),
+        );
         let block: Vec<u8> = (0..=255).cycle().take(64 * 1024).collect();
         for _ in 0..SIZE / block.len() {
             send(stream, &block);
@@ -379,11 +473,22 @@ fn a_slow_client_does_not_hold_the_origin() {
     let server = proxy(&origin, "");
     let mut connection = server.connect();
     connection.request("GET", "/", &[]);
-    receiver.recv_timeout(weir_tests::PATIENCE).expect("the origin got rid of its response");
+    receiver
+        .recv_timeout(weir_tests::PATIENCE)
+        .expect("the origin got rid of its response");
     let reply = connection.reply();
     assert_eq!(reply.body.len(), SIZE);
-    assert!(reply.body.iter().enumerate().all(|(index, &byte)| byte == (index % 256) as u8));
-    server.line("error.log", "an upstream response is buffered to a temporary file");
+    assert!(
+        reply
+            .body
+            .iter()
+            .enumerate()
+            .all(|(index, &byte)| byte == (index % 256) as u8)
+    );
+    server.line(
+        "error.log",
+        "an upstream response is buffered to a temporary file",
+    );
 }
 
 #[test]
@@ -404,9 +509,13 @@ fn a_client_that_leaves_ends_the_request() {
     .start();
     let mut connection = server.connect();
     connection.request("GET", "/", &[]);
-    receiver.recv_timeout(weir_tests::PATIENCE).expect("the origin is asked");
+    receiver
+        .recv_timeout(weir_tests::PATIENCE)
+        .expect("the origin is asked");
     drop(connection);
-    receiver.recv_timeout(weir_tests::PATIENCE).expect("the origin is left");
+    receiver
+        .recv_timeout(weir_tests::PATIENCE)
+        .expect("the origin is left");
     assert_eq!(server.lines("access.log", 1), ["499"]);
 }
 
@@ -414,7 +523,10 @@ fn a_client_that_leaves_ends_the_request() {
 fn echo() -> Scripted {
     Scripted::start(|stream, _| {
         read_until(stream, b"\r\n\r\n");
-        send(stream, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello ");
+        send(
+            stream,
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello ",
+        );
         let mut copy: TcpStream = stream.try_clone().expect("a descriptor can be copied");
         let _ = std::io::copy(&mut copy, stream);
         send(stream, " bye");
@@ -469,9 +581,15 @@ fn redirects_and_cookies_are_rewritten() {
     .start();
     let reply = server.get("/a/q");
     assert_eq!(reply.status, 302);
-    assert_eq!(reply.field("Location"), format!("http://localhost:{}/a/x", server.port(0)));
+    assert_eq!(
+        reply.field("Location"),
+        format!("http://localhost:{}/a/x", server.port(0))
+    );
     assert_eq!(reply.field("Refresh"), "5; url=/a/y");
-    assert_eq!(reply.field("Set-Cookie"), "a=b; path=/a; domain=here.test; Secure; SameSite=Lax");
+    assert_eq!(
+        reply.field("Set-Cookie"),
+        "a=b; path=/a; domain=here.test; Secure; SameSite=Lax"
+    );
 }
 
 #[test]
@@ -487,7 +605,10 @@ fn an_application_may_point_at_a_file() {
     .file("html/files/a.txt", "from the disk")
     .start();
     let reply = server.get("/anything");
-    assert_eq!((reply.text().as_str(), reply.field("Content-Type")), ("from the disk", "text/own"));
+    assert_eq!(
+        (reply.text().as_str(), reply.field("Content-Type")),
+        ("from the disk", "text/own")
+    );
 }
 
 #[test]
@@ -503,7 +624,10 @@ fn nobody_listening_is_a_bad_gateway_at_once() {
     let begun = std::time::Instant::now();
     assert_eq!(server.get("/").status, 502);
     assert!(begun.elapsed() < Duration::from_secs(5));
-    server.line("error.log", "connect() failed (111: Connection refused) while connecting to upstream");
+    server.line(
+        "error.log",
+        "connect() failed (111: Connection refused) while connecting to upstream",
+    );
 }
 
 #[test]
@@ -522,8 +646,14 @@ fn mirrored_requests_reach_their_target_and_nobody_waits() {
     .start();
     let reply = server.raw("POST /x?y HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
     assert!(reply.text().starts_with("4 "));
-    let copied = receiver.recv_timeout(weir_tests::PATIENCE).expect("the copy arrives");
-    assert!(copied.starts_with(b"POST /x?y HTTP/1."), "{}", String::from_utf8_lossy(&copied));
+    let copied = receiver
+        .recv_timeout(weir_tests::PATIENCE)
+        .expect("the copy arrives");
+    assert!(
+        copied.starts_with(b"POST /x?y HTTP/1."),
+        "{}",
+        String::from_utf8_lossy(&copied)
+    );
 }
 
 #[test]
@@ -542,7 +672,10 @@ fn a_stored_response_is_a_file_with_its_time() {
     assert_eq!(server.line("html/a/b.txt", "stored"), "stored");
     let again = server.get("/a/b.txt");
     assert_eq!((again.text().as_str(), origin.connections()), ("stored", 1));
-    assert_eq!(again.field("Last-Modified"), "Sun, 06 Nov 1994 08:49:37 GMT");
+    assert_eq!(
+        again.field("Last-Modified"),
+        "Sun, 06 Nov 1994 08:49:37 GMT"
+    );
 }
 
 #[test]
@@ -561,6 +694,9 @@ fn one_command_makes_a_proxy() {
         "X-Forwarded-Host: localhost".to_owned(),
         "X-Forwarded-Proto: http".to_owned(),
     ] {
-        assert!(head.lines().any(|sent| sent == line), "no {line:?} in\n{head}");
+        assert!(
+            head.lines().any(|sent| sent == line),
+            "no {line:?} in\n{head}"
+        );
     }
 }

@@ -9,7 +9,8 @@ fn a_keep_alive_connection_stays_and_its_next_request_uses_the_new_configuration
     if skip_on_oracle(WHY) {
         return;
     }
-    let mut server = http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 old; } }").start();
+    let mut server =
+        http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 old; } }").start();
     let mut connection = server.connect();
     assert_eq!(connection.get("/").text(), "old");
     server.reconfigure("server { listen 127.0.0.1:%%PORT%%; location / { return 200 new; } }");
@@ -39,7 +40,8 @@ fn a_request_under_way_ends_under_the_configuration_it_began_with() {
 
 #[test]
 fn listeners_are_added_and_removed_by_difference() {
-    let mut server = http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 one; } }").start();
+    let mut server =
+        http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 one; } }").start();
     assert_eq!(server.get("/").text(), "one");
     server.reconfigure(
         "server { listen 127.0.0.1:%%PORT%%; listen 127.0.0.1:%%PORT1%%; location / { return 200 two; } }",

@@ -80,14 +80,20 @@ pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     match program.strip_suffix('*') {
-        None => folders.into_iter().any(|folder| folder.join(program).is_file()),
-        Some(start) => folders.into_iter().any(|folder| has_name_with(&folder, start)),
+        None => folders
+            .into_iter()
+            .any(|folder| folder.join(program).is_file()),
+        Some(start) => folders
+            .into_iter()
+            .any(|folder| has_name_with(&folder, start)),
     }
 }
 
 fn has_name_with(folder: &Path, start: &str) -> bool {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(start))
+    entries
+        .into_iter()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with(start))
 }
 
 /// Waits for a child of ours; kills it when its time is over.

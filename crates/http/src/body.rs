@@ -83,8 +83,11 @@ pub trait Source {
     ///
     /// `request` is the request whose response this is; it is lent for the call so that a producer may evaluate
     /// variables. Must not be called again after `None` or an error.
-    fn poll_next(&mut self, request: &mut Request, context: &mut Context<'_>)
-    -> Poll<Option<Result<Chunk, BodyError>>>;
+    fn poll_next(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>>;
 
     /// Goes on producing while the client takes nothing, if this is a producer that works ahead. What it produces stays
     /// with it until it is asked for. One that wraps another passes the call on.
@@ -127,12 +130,24 @@ impl Body {
     /// A body of bytes in memory.
     pub fn bytes(bytes: impl Into<Bytes>) -> Body {
         let bytes = bytes.into();
-        if bytes.is_empty() { Body::Empty } else { Body::Bytes(bytes) }
+        if bytes.is_empty() {
+            Body::Empty
+        } else {
+            Body::Bytes(bytes)
+        }
     }
 
     /// A body of one range of a file.
     pub fn file(file: rt::file::File, offset: u64, length: u64) -> Body {
-        if length == 0 { Body::Empty } else { Body::File(FileRange { file, offset, length }) }
+        if length == 0 {
+            Body::Empty
+        } else {
+            Body::File(FileRange {
+                file,
+                offset,
+                length,
+            })
+        }
     }
 
     /// The number of bytes still to come, when that is known.
@@ -156,7 +171,9 @@ impl Body {
             Body::Stream(source) => source.poll_next(request, context),
             Body::Parts(parts) => Poll::Ready(parts.pop_front().map(Ok)),
             Body::Empty => Poll::Ready(None),
-            Body::Bytes(_) | Body::File(_) => Poll::Ready(std::mem::take(self).into_chunk().map(Ok)),
+            Body::Bytes(_) | Body::File(_) => {
+                Poll::Ready(std::mem::take(self).into_chunk().map(Ok))
+            }
         }
     }
 

@@ -121,13 +121,23 @@ impl RequestBody {
     /// Content that `input` will bring.
     pub fn from_input(input: Box<dyn BodyInput>) -> RequestBody {
         let announced = input.length();
-        RequestBody { input: Some(input), complete: false, announced, ..RequestBody::none() }
+        RequestBody {
+            input: Some(input),
+            complete: false,
+            announced,
+            ..RequestBody::none()
+        }
     }
 
     /// Content that is there already, as a subrequest or a script brings it.
     pub fn from_bytes(bytes: Vec<u8>) -> RequestBody {
         let length = bytes.len() as u64;
-        RequestBody { memory: bytes, length, announced: Some(length), ..RequestBody::none() }
+        RequestBody {
+            memory: bytes,
+            length,
+            announced: Some(length),
+            ..RequestBody::none()
+        }
     }
 
     /// The same content, which has been read, for another request.
@@ -171,7 +181,9 @@ impl RequestBody {
 
     /// Bytes that it took on the wire so far.
     pub fn taken(&self) -> u64 {
-        self.input.as_ref().map_or(self.taken, |input| input.taken())
+        self.input
+            .as_ref()
+            .map_or(self.taken, |input| input.taken())
     }
 
     /// Bytes of content read so far.
@@ -262,7 +274,11 @@ async fn copy(request: &mut Request, earlier: &TemporaryFile) -> Result<(), u16>
     while at < request.body.length {
         let want = (request.body.length - at).min(COPY_SIZE) as usize;
         let buffer = std::mem::take(&mut request.body.memory);
-        request.body.memory = match earlier.file.read_at(buffer, at, want, &rt::pool::default_pool()).await {
+        request.body.memory = match earlier
+            .file
+            .read_at(buffer, at, want, &rt::pool::default_pool())
+            .await
+        {
             Ok(data) if !data.is_empty() => data,
             _ => return Err(500),
         };
@@ -274,7 +290,10 @@ async fn copy(request: &mut Request, earlier: &TemporaryFile) -> Result<(), u16>
 async fn read_rest(request: &mut Request) -> Result<(), u16> {
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
-    let (limit, buffer) = (core.client_max_body_size, core.client_body_buffer_size as usize);
+    let (limit, buffer) = (
+        core.client_max_body_size,
+        core.client_body_buffer_size as usize,
+    );
     let timer = rt::Timer::after(core.client_body_timeout);
     let mut written = 0;
     loop {
@@ -285,14 +304,18 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
         timer.set(core.client_body_timeout);
         if limit != 0 && request.body.length > limit {
             let length = request.body.length;
-            request.error(format_args!("client intended to send too large chunked body: {length} bytes"));
+            request.error(format_args!(
+                "client intended to send too large chunked body: {length} bytes"
+            ));
             return Err(413);
         }
         if request.body.file.is_none() && request.body.memory.len() > buffer {
             let file = open_file(request, BodyInFile::Off).await?;
             warn_of_file(request, &file);
         }
-        if request.body.file.is_some() && (done || request.body.memory.len() >= buffer.max(READ_SIZE)) {
+        if request.body.file.is_some()
+            && (done || request.body.memory.len() >= buffer.max(READ_SIZE))
+        {
             written = flush(request, written).await?;
         }
         if done {
@@ -310,7 +333,9 @@ async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, Bo
         if result.is_ready() {
             return result;
         }
-        timer.poll_expired(context).map(|()| Err(BodyReadError::TimedOut))
+        timer
+            .poll_expired(context)
+            .map(|()| Err(BodyReadError::TimedOut))
     })
     .await
 }
@@ -321,21 +346,37 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
     request.flow.close = true;
     match error {
         BodyReadError::TimedOut => {
-            request.log(Level::Info, format_args!("client timed out (110: Connection timed out) while reading client request body"));
+            request.log(
+                Level::Info,
+                format_args!(
+                    "client timed out (110: Connection timed out) while reading client request body"
+                ),
+            );
             408
         }
         BodyReadError::Closed => {
-            request.log(Level::Info, format_args!("client prematurely closed connection while reading client request body"));
+            request.log(
+                Level::Info,
+                format_args!(
+                    "client prematurely closed connection while reading client request body"
+                ),
+            );
             400
         }
         BodyReadError::Malformed => {
-            request.log(Level::Info, format_args!("client sent invalid chunked body"));
+            request.log(
+                Level::Info,
+                format_args!("client sent invalid chunked body"),
+            );
             400
         }
         BodyReadError::Io(error) => {
             request.log(
                 Level::Info,
-                format_args!("recv() failed{} while reading client request body", rt::error_log::Errno(&error)),
+                format_args!(
+                    "recv() failed{} while reading client request body",
+                    rt::error_log::Errno(&error)
+                ),
             );
             400
         }
@@ -363,7 +404,10 @@ async fn open_file(request: &mut Request, keep: BodyInFile) -> Result<Rc<Tempora
             let folder = core.client_body_temp_path.display();
             request.log(
                 rt::error_log::Level::Crit,
-                format_args!("open() of a temporary file in \"{folder}\" failed{}", rt::error_log::Errno(&error)),
+                format_args!(
+                    "open() of a temporary file in \"{folder}\" failed{}",
+                    rt::error_log::Errno(&error)
+                ),
             );
             Err(500)
         }
@@ -399,10 +443,16 @@ pub async fn create_temporary(folder: &Path, named: bool) -> io::Result<(rt::fil
 }
 
 async fn flush(request: &mut Request, written: u64) -> Result<u64, u16> {
-    let Some(file) = request.body.file.clone() else { return Ok(written) };
+    let Some(file) = request.body.file.clone() else {
+        return Ok(written);
+    };
     let data = std::mem::take(&mut request.body.memory);
     let length = data.len() as u64;
-    match file.file.write_all_at(data, written, &rt::pool::default_pool()).await {
+    match file
+        .file
+        .write_all_at(data, written, &rt::pool::default_pool())
+        .await
+    {
         Ok(mut buffer) => {
             buffer.clear();
             request.body.memory = buffer;
@@ -412,7 +462,10 @@ async fn flush(request: &mut Request, written: u64) -> Result<u64, u16> {
             let path = file.path.display().to_string();
             request.log(
                 rt::error_log::Level::Crit,
-                format_args!("write() to \"{path}\" failed{}", rt::error_log::Errno(&error)),
+                format_args!(
+                    "write() to \"{path}\" failed{}",
+                    rt::error_log::Errno(&error)
+                ),
             );
             Err(500)
         }

@@ -50,7 +50,10 @@ pub struct Client {
 impl Client {
     /// The address that the client connected to. A socket that can not tell it any more counts as a unix socket.
     pub fn local(&self) -> Address {
-        self.stream.local_addr().cloned().unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::new(Path::new(""))))
+        self.stream
+            .local_addr()
+            .cloned()
+            .unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::new(Path::new(""))))
     }
 }
 
@@ -106,7 +109,10 @@ impl Idle {
             return Poll::Ready(());
         }
         let mut waker = self.waker.borrow_mut();
-        if !waker.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+        if !waker
+            .as_ref()
+            .is_some_and(|known| known.will_wake(context.waker()))
+        {
             *waker = Some(context.waker().clone());
         }
         Poll::Pending

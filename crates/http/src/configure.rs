@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Registry, SERVER, SERVER_IF,
-    Span, TableSet, dispatch,
+    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Registry, SERVER,
+    SERVER_IF, Span, TableSet, dispatch,
 };
 use proto::h1::Method;
 
@@ -21,7 +21,9 @@ use crate::module::{Filter, Handler, Module, Phase};
 use crate::pattern::Pattern;
 use crate::request::Request;
 use crate::route::Tree;
-use crate::site::{ConfSet, Positions, Frozen, Location, LocationId, LocationKind, Phases, Server, ServerId};
+use crate::site::{
+    ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Positions, Server, ServerId,
+};
 
 /// The group of tables whose structs belong to `http`.
 const MAIN_GROUP: usize = 0;
@@ -69,9 +71,16 @@ struct Frame {
 
 /// The tables of the engine and of `modules`, in three groups.
 pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
-    let locations: TableSet =
-        vec![&core::location::DIRECTIVES, &core::delivery::DIRECTIVES, &core::resolver::DIRECTIVES];
-    let mut groups: Vec<TableSet> = vec![vec![&core::main::DIRECTIVES], vec![&core::server::DIRECTIVES], locations];
+    let locations: TableSet = vec![
+        &core::location::DIRECTIVES,
+        &core::delivery::DIRECTIVES,
+        &core::resolver::DIRECTIVES,
+    ];
+    let mut groups: Vec<TableSet> = vec![
+        vec![&core::main::DIRECTIVES],
+        vec![&core::server::DIRECTIVES],
+        locations,
+    ];
     for module in modules {
         groups[MAIN_GROUP].push(module.main);
         groups[SERVER_GROUP].push(module.server);
@@ -84,7 +93,11 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
 }
 
 /// Reads an `http {}` block.
-pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut Line) -> Result<Frozen, Diagnostic> {
+pub fn http(
+    modules: &'static [&'static Module],
+    identity: Identity,
+    line: &mut Line,
+) -> Result<Frozen, Diagnostic> {
     let mut registry: Registry<Request> = Registry::new();
     for rows in crate::variables::VARIABLES {
         registry.add(rows);
@@ -92,16 +105,15 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
     for module in modules {
         registry.add(module.variables);
     }
-    let mut builder =
-        Builder {
-            modules,
-            servers: Vec::new(),
-            listens: Vec::new(),
-            locations: Vec::new(),
-            open: Vec::new(),
-            named: Vec::new(),
-            connect: false,
-        };
+    let mut builder = Builder {
+        modules,
+        servers: Vec::new(),
+        listens: Vec::new(),
+        locations: Vec::new(),
+        open: Vec::new(),
+        named: Vec::new(),
+        connect: false,
+    };
     let mut confs = Confs::new(groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
         core.log = line.shared::<rt::error_log::MainLog>().0.clone();
@@ -145,7 +157,12 @@ pub fn http(modules: &'static [&'static Module], identity: Identity, line: &mut 
 pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);
     let id = open(line, BString::default(), LocationKind::Unnamed, &mut confs);
-    dispatch(line.node.block.nodes(), &mut confs, Some(parents), &mut line.level.inner(SERVER));
+    dispatch(
+        line.node.block.nodes(),
+        &mut confs,
+        Some(parents),
+        &mut line.level.inner(SERVER),
+    );
     let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
     let tree = close(line, &mut confs);
@@ -154,11 +171,20 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let takes_connect = std::mem::take(&mut builder.connect);
     named.sort_by(|a, b| a.0.cmp(&b.0));
     let server = ServerId(builder.servers.len() as u32);
-    let root = builder.locations[id.0 as usize].as_ref().expect("the server's own level was closed just now");
-    let handlers = builder.modules.iter().filter(|module| (module.enabled)(root));
+    let root = builder.locations[id.0 as usize]
+        .as_ref()
+        .expect("the server's own level was closed just now");
+    let handlers = builder
+        .modules
+        .iter()
+        .filter(|module| (module.enabled)(root));
     let handlers = handlers.flat_map(|module| module.phases.iter().copied());
-    let phases = Phases::collect(handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)));
-    builder.listens.extend(listen::claims(&core, server, line.node.span));
+    let phases = Phases::collect(
+        handlers.filter(|(phase, _)| matches!(phase, Phase::PostRead | Phase::ServerRewrite)),
+    );
+    builder
+        .listens
+        .extend(listen::claims(&core, server, line.node.span));
     let positions = Positions::of(&server_confs);
     builder.servers.push(Server {
         name: core.name.clone(),
@@ -190,7 +216,12 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
         core.enter_child();
     }
     let id = open(line, name.clone(), kind.clone(), &mut confs);
-    dispatch(line.node.block.nodes(), &mut confs, Some(parents), &mut line.level.inner(LOCATION));
+    dispatch(
+        line.node.block.nodes(),
+        &mut confs,
+        Some(parents),
+        &mut line.level.inner(LOCATION),
+    );
     let tree = close(line, &mut confs);
     let builder = line.level.engine::<Builder>();
     if let Some(location) = &mut builder.locations[id.0 as usize] {
@@ -199,7 +230,10 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
     match kind {
         LocationKind::Named => builder.named.push((name, id)),
         kind => {
-            let frame = builder.open.last_mut().expect("a location stands in a server or location");
+            let frame = builder
+                .open
+                .last_mut()
+                .expect("a location stands in a server or location");
             frame.children.push((name, kind, id));
         }
     }
@@ -220,7 +254,12 @@ pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnost
         }
     }
     let id = block(line, parents, LIMIT_EXCEPT);
-    let frame = line.level.engine::<Builder>().open.last_mut().expect("limit_except stands in a location");
+    let frame = line
+        .level
+        .engine::<Builder>()
+        .open
+        .last_mut()
+        .expect("limit_except stands in a location");
     frame.limit_except = Some((allowed, id));
     Ok(())
 }
@@ -228,17 +267,35 @@ pub fn limit_except(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnost
 /// Reads the block of an `if`, for the module whose directive that is: a pseudo location that a request is in for as
 /// long as the condition's block counts.
 pub fn condition(line: &mut Line, parents: &mut Confs) -> LocationId {
-    let context = if line.level.context == SERVER { SERVER_IF } else { LOCATION_IF };
+    let context = if line.level.context == SERVER {
+        SERVER_IF
+    } else {
+        LOCATION_IF
+    };
     block(line, parents, context)
 }
 
 fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId {
     let mut confs = parents.child(LOCATION_GROUP);
-    let frame = line.level.engine::<Builder>().open.last().expect("the block stands in a server or location");
+    let frame = line
+        .level
+        .engine::<Builder>()
+        .open
+        .last()
+        .expect("the block stands in a server or location");
     let (name, kind) = (frame.name.clone(), frame.kind.clone());
-    let kind = if let LocationKind::Regex(_) = kind { kind } else { LocationKind::Unnamed };
+    let kind = if let LocationKind::Regex(_) = kind {
+        kind
+    } else {
+        LocationKind::Unnamed
+    };
     let id = open(line, name, kind, &mut confs);
-    dispatch(line.node.block.nodes(), &mut confs, Some(parents), &mut line.level.inner(context));
+    dispatch(
+        line.node.block.nodes(),
+        &mut confs,
+        Some(parents),
+        &mut line.level.inner(context),
+    );
     close(line, &mut confs);
     id
 }
@@ -247,18 +304,30 @@ fn open(line: &mut Line, name: BString, kind: LocationKind, _confs: &mut Confs) 
     let builder = line.level.engine::<Builder>();
     let id = LocationId(builder.locations.len() as u32);
     builder.locations.push(None);
-    builder.open.push(Frame { id, name, kind, children: Vec::new(), limit_except: None });
+    builder.open.push(Frame {
+        id,
+        name,
+        kind,
+        children: Vec::new(),
+        limit_except: None,
+    });
     id
 }
 
 /// Freezes the innermost open block. What is given back is the tree of the locations inside it.
 fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     let core = confs.get::<LocationConf>().cloned().unwrap_or_default();
-    let delivery = confs.get::<core::DeliveryConf>().cloned().unwrap_or_default();
+    let delivery = confs
+        .get::<core::DeliveryConf>()
+        .cloned()
+        .unwrap_or_default();
     let structs = confs.take_group(LOCATION_GROUP);
     let positions = Positions::of(&structs);
     let builder = line.level.engine::<Builder>();
-    let frame = builder.open.pop().expect("every block that is closed was opened");
+    let frame = builder
+        .open
+        .pop()
+        .expect("every block that is closed was opened");
     let mut location = Location {
         name: frame.name,
         kind: frame.kind,
@@ -272,13 +341,25 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     };
     freeze(&mut location, builder.modules);
     builder.locations[frame.id.0 as usize] = Some(location);
-    Tree::build(frame.children.iter().map(|(name, kind, id)| (name.as_bstr(), kind, *id)))
+    Tree::build(
+        frame
+            .children
+            .iter()
+            .map(|(name, kind, id)| (name.as_bstr(), kind, *id)),
+    )
 }
 
 /// Collects the handlers and filters that run in a location.
 fn freeze(location: &mut Location, modules: &'static [&'static Module]) {
-    let active: Vec<&Module> = modules.iter().copied().filter(|module| (module.enabled)(location)).collect();
-    let answer = modules.iter().filter_map(|module| module.answer.as_ref()).find(|answer| (answer.when)(location));
+    let active: Vec<&Module> = modules
+        .iter()
+        .copied()
+        .filter(|module| (module.enabled)(location))
+        .collect();
+    let answer = modules
+        .iter()
+        .filter_map(|module| module.answer.as_ref())
+        .find(|answer| (answer.when)(location));
     let mut handlers: Vec<(Phase, Handler)> = Vec::new();
     for module in &active {
         let phases = module.phases.iter().copied();
@@ -289,8 +370,10 @@ fn freeze(location: &mut Location, modules: &'static [&'static Module]) {
         location.adds_slash = answer.adds_slash && location.name.ends_with(b"/");
     }
     location.phases = Phases::collect(handlers.into_iter());
-    let filters: Vec<(&'static str, Filter)> =
-        active.iter().filter_map(|module| Some((module.name, module.filter?))).collect();
+    let filters: Vec<(&'static str, Filter)> = active
+        .iter()
+        .filter_map(|module| Some((module.name, module.filter?)))
+        .collect();
     location.filters = filters.into();
 }
 
@@ -320,7 +403,11 @@ pub fn present_location(line: &mut Line) -> Present {
 /// The name of the location that a directive stands in; empty in a server.
 pub fn present_location_name(line: &mut Line) -> BString {
     let builder = line.level.engine::<Builder>();
-    builder.open.last().map(|frame| frame.name.clone()).unwrap_or_default()
+    builder
+        .open
+        .last()
+        .map(|frame| frame.name.clone())
+        .unwrap_or_default()
 }
 
 fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic> {
@@ -352,8 +439,15 @@ fn parse_location(line: &mut Line) -> Result<(LocationKind, BString), Diagnostic
     Ok((kind, name.into()))
 }
 
-fn regex_location(line: &mut Line, index: usize, pattern: &[u8], caseless: bool) -> Result<LocationKind, Diagnostic> {
-    Ok(LocationKind::Regex(Arc::new(Pattern::compile(line, index, pattern, caseless)?)))
+fn regex_location(
+    line: &mut Line,
+    index: usize,
+    pattern: &[u8],
+    caseless: bool,
+) -> Result<LocationKind, Diagnostic> {
+    Ok(LocationKind::Regex(Arc::new(Pattern::compile(
+        line, index, pattern, caseless,
+    )?)))
 }
 
 /// nginx's rules for locations inside locations, and against the same one twice.
@@ -361,16 +455,27 @@ fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), 
     let duplicate = format!("duplicate location \"{name}\"");
     let builder = line.level.engine::<Builder>();
     let depth = builder.open.len();
-    let frame = builder.open.last().expect("a location stands in a server or location");
+    let frame = builder
+        .open
+        .last()
+        .expect("a location stands in a server or location");
     let outer = frame.name.clone();
     let same = |other: &LocationKind| {
         matches!(
             (other, kind),
-            (LocationKind::Exact, LocationKind::Exact) | (LocationKind::Prefix { .. }, LocationKind::Prefix { .. })
+            (LocationKind::Exact, LocationKind::Exact)
+                | (LocationKind::Prefix { .. }, LocationKind::Prefix { .. })
         )
     };
-    let is_duplicate = frame.children.iter().any(|(known, other, _)| known.as_bstr() == name && same(other))
-        || matches!(kind, LocationKind::Named) && builder.named.iter().any(|(known, _)| known.as_bstr() == name);
+    let is_duplicate = frame
+        .children
+        .iter()
+        .any(|(known, other, _)| known.as_bstr() == name && same(other))
+        || matches!(kind, LocationKind::Named)
+            && builder
+                .named
+                .iter()
+                .any(|(known, _)| known.as_bstr() == name);
     let outer_kind = frame.kind.clone();
     if is_duplicate {
         return Err(line.error(duplicate));
@@ -379,17 +484,21 @@ fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), 
         return Ok(());
     }
     match (&outer_kind, kind) {
-        (LocationKind::Exact, _) => {
-            Err(line.error(format!("location \"{name}\" cannot be inside the exact location \"{outer}\"")))
-        }
-        (LocationKind::Named, _) => {
-            Err(line.error(format!("location \"{name}\" cannot be inside the named location \"{outer}\"")))
-        }
-        (_, LocationKind::Named) => {
-            Err(line.error(format!("named location \"{name}\" can be on the server level only")))
-        }
-        (LocationKind::Prefix { .. }, LocationKind::Exact | LocationKind::Prefix { .. }) if !name.starts_with(&outer) => {
-            Err(line.error(format!("location \"{name}\" is outside location \"{outer}\"")))
+        (LocationKind::Exact, _) => Err(line.error(format!(
+            "location \"{name}\" cannot be inside the exact location \"{outer}\""
+        ))),
+        (LocationKind::Named, _) => Err(line.error(format!(
+            "location \"{name}\" cannot be inside the named location \"{outer}\""
+        ))),
+        (_, LocationKind::Named) => Err(line.error(format!(
+            "named location \"{name}\" can be on the server level only"
+        ))),
+        (LocationKind::Prefix { .. }, LocationKind::Exact | LocationKind::Prefix { .. })
+            if !name.starts_with(&outer) =>
+        {
+            Err(line.error(format!(
+                "location \"{name}\" is outside location \"{outer}\""
+            )))
         }
         _ => Ok(()),
     }

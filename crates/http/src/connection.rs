@@ -19,11 +19,22 @@ use crate::listen;
 use crate::request::Remote;
 
 /// Serves one connection from its first byte to its last.
-pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpec>, idle: Rc<Idle>, key: u64) {
-    let _place = Place { engine: Rc::clone(&engine), key };
+pub async fn serve(
+    engine: Rc<HttpLoop>,
+    stream: Stream,
+    socket: Arc<ListenerSpec>,
+    idle: Rc<Idle>,
+    key: u64,
+) {
+    let _place = Place {
+        engine: Rc::clone(&engine),
+        key,
+    };
     let site = engine.site();
     let local = || stream.local_addr().ok().and_then(|address| address.ip());
-    let Some(endpoint) = listen::endpoint_of(&site.endpoints, &socket.address, local) else { return };
+    let Some(endpoint) = listen::endpoint_of(&site.endpoints, &socket.address, local) else {
+        return;
+    };
     let peer = stream.peer_addr().clone();
     let debug = engine.main.is_debugged(peer.ip());
     if debug {
@@ -33,7 +44,9 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
         debug,
         number: crate::engine::next_connection(),
         remote: Rc::new(Remote {
-            text: peer.ip().map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
+            text: peer
+                .ip()
+                .map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
             address: peer,
         }),
         proxy: None,
@@ -50,7 +63,10 @@ pub async fn serve(engine: Rc<HttpLoop>, stream: Stream, socket: Arc<ListenerSpe
         stream,
     };
     if endpoint.proxy_protocol {
-        let timeout = site.server(endpoint.default_server).core.client_header_timeout;
+        let timeout = site
+            .server(endpoint.default_server)
+            .core
+            .client_header_timeout;
         match read_proxy_header(&engine, &client, timeout).await {
             Some(ProxyHeader::Named(header)) => client.proxy = Some(header),
             Some(ProxyHeader::Unnamed) => {}
@@ -83,25 +99,37 @@ enum ProxyHeader {
 }
 
 /// Reads the PROXY protocol header that begins the connection; `None` when there is none, which is logged.
-async fn read_proxy_header(engine: &HttpLoop, client: &Client, timeout: Duration) -> Option<ProxyHeader> {
+async fn read_proxy_header(
+    engine: &HttpLoop,
+    client: &Client,
+    timeout: Duration,
+) -> Option<ProxyHeader> {
     let timer = rt::Timer::after(timeout);
     loop {
         let parsed = proto::proxy_protocol::parse(&client.input.borrow());
         match parsed {
             Ok(Status::Complete(used, header)) => {
                 client.input.borrow_mut().drain(..used);
-                return Some(header.map_or(ProxyHeader::Unnamed, |header| ProxyHeader::Named(Box::new(header))));
+                return Some(header.map_or(ProxyHeader::Unnamed, |header| {
+                    ProxyHeader::Named(Box::new(header))
+                }));
             }
             Ok(Status::Partial) => {}
             Err(broken) => {
                 let line = BString::from(broken.log_line());
-                engine.log_client(Level::Error, client, format_args!("{line} while reading PROXY protocol"));
+                engine.log_client(
+                    Level::Error,
+                    client,
+                    format_args!("{line} while reading PROXY protocol"),
+                );
                 return None;
             }
         }
         let more = std::future::poll_fn(|context| {
             let mut input = client.input.borrow_mut();
-            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut input, READ_SIZE) {
+            if let Poll::Ready(result) =
+                client.stream.poll_read_into(context, &mut input, READ_SIZE)
+            {
                 return Poll::Ready(matches!(result, Ok(n) if n > 0));
             }
             timer.poll_expired(context).map(|()| false)

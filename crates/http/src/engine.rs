@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use conf::{Diagnostic, Line, Rows};
-use rt::engine::{Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones};
+use rt::engine::{
+    Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones,
+};
 use rt::error_log::{Level, Logger};
 
 use rt::net::{Listener, Stream};
@@ -75,18 +77,35 @@ impl Engine {
         let identity = Identity::new(name, version);
         let frozen = configure::http(self.modules, identity, line)?;
         check_pools(&main, line);
-        let directories = std::mem::take(&mut line.shared::<Directories>().0).into_iter().collect();
-        Ok(Arc::new(HttpConfiguration { frozen: Arc::new(frozen), modules: self.modules, directories, shutdown_timeout: main.shutdown_timeout }))
+        let directories = std::mem::take(&mut line.shared::<Directories>().0)
+            .into_iter()
+            .collect();
+        Ok(Arc::new(HttpConfiguration {
+            frozen: Arc::new(frozen),
+            modules: self.modules,
+            directories,
+            shutdown_timeout: main.shutdown_timeout,
+        }))
     }
 }
 
 fn check_pools(main: &Main, line: &mut Line) {
     let wanted = std::mem::take(&mut line.shared::<WantedPools>().0);
     for (name, span) in wanted {
-        if name != "default" && !main.thread_pools.iter().any(|pool| name == pool.name.as_str()) {
-            let declared: Vec<&str> = main.thread_pools.iter().map(|pool| pool.name.as_str()).collect();
+        if name != "default"
+            && !main
+                .thread_pools
+                .iter()
+                .any(|pool| name == pool.name.as_str())
+        {
+            let declared: Vec<&str> = main
+                .thread_pools
+                .iter()
+                .map(|pool| pool.name.as_str())
+                .collect();
             let error = Diagnostic::error(format!("unknown thread pool \"{name}\""), span);
-            line.level.report(error.note(format!("declared are: {}", declared.join(", "))));
+            line.level
+                .report(error.note(format!("declared are: {}", declared.join(", "))));
         }
     }
 }
@@ -105,7 +124,9 @@ impl Configuration for HttpConfiguration {
     }
 
     fn commit(&self, zones: &Zones) -> Result<(), String> {
-        self.modules.iter().try_for_each(|module| (module.commit)(&self.frozen, zones))
+        self.modules
+            .iter()
+            .try_for_each(|module| (module.commit)(&self.frozen, zones))
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
@@ -180,11 +201,16 @@ struct Running(Rc<HttpLoop>);
 
 impl LoopEngine for Running {
     fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>) {
-        let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else { return };
+        let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else {
+            return;
+        };
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
         self.0.start_modules();
         self.0.listen(listeners);
-        let patience = self.0.shutdown_timeout.replace(configuration.shutdown_timeout);
+        let patience = self
+            .0
+            .shutdown_timeout
+            .replace(configuration.shutdown_timeout);
         if !patience.is_zero() {
             self.0.end_present_requests(patience);
         }
@@ -227,8 +253,12 @@ impl HttpLoop {
     /// Accepts from exactly these sockets from now on.
     fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
         let kept: Vec<ListenerId> = listeners.iter().map(|listener| listener.id).collect();
-        let gone: Vec<Accepting> =
-            self.listeners.borrow_mut().extract_if(|id, _| !kept.contains(id)).map(|(_, listener)| listener).collect();
+        let gone: Vec<Accepting> = self
+            .listeners
+            .borrow_mut()
+            .extract_if(|id, _| !kept.contains(id))
+            .map(|(_, listener)| listener)
+            .collect();
         for listener in gone {
             listener.task.abort();
             self.drain(&listener);
@@ -245,13 +275,27 @@ impl HttpLoop {
             Ok(socket) => Rc::new(socket),
             Err(error) => {
                 let address = &listener.spec.address;
-                self.log.plain(Level::Emerg, format_args!("cannot accept from {address}: {error}"));
+                self.log.plain(
+                    Level::Emerg,
+                    format_args!("cannot accept from {address}: {error}"),
+                );
                 return;
             }
         };
-        let accepting = accept(Rc::clone(self), Rc::clone(&socket), Arc::clone(&listener.spec));
+        let accepting = accept(
+            Rc::clone(self),
+            Rc::clone(&socket),
+            Arc::clone(&listener.spec),
+        );
         let task = rt::spawn_handle("http accept", accepting);
-        self.listeners.borrow_mut().insert(listener.id, Accepting { socket, spec: listener.spec, task });
+        self.listeners.borrow_mut().insert(
+            listener.id,
+            Accepting {
+                socket,
+                spec: listener.spec,
+                task,
+            },
+        );
     }
 
     /// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
@@ -266,7 +310,9 @@ impl HttpLoop {
 
     /// The group of servers that a location passes its requests to.
     pub fn group_of(&self, location: &Location) -> Option<Arc<net::upstream::Group>> {
-        self.modules.iter().find_map(|module| (module.group)(location))
+        self.modules
+            .iter()
+            .find_map(|module| (module.group)(location))
     }
 
     fn start_modules(&self) {
@@ -279,16 +325,27 @@ impl HttpLoop {
     fn open(self: &Rc<Self>, stream: Stream, socket: &Arc<ListenerSpec>) {
         self.counters.accepted.add(1);
         if self.connections.borrow().len() >= self.limit && !self.close_an_idle_one() {
-            self.log.plain(Level::Alert, format_args!("{} worker_connections are not enough", self.limit));
+            self.log.plain(
+                Level::Alert,
+                format_args!("{} worker_connections are not enough", self.limit),
+            );
             return;
         }
         self.counters.handled.add(1);
         let idle = Rc::new(Idle::default());
         let key = self.next_key.get();
         self.next_key.set(key + 1);
-        let serve = crate::connection::serve(Rc::clone(self), stream, Arc::clone(socket), Rc::clone(&idle), key);
+        let serve = crate::connection::serve(
+            Rc::clone(self),
+            stream,
+            Arc::clone(socket),
+            Rc::clone(&idle),
+            key,
+        );
         let task = rt::spawn_handle("http connection", serve);
-        self.connections.borrow_mut().insert(key, Connection { idle, task });
+        self.connections
+            .borrow_mut()
+            .insert(key, Connection { idle, task });
         self.counters.active.add(1);
     }
 
@@ -307,19 +364,25 @@ impl HttpLoop {
     /// connections end; others, and what they begin meanwhile, are not concerned.
     fn end_present_requests(self: &Rc<Self>, patience: Duration) {
         let connections = self.connections.borrow();
-        let busy: Vec<(u64, u64)> =
-            connections.iter().filter_map(|(key, connection)| Some((*key, connection.idle.busy()?))).collect();
+        let busy: Vec<(u64, u64)> = connections
+            .iter()
+            .filter_map(|(key, connection)| Some((*key, connection.idle.busy()?)))
+            .collect();
         if busy.is_empty() {
             return;
         }
         let engine = Rc::downgrade(self);
         rt::spawn(async move {
             rt::sleep(patience).await;
-            let Some(engine) = engine.upgrade() else { return };
+            let Some(engine) = engine.upgrade() else {
+                return;
+            };
             for (key, request) in busy {
                 let connection = {
                     let mut connections = engine.connections.borrow_mut();
-                    let same = connections.get(&key).is_some_and(|known| known.idle.busy() == Some(request));
+                    let same = connections
+                        .get(&key)
+                        .is_some_and(|known| known.idle.busy() == Some(request));
                     if same { connections.remove(&key) } else { None }
                 };
                 if let Some(connection) = connection {
@@ -332,8 +395,12 @@ impl HttpLoop {
     /// Makes room by closing the connection that has waited for a request for longest.
     fn close_an_idle_one(&self) -> bool {
         let connections = self.connections.borrow();
-        let idle = connections.values().filter(|connection| !connection.idle.is_closing());
-        let oldest = idle.filter_map(|connection| Some((connection.idle.since()?, connection))).min_by_key(|(since, _)| *since);
+        let idle = connections
+            .values()
+            .filter(|connection| !connection.idle.is_closing());
+        let oldest = idle
+            .filter_map(|connection| Some((connection.idle.since()?, connection)))
+            .min_by_key(|(since, _)| *since);
         match oldest {
             Some((_, connection)) => {
                 connection.idle.close();
@@ -349,7 +416,10 @@ impl HttpLoop {
         let site = self.site();
         let server = site.server(endpoint.default_server);
         let log = &site.location(server.root).core.log;
-        let context = ClientContext { client, endpoint: &endpoint };
+        let context = ClientContext {
+            client,
+            endpoint: &endpoint,
+        };
         match client.debug {
             true => log.debug_connection().log(level, &context, message),
             false => log.log(level, &context, message),
@@ -371,7 +441,10 @@ async fn accept(engine: Rc<HttpLoop>, socket: Rc<Listener>, spec: Arc<ListenerSp
             Ok(stream) => engine.open(stream, &spec),
             // What passes by itself was waited for already; what is left is a socket that is no good.
             Err(error) => {
-                engine.log.plain(Level::Alert, format_args!("accept() failed{}", rt::error_log::Errno(&error)));
+                engine.log.plain(
+                    Level::Alert,
+                    format_args!("accept() failed{}", rt::error_log::Errno(&error)),
+                );
                 return;
             }
         }

@@ -94,7 +94,10 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
             let shown = line.text(0).to_owned();
             return Err(line.error(format!("a duplicate listen {shown}")));
         }
-        conf.listens.push(Listen { address, ..listen.clone() });
+        conf.listens.push(Listen {
+            address,
+            ..listen.clone()
+        });
     }
     Ok(())
 }
@@ -111,7 +114,9 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
         }
         b"ssl" | b"http2" | b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {}
-        _ => return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index)))),
+        _ => {
+            return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index))));
+        }
     }
     listen.set = true;
     listen.bind = true;
@@ -136,14 +141,25 @@ pub fn claims(core: &ServerConf, server: ServerId, span: Span) -> Vec<Claim> {
             span,
         });
     }
-    listens.into_iter().map(|listen| Claim { listen, server, names: names.clone(), span }).collect()
+    listens
+        .into_iter()
+        .map(|listen| Claim {
+            listen,
+            server,
+            names: names.clone(),
+            span,
+        })
+        .collect()
 }
 
 /// Puts the claims of all servers together. Contradictions are reported.
 pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
     let mut by_address: BTreeMap<ListenAddress, Vec<Claim>> = BTreeMap::new();
     for claim in claims {
-        by_address.entry(claim.listen.address.clone()).or_default().push(claim);
+        by_address
+            .entry(claim.listen.address.clone())
+            .or_default()
+            .push(claim);
     }
     let wildcards: Vec<(ListenAddress, ListenOptions)> = by_address
         .iter()
@@ -153,7 +169,9 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
     let mut endpoints = Vec::new();
     for (address, claims) in by_address {
         let own = claims.iter().any(|claim| claim.listen.bind);
-        let covering = wildcards.iter().find(|(wildcard, _)| !own && covers(wildcard, &address));
+        let covering = wildcards
+            .iter()
+            .find(|(wildcard, _)| !own && covers(wildcard, &address));
         let (socket, options) = match covering {
             Some((wildcard, options)) => (wildcard.clone(), options.clone()),
             None => (address.clone(), options(&claims)),
@@ -165,7 +183,9 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
 
 fn options(claims: &[Claim]) -> ListenOptions {
     let set = claims.iter().find(|claim| claim.listen.set);
-    set.or(claims.first()).map(|claim| claim.listen.options.clone()).unwrap_or_default()
+    set.or(claims.first())
+        .map(|claim| claim.listen.options.clone())
+        .unwrap_or_default()
 }
 
 fn endpoint(
@@ -183,17 +203,30 @@ fn endpoint(
     let mut set = false;
     for claim in &claims {
         if claim.listen.set && std::mem::replace(&mut set, true) {
-            report(line, format!("duplicate listen options for {address}"), claim.listen.span);
+            report(
+                line,
+                format!("duplicate listen options for {address}"),
+                claim.listen.span,
+            );
         }
         if claim.listen.flags.default_server {
             if default_server.is_some() {
-                report(line, format!("a duplicate default server for {address}"), claim.listen.span);
+                report(
+                    line,
+                    format!("a duplicate default server for {address}"),
+                    claim.listen.span,
+                );
             }
             default_server = Some(claim.server);
         }
     }
     // A single server takes every host: nothing needs to be looked up, unless a name's groups set variables.
-    let has_pattern = |claim: &Claim| claim.names.iter().any(|name| matches!(name, crate::route::ServerName::Regex(_)));
+    let has_pattern = |claim: &Claim| {
+        claim
+            .names
+            .iter()
+            .any(|name| matches!(name, crate::route::ServerName::Regex(_)))
+    };
     if claims.len() > 1 || claims.iter().any(has_pattern) {
         for claim in &claims {
             for name in &claim.names {
@@ -224,7 +257,10 @@ pub fn listeners(endpoints: &[Arc<Endpoint>]) -> Vec<ListenerSpec> {
     let mut specs: Vec<ListenerSpec> = Vec::new();
     for endpoint in endpoints {
         if !specs.iter().any(|spec| spec.address == endpoint.socket) {
-            specs.push(ListenerSpec { address: endpoint.socket.clone(), options: endpoint.options.clone() });
+            specs.push(ListenerSpec {
+                address: endpoint.socket.clone(),
+                options: endpoint.options.clone(),
+            });
         }
     }
     specs
@@ -236,18 +272,26 @@ pub fn endpoint_of<'a>(
     socket: &ListenAddress,
     local: impl Fn() -> Option<IpAddr>,
 ) -> Option<&'a Arc<Endpoint>> {
-    let mut candidates = endpoints.iter().filter(|endpoint| endpoint.socket == *socket);
+    let mut candidates = endpoints
+        .iter()
+        .filter(|endpoint| endpoint.socket == *socket);
     let first = candidates.next()?;
     if candidates.next().is_none() {
         return Some(first);
     }
     let ip = local().map(unmapped);
-    let mut candidates = endpoints.iter().filter(|endpoint| endpoint.socket == *socket);
+    let mut candidates = endpoints
+        .iter()
+        .filter(|endpoint| endpoint.socket == *socket);
     let exact = candidates.find(|endpoint| match endpoint.address {
         ListenAddress::Tcp(address) => Some(address.ip()) == ip,
         _ => false,
     });
-    exact.or_else(|| endpoints.iter().find(|endpoint| endpoint.address == *socket))
+    exact.or_else(|| {
+        endpoints
+            .iter()
+            .find(|endpoint| endpoint.address == *socket)
+    })
 }
 
 fn unmapped(ip: IpAddr) -> IpAddr {

@@ -30,7 +30,9 @@ pub async fn log(request: &mut Request) {
 /// Serves the path of `post_action` for its effects; the client has its response already.
 async fn post_action(request: &mut Request) {
     let site = Rc::clone(&request.site);
-    let Some(target) = site.location(request.location).core.post_action.clone() else { return };
+    let Some(target) = site.location(request.location).core.post_action.clone() else {
+        return;
+    };
     if request.flow.silent || std::mem::replace(&mut request.flow.post_action, true) {
         return;
     }

@@ -15,12 +15,21 @@ pub struct Pattern {
 
 impl Pattern {
     /// Compiles word `index` of a directive, or the part `text` of it, and defines the variables of its named groups.
-    pub fn compile(line: &mut Line, index: usize, text: &[u8], caseless: bool) -> Result<Pattern, Diagnostic> {
+    pub fn compile(
+        line: &mut Line,
+        index: usize,
+        text: &[u8],
+        caseless: bool,
+    ) -> Result<Pattern, Diagnostic> {
         let regex = line.regex(index, text, caseless)?;
         let mut variables = Vec::new();
         for (group, name) in regex.names() {
-            let Some(registry) = line.level.registry::<Request>() else { continue };
-            let variable = registry.slot(name).map_err(|message| line.error_at(index, message))?;
+            let Some(registry) = line.level.registry::<Request>() else {
+                continue;
+            };
+            let variable = registry
+                .slot(name)
+                .map_err(|message| line.error_at(index, message))?;
             variables.push((variable, *group));
         }
         Ok(Pattern { regex, variables })

@@ -42,7 +42,9 @@ pub async fn run(request: &mut Request) {
 async fn pass(request: &mut Request) -> Outcome {
     if request.flow.jumps > MAX_JUMPS {
         let path = request.uri.path.clone();
-        request.error(format_args!("rewrite or internal redirection cycle while internally redirecting to \"{path}\""));
+        request.error(format_args!(
+            "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
+        ));
         return Outcome::Status(500);
     }
     if request.flow.entry == Entry::Server {
@@ -79,7 +81,13 @@ async fn server_phases(request: &mut Request) -> Outcome {
 async fn rewrite(request: &mut Request) -> Outcome {
     for _ in 0..=MAX_JUMPS {
         let site = Rc::clone(&request.site);
-        match each(&site.location(request.location).phases, Phase::Rewrite, request).await {
+        match each(
+            &site.location(request.location).phases,
+            Phase::Rewrite,
+            request,
+        )
+        .await
+        {
             Outcome::Declined | Outcome::Ok => {}
             other => return other,
         }
@@ -92,7 +100,9 @@ async fn rewrite(request: &mut Request) -> Outcome {
         }
     }
     let path = request.uri.path.clone();
-    request.error(format_args!("rewrite or internal redirection cycle while processing \"{path}\""));
+    request.error(format_args!(
+        "rewrite or internal redirection cycle while processing \"{path}\""
+    ));
     Outcome::Status(500)
 }
 
@@ -106,7 +116,13 @@ async fn location_phases(request: &mut Request) -> Outcome {
     }
     // Who may see a subrequest's part was decided for the request it belongs to.
     if !request.is_subrequest() {
-        match access(&location.phases[Phase::Access], location.core.satisfy, request).await {
+        match access(
+            &location.phases[Phase::Access],
+            location.core.satisfy,
+            request,
+        )
+        .await
+        {
             Outcome::Ok => {}
             refused @ Outcome::Status(401 | 407) => {
                 delay_refusal(request, location.core.auth_delay).await;
@@ -200,8 +216,15 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
     let core = &site.location(location).core;
     if rt::error_log::debug_is_on() {
         let location = site.location(location);
-        let exact = if matches!(location.kind, LocationKind::Exact) { "=" } else { "" };
-        request.debug(format_args!("using configuration \"{exact}{}\"", location.name));
+        let exact = if matches!(location.kind, LocationKind::Exact) {
+            "="
+        } else {
+            ""
+        };
+        request.debug(format_args!(
+            "using configuration \"{exact}{}\"",
+            location.name
+        ));
     }
     if core.internal && !request.flow.internal {
         return Outcome::Status(404);
@@ -212,7 +235,9 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
         && let Some(length) = request.body.announced_length()
         && length > limit
     {
-        request.error(format_args!("client intended to send too large body: {length} bytes"));
+        request.error(format_args!(
+            "client intended to send too large body: {length} bytes"
+        ));
         return Outcome::Status(413);
     }
     Outcome::Ok
@@ -222,7 +247,12 @@ fn no_content(request: &mut Request) -> Outcome {
     if !request.uri.path.ends_with(b"/") {
         return Outcome::Status(404);
     }
-    let directory = request.file_path().map(|path| path.to_string()).unwrap_or_default();
-    request.error(format_args!("directory index of \"{directory}\" is forbidden"));
+    let directory = request
+        .file_path()
+        .map(|path| path.to_string())
+        .unwrap_or_default();
+    request.error(format_args!(
+        "directory index of \"{directory}\" is forbidden"
+    ));
     Outcome::Status(403)
 }

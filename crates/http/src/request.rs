@@ -285,7 +285,12 @@ impl Variables {
 
 impl Request {
     /// A request that has just been read.
-    pub fn new(site: Rc<Site>, client: Rc<Client>, head: Rc<RequestHead>, server: ServerId) -> Request {
+    pub fn new(
+        site: Rc<Site>,
+        client: Rc<Client>,
+        head: Rc<RequestHead>,
+        server: ServerId,
+    ) -> Request {
         let location = site.server(server).root;
         let remote = Rc::clone(&client.remote);
         Request {
@@ -335,8 +340,15 @@ impl Request {
     /// Points the request at another path of the same server, as `X-Accel-Redirect`, `error_page` and `index` do. The
     /// method stays. `Outcome::Jump` is then what the handler must return.
     pub fn redirect(&mut self, path: impl Into<BString>, args: impl Into<BString>) -> Outcome {
-        self.uri = Uri { path: path.into(), args: args.into(), original: false };
-        self.debug(format_args!("internal redirect: \"{}?{}\"", self.uri.path, self.uri.args));
+        self.uri = Uri {
+            path: path.into(),
+            args: args.into(),
+            original: false,
+        };
+        self.debug(format_args!(
+            "internal redirect: \"{}?{}\"",
+            self.uri.path, self.uri.args
+        ));
         self.flow.entry = Entry::Server;
         self.flow.jumps += 1;
         self.flow.internal = true;
@@ -354,7 +366,9 @@ impl Request {
             return Outcome::Status(500);
         };
         if self.uri.path.is_empty() {
-            self.error(format_args!("empty URI in redirect to named location \"{name}\""));
+            self.error(format_args!(
+                "empty URI in redirect to named location \"{name}\""
+            ));
             return Outcome::Status(500);
         }
         self.flow.entry = Entry::Location;
@@ -378,7 +392,9 @@ impl Request {
 
     /// What the module that owns `T` remembers about this request.
     pub fn state<T: Any>(&mut self) -> Option<&mut T> {
-        self.states.iter_mut().find_map(|state| state.downcast_mut())
+        self.states
+            .iter_mut()
+            .find_map(|state| state.downcast_mut())
     }
 
     /// What the module that owns `T` remembers, made with `Default` at first.
@@ -390,7 +406,9 @@ impl Request {
                 self.states.len() - 1
             }
         };
-        self.states[index].downcast_mut().expect("the entry was found by this very type, or just made")
+        self.states[index]
+            .downcast_mut()
+            .expect("the entry was found by this very type, or just made")
     }
 
     /// Remembers `state` in place of what the module that owns `T` remembered before.
@@ -403,7 +421,9 @@ impl Request {
     /// first. Unlike a [`Request::state`] it outlives internal redirects.
     pub fn shared<T: Any + Default>(&self) -> Rc<T> {
         let mut shared = self.variables.shared.borrow_mut();
-        let known = shared.iter().find_map(|known| Rc::clone(known).downcast().ok());
+        let known = shared
+            .iter()
+            .find_map(|known| Rc::clone(known).downcast().ok());
         known.unwrap_or_else(|| {
             let made = Rc::new(T::default());
             shared.push(Rc::clone(&made) as Rc<dyn Any>);
@@ -502,7 +522,10 @@ impl Scope for Request {
         }
         let depth = self.variables.depth.get();
         if depth == MAX_VARIABLE_DEPTH {
-            self.error(format_args!("cycle while evaluating variable \"{}\"", definition.name));
+            self.error(format_args!(
+                "cycle while evaluating variable \"{}\"",
+                definition.name
+            ));
             return false;
         }
         self.variables.depth.set(depth + 1);
@@ -549,7 +572,10 @@ impl rt::error_log::Context for Request {
         if let Some(upstream) = self.upstream.get() {
             upstream.describe(out);
         }
-        for (label, name) in [(", host: \"", &b"Host"[..]), (", referrer: \"", &b"Referer"[..])] {
+        for (label, name) in [
+            (", host: \"", &b"Host"[..]),
+            (", referrer: \"", &b"Referer"[..]),
+        ] {
             if let Some(value) = self.head.field(name) {
                 out.extend_from_slice(label.as_bytes());
                 out.extend_from_slice(value);
@@ -575,7 +601,10 @@ impl RequestHead {
 
     /// The value of a header field that the server knows by number.
     pub fn known(&self, name: Known) -> Option<&BStr> {
-        self.wire.fields.get_known(name).map(|value| value.as_bstr())
+        self.wire
+            .fields
+            .get_known(name)
+            .map(|value| value.as_bstr())
     }
 
     /// The protocol version.

@@ -59,7 +59,11 @@ impl Response {
         let mut trailers = std::mem::take(&mut self.trailers);
         fields.clear();
         trailers.clear();
-        *self = Response { fields, trailers, ..Response::default() };
+        *self = Response {
+            fields,
+            trailers,
+            ..Response::default()
+        };
     }
 
     /// The content's length when it is known.

@@ -35,7 +35,9 @@ struct Prefix {
 
 impl Tree {
     /// Builds the tree of locations given in the order of the configuration.
-    pub fn build<'a>(locations: impl Iterator<Item = (&'a BStr, &'a LocationKind, LocationId)>) -> Tree {
+    pub fn build<'a>(
+        locations: impl Iterator<Item = (&'a BStr, &'a LocationKind, LocationId)>,
+    ) -> Tree {
         let mut tree = Tree::default();
         for (name, kind, id) in locations {
             match kind {
@@ -43,7 +45,11 @@ impl Tree {
                     tree.exact.push((name.to_owned(), id));
                 }
                 LocationKind::Prefix { .. } => {
-                    tree.prefixes.push(Prefix { text: name.to_owned(), location: id, shorter: None });
+                    tree.prefixes.push(Prefix {
+                        text: name.to_owned(),
+                        location: id,
+                        shorter: None,
+                    });
                 }
                 LocationKind::Regex(pattern) => tree.regexes.push((Arc::clone(pattern), id)),
                 LocationKind::Named | LocationKind::Unnamed => {}
@@ -54,7 +60,9 @@ impl Tree {
         for index in 1..tree.prefixes.len() {
             let mut candidate = Some(index - 1);
             while let Some(at) = candidate
-                && !tree.prefixes[index].text.starts_with(&tree.prefixes[at].text)
+                && !tree.prefixes[index]
+                    .text
+                    .starts_with(&tree.prefixes[at].text)
             {
                 candidate = tree.prefixes[at].shorter;
             }
@@ -64,7 +72,9 @@ impl Tree {
     }
 
     fn longest_prefix(&self, path: &[u8]) -> Option<LocationId> {
-        let after = self.prefixes.partition_point(|prefix| prefix.text.as_slice() <= path);
+        let after = self
+            .prefixes
+            .partition_point(|prefix| prefix.text.as_slice() <= path);
         let mut candidate = after.checked_sub(1);
         while let Some(at) = candidate {
             let prefix = &self.prefixes[at];
@@ -78,9 +88,13 @@ impl Tree {
 
     /// A prefix location that is `path` with a slash added.
     fn with_slash(&self, path: &[u8]) -> Option<LocationId> {
-        let at = self.prefixes.partition_point(|prefix| prefix.text.as_slice() <= path);
+        let at = self
+            .prefixes
+            .partition_point(|prefix| prefix.text.as_slice() <= path);
         let prefix = self.prefixes[at..].iter().find(|prefix| {
-            prefix.text.len() == path.len() + 1 && prefix.text.starts_with(path) && prefix.text.ends_with(b"/")
+            prefix.text.len() == path.len() + 1
+                && prefix.text.starts_with(path)
+                && prefix.text.ends_with(b"/")
         })?;
         Some(prefix.location)
     }
@@ -118,8 +132,17 @@ enum Search {
     AddSlash(LocationId),
 }
 
-fn search(site: &Frozen, tree: &Tree, path: &BStr, chosen: &mut LocationId, request: &mut Request) -> Search {
-    if let Ok(at) = tree.exact.binary_search_by(|(name, _)| name.as_slice().cmp(path)) {
+fn search(
+    site: &Frozen,
+    tree: &Tree,
+    path: &BStr,
+    chosen: &mut LocationId,
+    request: &mut Request,
+) -> Search {
+    if let Ok(at) = tree
+        .exact
+        .binary_search_by(|(name, _)| name.as_slice().cmp(path))
+    {
         *chosen = tree.exact[at].1;
         return Search::Done;
     }
@@ -147,7 +170,11 @@ fn search(site: &Frozen, tree: &Tree, path: &BStr, chosen: &mut LocationId, requ
             if request.matches(pattern, path) {
                 *chosen = *location;
                 let inside = search(site, &site.location(*location).tree, path, chosen, request);
-                return if let Search::AddSlash(_) = inside { inside } else { Search::Done };
+                return if let Search::AddSlash(_) = inside {
+                    inside
+                } else {
+                    Search::Done
+                };
             }
         }
     }
@@ -230,7 +257,9 @@ impl ServerNames {
         if !self.front.is_empty() {
             // The first dot leaves the longest rest.
             for at in host.find_iter(b".") {
-                if at > 0 && let Some(server) = self.front.get(&host[at..]) {
+                if at > 0
+                    && let Some(server) = self.front.get(&host[at..])
+                {
                     return Some((*server, None));
                 }
             }
@@ -238,7 +267,9 @@ impl ServerNames {
         if !self.end.is_empty() {
             let mut rest: &[u8] = host;
             while let Some(at) = rest.rfind_byte(b'.') {
-                if at + 1 < host.len() && let Some(server) = self.end.get(&host[..=at]) {
+                if at + 1 < host.len()
+                    && let Some(server) = self.end.get(&host[..=at])
+                {
                     return Some((*server, None));
                 }
                 rest = &rest[..at];
@@ -252,7 +283,10 @@ impl ServerNames {
 
     /// Whether every host leads to the same server.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.front.is_empty() && self.end.is_empty() && self.regexes.is_empty()
+        self.exact.is_empty()
+            && self.front.is_empty()
+            && self.end.is_empty()
+            && self.regexes.is_empty()
     }
 }
 

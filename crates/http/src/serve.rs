@@ -27,7 +27,9 @@ pub async fn finish(request: &mut Request) {
         if request.flow.silent {
             return;
         }
-        let Verdict::Status(status) = filter::run(request) else { return };
+        let Verdict::Status(status) = filter::run(request) else {
+            return;
+        };
         if special::finish(request, status) == Outcome::Jump {
             phase::run(request).await;
         }

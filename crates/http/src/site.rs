@@ -17,8 +17,8 @@ use conf::{AnyConf, Variables};
 use crate::core::{Identity, LocationConf, ServerConf};
 use crate::listen::Endpoint;
 use crate::module::{Filter, Handler, Phase};
-use crate::request::Request;
 use crate::pattern::Pattern;
+use crate::request::Request;
 use crate::route::Tree;
 
 /// The configuration as one loop holds it.
@@ -106,7 +106,10 @@ pub struct Server {
 impl Server {
     /// The named location `@name`; `name` begins with the `@`.
     pub fn named_location(&self, name: &BStr) -> Option<LocationId> {
-        let index = self.named.binary_search_by(|(known, _)| known.as_slice().cmp(name)).ok()?;
+        let index = self
+            .named
+            .binary_search_by(|(known, _)| known.as_slice().cmp(name))
+            .ok()?;
         Some(self.named[index].1)
     }
 }
@@ -253,7 +256,10 @@ impl Hasher for FirstWord {
 impl ConfSet {
     /// Structs of one group, in the order of its tables.
     pub(crate) fn new(positions: Arc<Positions>, confs: Vec<Box<dyn AnyConf>>) -> ConfSet {
-        ConfSet { positions, confs: confs.into() }
+        ConfSet {
+            positions,
+            confs: confs.into(),
+        }
     }
 
     /// The struct of type `C`. Panics when no module of the program has it: then the caller's module is not in the
@@ -286,7 +292,12 @@ pub struct ConfRef<C> {
 impl<C: Any + Send + Sync> ConfRef<C> {
     pub(crate) fn new(site: Rc<Site>, location: LocationId) -> Self {
         let position = site.location(location).confs.position_of::<C>();
-        ConfRef { site, location, position, kind: PhantomData }
+        ConfRef {
+            site,
+            location,
+            position,
+            kind: PhantomData,
+        }
     }
 }
 
@@ -307,7 +318,11 @@ pub struct ServerConfRef<C> {
 
 impl<C: Any + Send + Sync> ServerConfRef<C> {
     pub(crate) fn new(site: Rc<Site>, server: ServerId) -> Self {
-        ServerConfRef { site, server, kind: PhantomData }
+        ServerConfRef {
+            site,
+            server,
+            kind: PhantomData,
+        }
     }
 }
 

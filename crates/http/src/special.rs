@@ -29,7 +29,10 @@ const KEPT_FIELDS: [&[u8]; 5] = [
 ///
 /// The answer is `Respond`, or `Jump` when an error page sent the request elsewhere.
 pub fn finish(request: &mut Request, status: u16) -> Outcome {
-    request.debug(format_args!("http special response: {status}, \"{}?{}\"", request.uri.path, request.uri.args));
+    request.debug(format_args!(
+        "http special response: {status}, \"{}?{}\"",
+        request.uri.path, request.uri.args
+    ));
     if status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
         request.out.status = status;
@@ -103,7 +106,10 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
             request.redirect_named(target.as_bstr())
         }
         _ => {
-            let status = page.answer.filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308)).unwrap_or(302);
+            let status = page
+                .answer
+                .filter(|status| matches!(status, 301 | 302 | 303 | 307 | 308))
+                .unwrap_or(302);
             request.flow.forced_status = Some(status);
             request.out.location = Some(target);
             self::page(request, status)
@@ -166,7 +172,10 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
 fn refreshes(request: &Request) -> bool {
     request.site.location(request.location).core.msie_refresh
         && request.out.location.is_some()
-        && request.head.field(b"User-Agent").is_some_and(crate::text::is_msie)
+        && request
+            .head
+            .field(b"User-Agent")
+            .is_some_and(crate::text::is_msie)
 }
 
 /// A page that leads elsewhere by itself, in place of a redirect.

@@ -114,7 +114,10 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
         request.body = body;
     }
     request.flow.no_error_page = options.stub.is_some();
-    request.debug(format_args!("http subrequest \"{}?{}\"", request.uri.path, request.uri.args));
+    request.debug(format_args!(
+        "http subrequest \"{}?{}\"",
+        request.uri.path, request.uri.args
+    ));
     Some(request)
 }
 

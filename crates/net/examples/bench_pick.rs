@@ -14,7 +14,11 @@ const ROUNDS: u32 = 300_000;
 
 fn main() {
     for servers in [1, 3, 30] {
-        for (name, balance) in [("round robin", Balance::RoundRobin), ("least_conn", Balance::LeastConn), ("ip_hash", Balance::IpHash)] {
+        for (name, balance) in [
+            ("round robin", Balance::RoundRobin),
+            ("least_conn", Balance::LeastConn),
+            ("ip_hash", Balance::IpHash),
+        ] {
             let group = Arc::new(group(servers, balance));
             let alone = run(&group);
             let both: Vec<_> = (0..2)
@@ -23,8 +27,14 @@ fn main() {
                     std::thread::spawn(move || run(&group))
                 })
                 .collect();
-            let shared: f64 = both.into_iter().map(|thread| thread.join().expect("no panic")).sum::<f64>() / 2.0;
-            println!("{name:12} {servers:3} servers: {alone:6.0} ns alone, {shared:6.0} ns each of two threads");
+            let shared: f64 = both
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"))
+                .sum::<f64>()
+                / 2.0;
+            println!(
+                "{name:12} {servers:3} servers: {alone:6.0} ns alone, {shared:6.0} ns each of two threads"
+            );
         }
     }
 }
@@ -33,7 +43,9 @@ fn run(group: &Group) -> f64 {
     let begin = Instant::now();
     for _ in 0..ROUNDS {
         let mut selection = group.select(&Request::default());
-        let Pick::Peer(lease) = selection.pick() else { panic!("all are alive") };
+        let Pick::Peer(lease) = selection.pick() else {
+            panic!("all are alive")
+        };
         selection.release(lease, Outcome::Ok(Times::default()));
     }
     begin.elapsed().as_nanos() as f64 / f64::from(ROUNDS)
@@ -43,7 +55,9 @@ fn group(servers: u16, balance: Balance) -> Group {
     let mut settings = Settings::new("u", Origin::Block);
     for port in 1..=servers {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
-        settings.servers.push(Server::new(address.to_string(), vec![address.into()]));
+        settings
+            .servers
+            .push(Server::new(address.to_string(), vec![address.into()]));
     }
     settings.balance = balance;
     Group::new(settings)

@@ -50,7 +50,9 @@ pub async fn connect(address: &Address, options: &ConnectOptions) -> io::Result<
         send_buffer: options.send_buffer,
     };
     let attempt = Stream::connect_with(address, &socket);
-    let stream = rt::timeout(options.timeout, attempt).await.map_err(io::Error::from)??;
+    let stream = rt::timeout(options.timeout, attempt)
+        .await
+        .map_err(io::Error::from)??;
     // A small request must not wait for the acknowledgement of the one before it.
     stream.set_nodelay(true)?;
     Ok(stream)

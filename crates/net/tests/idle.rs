@@ -36,7 +36,10 @@ impl Echo {
 
     fn group(&self, keepalive: Option<Keepalive>) -> Arc<Group> {
         let mut settings = Settings::new("u", Origin::Block);
-        settings.servers.push(Server::new(self.address.to_string(), vec![self.address.into()]));
+        settings.servers.push(Server::new(
+            self.address.to_string(),
+            vec![self.address.into()],
+        ));
         settings.keepalive = keepalive;
         Arc::new(Group::new(settings))
     }
@@ -52,7 +55,11 @@ fn echo(mut stream: TcpStream) {
 }
 
 fn keepalive(connections: usize) -> Option<Keepalive> {
-    Some(Keepalive { connections, local: false, ..Keepalive::default() })
+    Some(Keepalive {
+        connections,
+        local: false,
+        ..Keepalive::default()
+    })
 }
 
 /// One request; whether its connection was used before.
@@ -63,7 +70,11 @@ async fn request(group: &Group, byte: u8, tag: u64) -> bool {
         Some(connection) => connection,
         None => {
             let options = net::ConnectOptions::default();
-            Connection::new(net::connect(lease.address(), &options).await.expect("it listens"))
+            Connection::new(
+                net::connect(lease.address(), &options)
+                    .await
+                    .expect("it listens"),
+            )
         }
     };
     let reused = connection.is_reused();
@@ -99,13 +110,30 @@ fn the_same_loop_uses_its_connection_again() {
 fn limits_of_requests_number_and_place() {
     let echo = Echo::start();
     on_a_loop(move || async move {
-        let group = echo.group(Some(Keepalive { requests: 2, ..keepalive(4).expect("set") }));
+        let group = echo.group(Some(Keepalive {
+            requests: 2,
+            ..keepalive(4).expect("set")
+        }));
         assert_eq!(
-            [request(&group, b'a', 0).await, request(&group, b'a', 0).await, request(&group, b'a', 0).await],
+            [
+                request(&group, b'a', 0).await,
+                request(&group, b'a', 0).await,
+                request(&group, b'a', 0).await
+            ],
             [false, true, false]
         );
-        let group = echo.group(Some(Keepalive { local: true, ..keepalive(4).expect("set") }));
-        assert_eq!([request(&group, b'a', 1).await, request(&group, b'a', 2).await, request(&group, b'a', 1).await], [false, false, true]);
+        let group = echo.group(Some(Keepalive {
+            local: true,
+            ..keepalive(4).expect("set")
+        }));
+        assert_eq!(
+            [
+                request(&group, b'a', 1).await,
+                request(&group, b'a', 2).await,
+                request(&group, b'a', 1).await
+            ],
+            [false, false, true]
+        );
         assert_eq!(group.state().idle_connections(), 2);
         let group = echo.group(None);
         assert!(!request(&group, b'a', 0).await && !request(&group, b'a', 0).await);
@@ -150,7 +178,10 @@ fn what_was_left_longest_ago_makes_room() {
 fn unused_ones_are_closed_after_their_time() {
     let echo = Echo::start();
     on_a_loop(move || async move {
-        let group = echo.group(Some(Keepalive { timeout: Duration::from_millis(100), ..keepalive(4).expect("set") }));
+        let group = echo.group(Some(Keepalive {
+            timeout: Duration::from_millis(100),
+            ..keepalive(4).expect("set")
+        }));
         request(&group, b'a', 0).await;
         assert_eq!(group.state().idle_connections(), 1);
         rt::sleep(Duration::from_millis(120)).await;
@@ -185,14 +216,19 @@ fn loops_share_one_pool() {
         std::thread::spawn(move || {
             on_a_loop(move || async move {
                 for _ in 0..20 {
-                    assert!(request(&group, b'a', 0).await, "a new connection was opened");
+                    assert!(
+                        request(&group, b'a', 0).await,
+                        "a new connection was opened"
+                    );
                 }
                 // The loop ends, so that what it holds must be out of the pool; the last one home is this loop's.
                 back.send(()).expect("somebody waits");
                 rt::sleep(Duration::from_secs(1)).await;
             });
         });
-        came_back.recv_timeout(Duration::from_secs(20)).expect("done");
+        came_back
+            .recv_timeout(Duration::from_secs(20))
+            .expect("done");
     }
     assert_eq!(echo.accepted(), 1);
     assert!(finish.send(()).is_ok());

@@ -13,7 +13,10 @@ fn group(servers: usize, max_conns: u32, queue: Option<Queue>) -> Arc<Group> {
     let mut settings = Settings::new("u", Origin::Block);
     for i in 0..servers {
         let address = SocketAddr::from(([127, 0, 0, 1], i as u16 + 1));
-        settings.servers.push(Server { max_conns, ..Server::new(address.to_string(), vec![address.into()]) });
+        settings.servers.push(Server {
+            max_conns,
+            ..Server::new(address.to_string(), vec![address.into()])
+        });
     }
     settings.queue = queue;
     Arc::new(Group::new(settings))
@@ -36,7 +39,8 @@ fn no_server_has_more_than_it_takes_and_nobody_is_forgotten() {
     let (served, left) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let threads: Vec<_> = (0..LOOPS)
         .map(|_| {
-            let (group, in_use, served, left) = (group.clone(), in_use.clone(), served.clone(), left.clone());
+            let (group, in_use, served, left) =
+                (group.clone(), in_use.clone(), served.clone(), left.clone());
             std::thread::spawn(move || {
                 on_a_loop(move || async move {
                     let tasks: Vec<_> = (0..REQUESTS)
@@ -46,7 +50,11 @@ fn no_server_has_more_than_it_takes_and_nobody_is_forgotten() {
                         })
                         .collect();
                     for task in tasks {
-                        let counter = if task.await.expect("no panic") { &served } else { &left };
+                        let counter = if task.await.expect("no panic") {
+                            &served
+                        } else {
+                            &left
+                        };
                         counter.fetch_add(1, Ordering::Relaxed);
                     }
                 });
@@ -56,10 +64,16 @@ fn no_server_has_more_than_it_takes_and_nobody_is_forgotten() {
     for thread in threads {
         thread.join().expect("no panic");
     }
-    assert_eq!(served.load(Ordering::Relaxed) + left.load(Ordering::Relaxed), LOOPS * REQUESTS);
+    assert_eq!(
+        served.load(Ordering::Relaxed) + left.load(Ordering::Relaxed),
+        LOOPS * REQUESTS
+    );
     assert!(served.load(Ordering::Relaxed) > LOOPS * REQUESTS / 2);
     let status = group.state().status();
-    assert!(status.iter().all(|peer| peer.connections == 0), "{status:?}");
+    assert!(
+        status.iter().all(|peer| peer.connections == 0),
+        "{status:?}"
+    );
     assert_eq!(group.state().waiting(), 0);
 }
 
@@ -69,7 +83,10 @@ async fn one_request(group: Arc<Group>, in_use: Arc<Vec<AtomicUsize>>, i: usize)
         let mut selection = group.select_for(None);
         let lease = selection.acquire().await.expect("the queue is long enough");
         let here = &in_use[usize::from(lease.address().port())];
-        assert!(here.fetch_add(1, Ordering::SeqCst) < 2, "more than max_conns");
+        assert!(
+            here.fetch_add(1, Ordering::SeqCst) < 2,
+            "more than max_conns"
+        );
         let guard = Leaving(here);
         if i.is_multiple_of(3) {
             rt::sleep(Duration::from_millis(1)).await;
@@ -79,7 +96,11 @@ async fn one_request(group: Arc<Group>, in_use: Arc<Vec<AtomicUsize>>, i: usize)
         drop(guard);
         selection.release(lease, Outcome::Ok(Times::default()));
     };
-    let patience = if i % 4 == 1 { Duration::from_millis(i as u64 % 7 * 10) } else { Duration::from_secs(60) };
+    let patience = if i % 4 == 1 {
+        Duration::from_millis(i as u64 % 7 * 10)
+    } else {
+        Duration::from_secs(60)
+    };
     rt::timeout(patience, serve).await.is_ok()
 }
 
@@ -137,9 +158,19 @@ fn a_queue_has_an_end_and_a_time() {
         let (third, fourth) = selections.split_at_mut(3);
         let waiting = third[2].acquire();
         let mut waiting = std::pin::pin!(waiting);
-        assert!(rt::timeout(Duration::from_millis(1), &mut waiting).await.is_err());
-        assert_eq!(fourth[0].acquire().await.expect_err("the queue is full"), NoPeer::QueueFull);
-        assert_eq!(waiting.await.expect_err("its time is over"), NoPeer::QueueTimeout);
+        assert!(
+            rt::timeout(Duration::from_millis(1), &mut waiting)
+                .await
+                .is_err()
+        );
+        assert_eq!(
+            fourth[0].acquire().await.expect_err("the queue is full"),
+            NoPeer::QueueFull
+        );
+        assert_eq!(
+            waiting.await.expect_err("its time is over"),
+            NoPeer::QueueTimeout
+        );
         assert_eq!(group.state().waiting(), 0);
     });
 }
@@ -170,13 +201,23 @@ fn waiting_is_in_vain_when_the_last_server_fails() {
         let b = selections[1].acquire().await.expect("free");
         let waiter = {
             let group = group.clone();
-            rt::spawn_handle("waiter", async move { group.select_for(None).acquire().await.map(drop) })
+            rt::spawn_handle("waiter", async move {
+                group.select_for(None).acquire().await.map(drop)
+            })
         };
         while group.state().waiting() < 1 {
             rt::yield_now().await;
         }
-        assert!(selections[0].release(a, Outcome::Failed(Times::default())).disabled);
-        assert!(selections[1].release(b, Outcome::Failed(Times::default())).disabled);
+        assert!(
+            selections[0]
+                .release(a, Outcome::Failed(Times::default()))
+                .disabled
+        );
+        assert!(
+            selections[1]
+                .release(b, Outcome::Failed(Times::default()))
+                .disabled
+        );
         assert_eq!(waiter.await.expect("no panic"), Err(NoPeer::NoneAlive));
     });
 }
@@ -195,7 +236,12 @@ fn tries_are_counted_as_nginx_counts_them() {
         assert_eq!(selection.tries(), 3);
         selection.limit_tries(1);
         assert_eq!(selection.tries(), 1);
-        let failed = group.state().status().into_iter().filter(|peer| !peer.available).count();
+        let failed = group
+            .state()
+            .status()
+            .into_iter()
+            .filter(|peer| !peer.available)
+            .count();
         assert_eq!(failed, 1);
     });
 }
@@ -216,7 +262,10 @@ fn a_reload_keeps_numbers_and_begins_the_round_anew() {
         new.commit(&zones);
         assert!(Arc::ptr_eq(old.state(), new.state()));
         let status = new.state().status();
-        let numbers: Vec<_> = status.iter().map(|peer| (peer.connections, peer.available)).collect();
+        let numbers: Vec<_> = status
+            .iter()
+            .map(|peer| (peer.connections, peer.available))
+            .collect();
         assert_eq!(numbers, [(1, true), (0, false), (0, true)]);
         drop(lease);
         assert_eq!(new.state().status()[0].connections, 0);

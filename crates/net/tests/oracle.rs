@@ -35,8 +35,13 @@ impl Drop for Oracle {
 }
 
 fn free_ports(count: usize) -> Vec<u16> {
-    let listeners: Vec<TcpListener> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
-    listeners.iter().map(|listener| listener.local_addr().expect("bound").port()).collect()
+    let listeners: Vec<TcpListener> = (0..count)
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port"))
+        .collect();
+    listeners
+        .iter()
+        .map(|listener| listener.local_addr().expect("bound").port())
+        .collect()
 }
 
 impl Oracle {
@@ -53,9 +58,20 @@ impl Oracle {
         let file = directory.join("nginx.conf");
         std::fs::write(&file, configuration(front, &backends, &directory)).expect("writable");
         let mut command = Command::new(program);
-        command.arg("-p").arg(&directory).arg("-c").arg(&file).arg("-e").arg(directory.join("logs/error.log"));
+        command
+            .arg("-p")
+            .arg(&directory)
+            .arg("-c")
+            .arg(&file)
+            .arg("-e")
+            .arg(directory.join("logs/error.log"));
         let process = command.stderr(Stdio::inherit()).spawn().expect("it starts");
-        let oracle = Oracle { process, directory, front, backends };
+        let oracle = Oracle {
+            process,
+            directory,
+            front,
+            backends,
+        };
         let end = Instant::now() + Duration::from_secs(10);
         while TcpStream::connect(("127.0.0.1", front)).is_err() {
             assert!(Instant::now() < end, "nginx does not listen");
@@ -70,15 +86,25 @@ impl Oracle {
         write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("open");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");
-        let port = answer.rsplit("\r\n\r\n").next().and_then(|body| body.trim().parse().ok()).expect("a port");
-        self.backends.iter().position(|&backend| backend == port).expect("one of them")
+        let port = answer
+            .rsplit("\r\n\r\n")
+            .next()
+            .and_then(|body| body.trim().parse().ok())
+            .expect("a port");
+        self.backends
+            .iter()
+            .position(|&backend| backend == port)
+            .expect("one of them")
     }
 
     fn group(&self, balance: Balance) -> Group {
         let mut settings = Settings::new("u", Origin::Block);
         for (&port, weight) in self.backends.iter().zip(WEIGHTS) {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-            settings.servers.push(Server { weight, ..Server::new(format!("127.0.0.1:{port}"), vec![address.into()]) });
+            settings.servers.push(Server {
+                weight,
+                ..Server::new(format!("127.0.0.1:{port}"), vec![address.into()])
+            });
         }
         settings.balance = balance;
         Group::new(settings)
@@ -86,9 +112,18 @@ impl Oracle {
 
     fn choose(&self, group: &Group, key: &str) -> usize {
         let client = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
-        let mut selection = group.select(&Request { key: key.as_bytes(), client, sticky: b"" });
-        let Pick::Peer(lease) = selection.pick() else { panic!("all servers are alive") };
-        self.backends.iter().position(|&backend| backend == lease.address().port()).expect("one of them")
+        let mut selection = group.select(&Request {
+            key: key.as_bytes(),
+            client,
+            sticky: b"",
+        });
+        let Pick::Peer(lease) = selection.pick() else {
+            panic!("all servers are alive")
+        };
+        self.backends
+            .iter()
+            .position(|&backend| backend == lease.address().port())
+            .expect("one of them")
     }
 }
 
@@ -97,14 +132,25 @@ fn configuration(front: u16, backends: &[u16], directory: &Path) -> String {
     let mut listeners = String::new();
     for (port, weight) in backends.iter().zip(WEIGHTS) {
         let _infallible = writeln!(servers, "server 127.0.0.1:{port} weight={weight};");
-        let _infallible = writeln!(listeners, "server {{ listen 127.0.0.1:{port}; return 200 {port}; }}");
+        let _infallible = writeln!(
+            listeners,
+            "server {{ listen 127.0.0.1:{port}; return 200 {port}; }}"
+        );
     }
     let mut groups = String::new();
     let mut locations = String::new();
-    let methods = [("round", ""), ("hash", "hash $arg_k;"), ("ring", "hash $arg_k consistent;"), ("ip", "ip_hash;")];
+    let methods = [
+        ("round", ""),
+        ("hash", "hash $arg_k;"),
+        ("ring", "hash $arg_k consistent;"),
+        ("ip", "ip_hash;"),
+    ];
     for (name, method) in methods {
         let _infallible = writeln!(groups, "upstream {name} {{ {method} {servers} }}");
-        let _infallible = writeln!(locations, "location /{name} {{ proxy_pass http://{name}; }}");
+        let _infallible = writeln!(
+            locations,
+            "location /{name} {{ proxy_pass http://{name}; }}"
+        );
     }
     let directory = directory.display();
     format!(
@@ -117,9 +163,14 @@ fn configuration(front: u16, backends: &[u16], directory: &Path) -> String {
 
 #[test]
 fn the_same_servers_as_in_nginx() {
-    let Some(oracle) = Oracle::start() else { return };
+    let Some(oracle) = Oracle::start() else {
+        return;
+    };
     for (path, consistent) in [("hash", false), ("ring", true)] {
-        let group = oracle.group(Balance::Hash { key: Expression::literal(b"unused"), consistent });
+        let group = oracle.group(Balance::Hash {
+            key: Expression::literal(b"unused"),
+            consistent,
+        });
         for i in 0..KEYS {
             let key = format!("key-{}", i * 7919);
             let expected = oracle.ask(&format!("/{path}?k={key}"));

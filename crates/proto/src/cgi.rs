@@ -29,15 +29,27 @@ impl HeadParser {
             StatusLine::Never => Parser::without_status_line(),
             StatusLine::Tolerated => Parser::new(),
         };
-        HeadParser { fields, status_line }
+        HeadParser {
+            fields,
+            status_line,
+        }
     }
 
     /// Reads on; gives the length of the head once it is complete. `head` must be empty at the first call.
     ///
     /// The error is the line for the error log, in nginx's words.
-    pub fn parse(&mut self, buf: &[u8], max_bytes: usize, head: &mut ResponseHead) -> Result<Option<usize>, Vec<u8>> {
+    pub fn parse(
+        &mut self,
+        buf: &[u8],
+        max_bytes: usize,
+        head: &mut ResponseHead,
+    ) -> Result<Option<usize>, Vec<u8>> {
         loop {
-            match self.fields.parse(buf, max_bytes, head).map_err(|bad| bad.log_line())? {
+            match self
+                .fields
+                .parse(buf, max_bytes, head)
+                .map_err(|bad| bad.log_line())?
+            {
                 Status::Partial => return Ok(None),
                 Status::NotHttp => *self = HeadParser::new(StatusLine::Never),
                 Status::Complete(length) => {
@@ -59,12 +71,18 @@ impl HeadParser {
 
 fn settle_status(head: &mut ResponseHead) -> Result<(), Vec<u8>> {
     let Some(value) = head.fields.get_known(Known::Status) else {
-        head.status = if head.fields.has(Known::Location) { 302 } else { 200 };
+        head.status = if head.fields.has(Known::Location) {
+            302
+        } else {
+            200
+        };
         return Ok(());
     };
     match value.first_chunk::<3>() {
         Some(digits @ [b'1'..=b'9', ..]) if digits.iter().all(u8::is_ascii_digit) => {
-            head.status = digits.iter().fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
+            head.status = digits
+                .iter()
+                .fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
         }
         _ => return Err([b"upstream sent invalid status \"", value, b"\""].concat()),
     }
@@ -89,7 +107,11 @@ mod tests {
                 assert!(end < wire.len(), "the head is whole");
             };
             let found = (head.status, head.status_text().to_vec(), used);
-            assert!(seen.replace(found.clone()).is_none_or(|before| before == found), "step {step}");
+            assert!(
+                seen.replace(found.clone())
+                    .is_none_or(|before| before == found),
+                "step {step}"
+            );
         }
         Ok(seen.expect("no wire is empty"))
     }
@@ -97,18 +119,33 @@ mod tests {
     #[test]
     fn the_status_comes_from_its_field_or_from_location() {
         let status = |wire| read(wire, StatusLine::Never).map(|(status, text, _)| (status, text));
-        assert_eq!(status(b"Status: 404 Gone fishing\r\n\r\n"), Ok((404, b"404 Gone fishing".to_vec())));
+        assert_eq!(
+            status(b"Status: 404 Gone fishing\r\n\r\n"),
+            Ok((404, b"404 Gone fishing".to_vec()))
+        );
         assert_eq!(status(b"Status: 404\r\n\r\n"), Ok((404, Vec::new())));
         assert_eq!(status(b"X: y\nLocation: /a\n\n"), Ok((302, Vec::new())));
         assert_eq!(status(b"\r\n"), Ok((200, Vec::new())));
-        assert_eq!(status(b"Status: no\r\n\r\n"), Err(b"upstream sent invalid status \"no\"".to_vec()));
-        assert_eq!(status(b"Status: 099 x\r\n\r\n"), Err(b"upstream sent invalid status \"099 x\"".to_vec()));
+        assert_eq!(
+            status(b"Status: no\r\n\r\n"),
+            Err(b"upstream sent invalid status \"no\"".to_vec())
+        );
+        assert_eq!(
+            status(b"Status: 099 x\r\n\r\n"),
+            Err(b"upstream sent invalid status \"099 x\"".to_vec())
+        );
     }
 
     #[test]
     fn a_status_line_is_tolerated_where_it_may_be() {
         let wire = b"HTTP/1.1 404 Not Found\r\nStatus: 500 x\r\n\r\nbody";
-        assert_eq!(read(wire, StatusLine::Tolerated), Ok((404, b"404 Not Found".to_vec(), wire.len() - 4)));
-        assert_eq!(read(b"Host: a\r\n\r\n", StatusLine::Tolerated), Ok((200, Vec::new(), 11)));
+        assert_eq!(
+            read(wire, StatusLine::Tolerated),
+            Ok((404, b"404 Not Found".to_vec(), wire.len() - 4))
+        );
+        assert_eq!(
+            read(b"Host: a\r\n\r\n", StatusLine::Tolerated),
+            Ok((200, Vec::new(), 11))
+        );
     }
 }

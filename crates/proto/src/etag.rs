@@ -13,7 +13,11 @@ pub fn write_file(modified: i64, length: u64, out: &mut Vec<u8>) {
 fn write_hex(number: u64, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let places = (u64::BITS - number.leading_zeros()).div_ceil(4).max(1);
-    out.extend((0..places).rev().map(|place| DIGITS[(number >> (4 * place)) as usize & 15]));
+    out.extend(
+        (0..places)
+            .rev()
+            .map(|place| DIGITS[(number >> (4 * place)) as usize & 15]),
+    );
 }
 
 /// Whether a tag is weak.

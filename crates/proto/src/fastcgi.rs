@@ -35,7 +35,16 @@ const ALIGNMENT: usize = 8;
 /// Appends what a request begins with. `keep_connection` asks the application not to close.
 pub fn write_begin(keep_connection: bool, out: &mut Vec<u8>) {
     write_header(BEGIN_REQUEST, 8, 0, out);
-    out.extend_from_slice(&[0, RESPONDER, if keep_connection { KEEP_CONNECTION } else { 0 }, 0, 0, 0, 0, 0]);
+    out.extend_from_slice(&[
+        0,
+        RESPONDER,
+        if keep_connection { KEEP_CONNECTION } else { 0 },
+        0,
+        0,
+        0,
+        0,
+        0,
+    ]);
 }
 
 /// Appends a name and its value in the form that [`write_params`] takes.
@@ -135,7 +144,8 @@ impl Decoder {
             match self.state {
                 State::Header => {
                     let taken = (HEADER - self.received).min(input.len() - at);
-                    self.header[self.received..self.received + taken].copy_from_slice(&input[at..at + taken]);
+                    self.header[self.received..self.received + taken]
+                        .copy_from_slice(&input[at..at + taken]);
                     self.received += taken;
                     at += taken;
                     check(&self.header[..self.received])?;
@@ -143,7 +153,8 @@ impl Decoder {
                         return Ok((Event::More, at));
                     }
                     self.received = 0;
-                    self.content = usize::from(u16::from_be_bytes([self.header[4], self.header[5]]));
+                    self.content =
+                        usize::from(u16::from_be_bytes([self.header[4], self.header[5]]));
                     self.padding = usize::from(self.header[6]);
                     self.state = State::Content;
                     if self.content == 0 && self.kind() == STDOUT {
@@ -194,7 +205,12 @@ impl Decoder {
 
 /// Judges as much of a header as there is, so that what is not FastCGI at all is not waited for.
 fn check(header: &[u8]) -> Result<(), String> {
-    let names = ["protocol version", "record type", "request id high byte", "request id low byte"];
+    let names = [
+        "protocol version",
+        "record type",
+        "request id high byte",
+        "request id low byte",
+    ];
     for (index, (&byte, name)) in header.iter().zip(names).enumerate() {
         let (good, what) = match index {
             0 => (byte == 1, "unsupported"),
@@ -214,7 +230,16 @@ mod tests {
     use super::*;
 
     fn record(kind: u8, content: &[u8], padding: usize) -> Vec<u8> {
-        let mut out = vec![1, kind, 0, 1, (content.len() >> 8) as u8, content.len() as u8, padding as u8, 0];
+        let mut out = vec![
+            1,
+            kind,
+            0,
+            1,
+            (content.len() >> 8) as u8,
+            content.len() as u8,
+            padding as u8,
+            0,
+        ];
         out.extend_from_slice(content);
         out.resize(out.len() + padding, 0xff);
         out
@@ -225,7 +250,8 @@ mod tests {
 
     /// All that a response says, read in pieces of `step` bytes.
     fn decode(wire: &[u8], step: usize) -> Result<Meaning, String> {
-        let (mut decoder, mut stdout, mut stderr, mut rest) = (Decoder::new(), vec![], vec![], vec![]);
+        let (mut decoder, mut stdout, mut stderr, mut rest) =
+            (Decoder::new(), vec![], vec![], vec![]);
         for piece in wire.chunks(step) {
             let mut input = piece;
             loop {
@@ -258,7 +284,10 @@ mod tests {
         .concat();
         for step in 1..=wire.len() {
             let (stdout, stderr, rest) = decode(&wire, step).expect("a good response");
-            assert_eq!((stdout.as_slice(), stderr.as_slice()), (&b"hello world"[..], &b"oh"[..]));
+            assert_eq!(
+                (stdout.as_slice(), stderr.as_slice()),
+                (&b"hello world"[..], &b"oh"[..])
+            );
             assert_eq!(rest, [Event::StdoutEnd, Event::End]);
         }
     }
@@ -266,10 +295,19 @@ mod tests {
     #[test]
     fn what_is_not_fastcgi_is_refused_at_the_first_byte_that_shows_it() {
         for (wire, line) in [
-            (&b"HTTP/1.1"[..], "upstream sent unsupported FastCGI protocol version: 72"),
+            (
+                &b"HTTP/1.1"[..],
+                "upstream sent unsupported FastCGI protocol version: 72",
+            ),
             (&[1, 9], "upstream sent invalid FastCGI record type: 9"),
-            (&[1, 6, 2], "upstream sent unexpected FastCGI request id high byte: 2"),
-            (&[1, 6, 0, 0], "upstream sent unexpected FastCGI request id low byte: 0"),
+            (
+                &[1, 6, 2],
+                "upstream sent unexpected FastCGI request id high byte: 2",
+            ),
+            (
+                &[1, 6, 0, 0],
+                "upstream sent unexpected FastCGI request id low byte: 0",
+            ),
         ] {
             assert_eq!(Decoder::new().next(wire), Err(line.to_owned()));
         }

@@ -49,28 +49,62 @@ pub enum Head {
 /// Reads the first line of a response to the request for `key`, which is escaped. The error is the line for the error
 /// log.
 pub fn read_head(input: &[u8], key: &[u8]) -> Result<Head, Vec<u8>> {
-    let Some(end) = memchr(b'\n', input) else { return Ok(Head::Partial) };
+    let Some(end) = memchr(b'\n', input) else {
+        return Ok(Head::Partial);
+    };
     let used = end + 1;
-    let Some(line) = input[..end].strip_suffix(b"\r") else { return Err(invalid("response", &input[..end], None)) };
+    let Some(line) = input[..end].strip_suffix(b"\r") else {
+        return Err(invalid("response", &input[..end], None));
+    };
     if line == b"END" {
         return Ok(Head::Missing(used));
     }
-    let Some(rest) = line.strip_prefix(b"VALUE ") else { return Err(invalid("response", line, None)) };
-    let Some(rest) = rest.strip_prefix(key) else { return Err(invalid("key", line, Some(key))) };
-    let Some(numbers) = rest.strip_prefix(b" ") else { return Err(invalid("response", line, None)) };
-    let Some(blank) = memchr(b' ', numbers) else { return Err(invalid("response", line, None)) };
+    let Some(rest) = line.strip_prefix(b"VALUE ") else {
+        return Err(invalid("response", line, None));
+    };
+    let Some(rest) = rest.strip_prefix(key) else {
+        return Err(invalid("key", line, Some(key)));
+    };
+    let Some(numbers) = rest.strip_prefix(b" ") else {
+        return Err(invalid("response", line, None));
+    };
+    let Some(blank) = memchr(b' ', numbers) else {
+        return Err(invalid("response", line, None));
+    };
     let (flags, length) = (&numbers[..blank], &numbers[blank + 1..]);
-    let Some(length) = number(length) else { return Err(invalid("length", line, Some(key))) };
-    Ok(Head::Value { used, flags: number(flags).and_then(|flags| u32::try_from(flags).ok()), length })
+    let Some(length) = number(length) else {
+        return Err(invalid("length", line, Some(key)));
+    };
+    Ok(Head::Value {
+        used,
+        flags: number(flags).and_then(|flags| u32::try_from(flags).ok()),
+        length,
+    })
 }
 
 /// The line for the error log when something in the first line makes no sense.
 pub fn invalid(what: &str, line: &[u8], key: Option<&[u8]>) -> Vec<u8> {
     match key {
-        None => [b"memcached sent invalid ", what.as_bytes(), b": \"", line, b"\""].concat(),
+        None => [
+            b"memcached sent invalid ",
+            what.as_bytes(),
+            b": \"",
+            line,
+            b"\"",
+        ]
+        .concat(),
         Some(key) => {
             let middle = b" in response \"";
-            [b"memcached sent invalid ", what.as_bytes(), middle, line, b"\" for key \"", key, b"\""].concat()
+            [
+                b"memcached sent invalid ",
+                what.as_bytes(),
+                middle,
+                line,
+                b"\" for key \"",
+                key,
+                b"\"",
+            ]
+            .concat()
         }
     }
 }
@@ -80,7 +114,9 @@ fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
         return None;
     }
-    text.iter().try_fold(0_u64, |value, digit| value.checked_mul(10)?.checked_add(u64::from(digit - b'0')))
+    text.iter().try_fold(0_u64, |value, digit| {
+        value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
+    })
 }
 
 #[cfg(test)]
@@ -90,15 +126,42 @@ mod tests {
     #[test]
     fn a_value_a_miss_and_nonsense() {
         let read = |line: &[u8]| read_head(line, b"k");
-        assert_eq!(read(b"VALUE k 2 8\r\nSEE"), Ok(Head::Value { used: 13, flags: Some(2), length: 8 }));
-        assert_eq!(read(b"VALUE k x 8\r\n"), Ok(Head::Value { used: 13, flags: None, length: 8 }));
+        assert_eq!(
+            read(b"VALUE k 2 8\r\nSEE"),
+            Ok(Head::Value {
+                used: 13,
+                flags: Some(2),
+                length: 8
+            })
+        );
+        assert_eq!(
+            read(b"VALUE k x 8\r\n"),
+            Ok(Head::Value {
+                used: 13,
+                flags: None,
+                length: 8
+            })
+        );
         assert_eq!(read(b"END\r\n"), Ok(Head::Missing(5)));
         assert_eq!(read(b"VALUE k 0 8\r"), Ok(Head::Partial));
-        let wrong = |line: &[u8]| String::from_utf8(read(line).expect_err("nonsense")).expect("text");
-        assert_eq!(wrong(b"ERROR\r\n"), "memcached sent invalid response: \"ERROR\"");
-        assert_eq!(wrong(b"VALUE j 0 1\r\n"), "memcached sent invalid key in response \"VALUE j 0 1\" for key \"k\"");
-        assert_eq!(wrong(b"VALUE kk 0 1\r\n"), "memcached sent invalid response: \"VALUE kk 0 1\"");
-        assert_eq!(wrong(b"VALUE k 0 -1\r\n"), "memcached sent invalid length in response \"VALUE k 0 -1\" for key \"k\"");
+        let wrong =
+            |line: &[u8]| String::from_utf8(read(line).expect_err("nonsense")).expect("text");
+        assert_eq!(
+            wrong(b"ERROR\r\n"),
+            "memcached sent invalid response: \"ERROR\""
+        );
+        assert_eq!(
+            wrong(b"VALUE j 0 1\r\n"),
+            "memcached sent invalid key in response \"VALUE j 0 1\" for key \"k\""
+        );
+        assert_eq!(
+            wrong(b"VALUE kk 0 1\r\n"),
+            "memcached sent invalid response: \"VALUE kk 0 1\""
+        );
+        assert_eq!(
+            wrong(b"VALUE k 0 -1\r\n"),
+            "memcached sent invalid length in response \"VALUE k 0 -1\" for key \"k\""
+        );
         assert_eq!(wrong(b"\n"), "memcached sent invalid response: \"\"");
     }
 

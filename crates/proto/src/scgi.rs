@@ -10,7 +10,10 @@
 /// follows it is left away.
 pub fn push_param(name: &[u8], value: &[u8], params: &mut Vec<u8>) {
     for text in [name, value] {
-        let end = text.iter().position(|&byte| byte == 0).unwrap_or(text.len());
+        let end = text
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(text.len());
         params.extend_from_slice(&text[..end]);
         params.push(0);
     }

@@ -32,7 +32,8 @@ impl Vars {
             return;
         }
         for text in [name, value] {
-            self.bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
+            self.bytes
+                .extend_from_slice(&(text.len() as u16).to_le_bytes());
             self.bytes.extend_from_slice(text);
         }
     }
@@ -47,7 +48,9 @@ impl Vars {
 
     /// Appends the head of a request. The error is the size, when it is beyond [`Vars::MAX_SIZE`].
     pub fn write_head(&self, modifier1: u8, modifier2: u8, out: &mut Vec<u8>) -> Result<(), usize> {
-        let [low, high] = u16::try_from(self.size).map_err(|_| self.size)?.to_le_bytes();
+        let [low, high] = u16::try_from(self.size)
+            .map_err(|_| self.size)?
+            .to_le_bytes();
         out.extend_from_slice(&[modifier1, low, high, modifier2]);
         out.extend_from_slice(&self.bytes);
         Ok(())

@@ -154,7 +154,9 @@ impl Flow {
             return;
         }
         let client = &self.client;
-        let waiting = waiting.into_iter().map(|datagram| (client.clone(), datagram));
+        let waiting = waiting
+            .into_iter()
+            .map(|datagram| (client.clone(), datagram));
         self.datagrams.returned.borrow_mut().extend(waiting);
         if let Some(waker) = self.datagrams.waker.borrow_mut().take() {
             waker.wake();

@@ -203,9 +203,7 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
             None => Err("\"reference\" needs the folder to write to".to_owned()),
         },
         "proxy" => parse_proxy(parser).map(Command::Proxy),
-        "explain" | "upgrade" => {
-            Err(format!("\"{word}\" is planned and not in this version yet"))
-        }
+        "explain" | "upgrade" => Err(format!("\"{word}\" is planned and not in this version yet")),
         _ => Err(unknown_subcommand(word)),
     }
 }

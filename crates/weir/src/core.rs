@@ -98,7 +98,9 @@ impl Core {
 
     /// From when on a turn of a loop is slow.
     pub(crate) fn slow_turn(&self) -> Duration {
-        self.events.as_ref().map_or(Duration::ZERO, |events| events.slow_turn)
+        self.events
+            .as_ref()
+            .map_or(Duration::ZERO, |events| events.slow_turn)
     }
 
     /// The settings that engines see.

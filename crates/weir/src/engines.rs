@@ -80,23 +80,23 @@ fn stream_pages() -> Vec<Page> {
         tables: stream::Engine::own_tables().to_vec(),
         variables: variables(stream::variables::VARIABLES),
     }];
-    pages.extend(STREAM.modules().iter().map(|module| Page {
-        name: format!("stream_{}", module.name),
-        about: module.doc,
-        tables: [module.main, module.server]
-            .iter()
-            .chain(module.blocks)
-            .copied()
-            .filter(|table| !table.is_empty())
-            .collect(),
-        variables: variables(&[module.variables]),
+    pages.extend(STREAM.modules().iter().map(|module| {
+        Page {
+            name: format!("stream_{}", module.name),
+            about: module.doc,
+            tables: [module.main, module.server]
+                .iter()
+                .chain(module.blocks)
+                .copied()
+                .filter(|table| !table.is_empty())
+                .collect(),
+            variables: variables(&[module.variables]),
+        }
     }));
     pages
 }
 
-fn variables<R>(
-    lists: &[&'static [conf::Variable<R>]],
-) -> Vec<conf::describe::VariableInfo> {
+fn variables<R>(lists: &[&'static [conf::Variable<R>]]) -> Vec<conf::describe::VariableInfo> {
     lists
         .iter()
         .flat_map(|list| list.iter())

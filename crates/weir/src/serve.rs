@@ -111,7 +111,10 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
 }
 
 /// The address to listen on. A port that was asked for must be free; else the next free one will do.
-pub(crate) fn choose_address(listen: Option<&str>, port: Option<u16>) -> Result<SocketAddr, String> {
+pub(crate) fn choose_address(
+    listen: Option<&str>,
+    port: Option<u16>,
+) -> Result<SocketAddr, String> {
     let ip = match listen {
         None | Some("localhost") => IpAddr::V4(Ipv4Addr::LOCALHOST),
         Some("*") => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -224,7 +224,9 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "Bytes per second of one response; 0 is no limit.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| size_expression(line).map(|rate| c.limit_rate = rate)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            size_expression(line).map(|rate| c.limit_rate = rate)
+        }),
     },
     Directive {
         name: "limit_rate_after",
@@ -233,7 +235,9 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
         doc: "What is sent before the limit begins.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| size_expression(line).map(|size| c.limit_rate_after = size)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            size_expression(line).map(|size| c.limit_rate_after = size)
+        }),
     },
     Directive {
         name: "disable_symlinks",
@@ -300,7 +304,8 @@ fn aio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
                 let name = line.expression_of(line.arg(0), name)?;
                 let span = line.node.span;
                 if let Some(constant) = name.constant() {
-                    line.shared::<crate::configure::WantedPools>().want(constant, span);
+                    line.shared::<crate::configure::WantedPools>()
+                        .want(constant, span);
                 }
                 Aio::Pool(name)
             }
@@ -359,15 +364,27 @@ fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
 const INACTIVE_DEFAULT: Duration = Duration::from_secs(60);
 
 fn open_file_cache(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let mut cache = OpenFileCache { max: 0, inactive: INACTIVE_DEFAULT };
+    let mut cache = OpenFileCache {
+        max: 0,
+        inactive: INACTIVE_DEFAULT,
+    };
     for index in 0..line.args().len() {
         let text = line.arg(index).text.clone();
-        let invalid = |line: &Line| line.error_at(index, format!("invalid \"open_file_cache\" parameter \"{text}\""));
+        let invalid = |line: &Line| {
+            line.error_at(
+                index,
+                format!("invalid \"open_file_cache\" parameter \"{text}\""),
+            )
+        };
         if text == "off" {
             conf.open_file_cache = None;
             return Ok(());
         } else if let Some(number) = text.strip_prefix(b"max=") {
-            cache.max = number.to_str().ok().and_then(|n| n.parse().ok()).ok_or_else(|| invalid(line))?;
+            cache.max = number
+                .to_str()
+                .ok()
+                .and_then(|n| n.parse().ok())
+                .ok_or_else(|| invalid(line))?;
         } else if let Some(time) = text.strip_prefix(b"inactive=") {
             let time = base::units::parse_seconds(time).ok_or_else(|| invalid(line))?;
             cache.inactive = time;

@@ -580,29 +580,41 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
 fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
     if text.is_empty() {
-        return Err(line.error(format!("invalid parameter \"{text}\" in \"root\" directive")));
+        return Err(line.error(format!(
+            "invalid parameter \"{text}\" in \"root\" directive"
+        )));
     }
     if line.level.seen("alias").is_some() {
-        return Err(line.error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
+        return Err(line
+            .error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
     }
     let text = text.trim_end_with(|byte| byte == '/').as_bstr();
-    conf.root = Root { path: file_expression(line, text)?, kind: RootKind::Root };
+    conf.root = Root {
+        path: file_expression(line, text)?,
+        kind: RootKind::Root,
+    };
     Ok(())
 }
 
 fn alias(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     if line.level.seen("root").is_some() {
-        return Err(line.error("\"alias\" directive is duplicate, \"root\" directive was specified earlier"));
+        return Err(line
+            .error("\"alias\" directive is duplicate, \"root\" directive was specified earlier"));
     }
     let kind = match crate::configure::present_location(line) {
         crate::configure::Present::Named => {
-            return Err(line.error("the \"alias\" directive cannot be used inside the named location".to_string()));
+            return Err(line.error(
+                "the \"alias\" directive cannot be used inside the named location".to_string(),
+            ));
         }
         crate::configure::Present::Regex => RootKind::Whole,
         crate::configure::Present::Prefix(length) => RootKind::Alias(length),
     };
     let text = line.arg(0).text.clone();
-    conf.root = Root { path: file_expression(line, text.as_bstr())?, kind };
+    conf.root = Root {
+        path: file_expression(line, text.as_bstr())?,
+        kind,
+    };
     Ok(())
 }
 
@@ -635,7 +647,11 @@ fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
     let mut answer = None;
     if let Some(number) = line.arg(last - 1).text.strip_prefix(b"=") {
         let number = number.as_bstr().to_owned();
-        let value = if number.is_empty() { Some(0) } else { parse_status(number.as_bstr()) };
+        let value = if number.is_empty() {
+            Some(0)
+        } else {
+            parse_status(number.as_bstr())
+        };
         let Some(value) = value.filter(|_| last > 1) else {
             return Err(line.error_at(last - 1, format!("invalid value \"={number}\"")));
         };
@@ -649,13 +665,20 @@ fn error_page(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic
             return Err(line.error_at(index, format!("invalid value \"{text}\"")));
         };
         if !(300..=599).contains(&status) {
-            return Err(line.error_at(index, format!("value \"{text}\" must be between 300 and 599")));
+            return Err(line.error_at(
+                index,
+                format!("value \"{text}\" must be between 300 and 599"),
+            ));
         }
         let shown = match status {
             494..=497 if answer.is_none() => Some(400),
             _ => answer,
         };
-        conf.error_pages.push(ErrorPage { status, answer: shown, target: target.clone() });
+        conf.error_pages.push(ErrorPage {
+            status,
+            answer: shown,
+            target: target.clone(),
+        });
     }
     Ok(())
 }
@@ -671,7 +694,12 @@ fn post_action(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnosti
 }
 
 fn error_log(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
-    let words: Vec<&[u8]> = line.node.args.iter().map(|word| word.text.as_slice()).collect();
+    let words: Vec<&[u8]> = line
+        .node
+        .args
+        .iter()
+        .map(|word| word.text.as_slice())
+        .collect();
     let prefix = line.level.build.prefix.clone();
     let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
     conf.log = conf.log.with(target, line.shared::<LogFiles>());
@@ -690,7 +718,9 @@ fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Dia
 fn client_body_temp_path(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     // The levels are accepted: temporary files have no names here, so that no folder grows large.
     conf.client_body_temp_path = line.prefix_path(line.arg(0));
-    line.shared::<crate::configure::Directories>().0.insert(conf.client_body_temp_path.clone());
+    line.shared::<crate::configure::Directories>()
+        .0
+        .insert(conf.client_body_temp_path.clone());
     Ok(())
 }
 

@@ -29,16 +29,33 @@ impl Identity {
     /// An identity of a program name and a version.
     pub fn new(name: &str, version: &str) -> Identity {
         let token = format!("{name}/{version}");
-        Identity { name: name.into(), build_token: token.clone(), token, version: version.into() }
+        Identity {
+            name: name.into(),
+            build_token: token.clone(),
+            token,
+            version: version.into(),
+        }
     }
 }
 
 /// The rows.
 pub static DIRECTIVES: Table<MainConf> = Table::new(&[
-    hash_row("server_names_hash_max_size", "Accepted; the table of server names sizes itself."),
-    hash_row("server_names_hash_bucket_size", "Accepted; the table of server names sizes itself."),
-    hash_row("variables_hash_max_size", "Accepted; the table of variables sizes itself."),
-    hash_row("variables_hash_bucket_size", "Accepted; the table of variables sizes itself."),
+    hash_row(
+        "server_names_hash_max_size",
+        "Accepted; the table of server names sizes itself.",
+    ),
+    hash_row(
+        "server_names_hash_bucket_size",
+        "Accepted; the table of server names sizes itself.",
+    ),
+    hash_row(
+        "variables_hash_max_size",
+        "Accepted; the table of variables sizes itself.",
+    ),
+    hash_row(
+        "variables_hash_bucket_size",
+        "Accepted; the table of variables sizes itself.",
+    ),
     Directive {
         name: "server",
         syntax: "{ … }",
@@ -58,6 +75,8 @@ const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> 
         contexts: HTTP,
         since: "0.1",
         doc,
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            line.number(0, 0, i64::MAX).map(drop)
+        }),
     }
 }

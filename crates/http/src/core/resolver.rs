@@ -19,7 +19,10 @@ pub struct ResolverConf {
 
 impl Default for ResolverConf {
     fn default() -> Self {
-        ResolverConf { resolver: Resolver::new(Settings::default(), Logger::default()), timeout: Duration::ZERO }
+        ResolverConf {
+            resolver: Resolver::new(Settings::default(), Logger::default()),
+            timeout: Duration::ZERO,
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, Line, HTTP_SERVER, Repeat, SERVER, Setter, Table};
+use conf::{Arity, Diagnostic, Directive, HTTP_SERVER, Line, Repeat, SERVER, Setter, Table};
 
 use crate::listen::{self, Listen};
 use crate::pattern::Pattern;
@@ -170,16 +170,24 @@ fn parse_name(text: &BStr, line: &mut Line, index: usize) -> Result<ServerName, 
             return Err(line.error_at(index, format!("empty regex in server name \"{text}\"")));
         }
         let caseless = pattern.iter().any(u8::is_ascii_uppercase);
-        return Ok(ServerName::Regex(Arc::new(Pattern::compile(line, index, pattern, caseless)?)));
+        return Ok(ServerName::Regex(Arc::new(Pattern::compile(
+            line, index, pattern, caseless,
+        )?)));
     }
     if text == "$hostname" {
-        return Ok(ServerName::Exact(rt::process::hostname().to_lowercase().into()));
+        return Ok(ServerName::Exact(
+            rt::process::hostname().to_lowercase().into(),
+        ));
     }
     let lower: BString = text.to_ascii_lowercase().into();
     let invalid = || format!("invalid server name or wildcard \"{text}\"");
-    let body = lower.strip_prefix(b"*").or(lower.strip_suffix(b"*")).unwrap_or(&lower);
+    let body = lower
+        .strip_prefix(b"*")
+        .or(lower.strip_suffix(b"*"))
+        .unwrap_or(&lower);
     let stars = lower.iter().filter(|byte| **byte == b'*').count();
-    if body.contains_str("..") || lower == "*" || lower == "." || stars > 1 || body.contains(&b'*') {
+    if body.contains_str("..") || lower == "*" || lower == "." || stars > 1 || body.contains(&b'*')
+    {
         return Err(line.error_at(index, invalid()));
     }
     if let Some(rest) = lower.strip_prefix(b"*") {

@@ -38,7 +38,12 @@ impl Input {
             Framing::Length(total) => State::Length { left: total, total },
             Framing::Chunked => State::Chunked(Box::new(ChunkDecoder::new())),
         };
-        Some(Input { client, state, taken: 0, expects_continue })
+        Some(Input {
+            client,
+            state,
+            taken: 0,
+            expects_continue,
+        })
     }
 
     /// Moves content that has arrived to `out`. `None` when more has to arrive first.
@@ -47,7 +52,10 @@ impl Input {
         let used = match &mut self.state {
             State::Done(_) => return Some(Ok(true)),
             State::Length { left, .. } => {
-                let n = input.len().min(max).min(usize::try_from(*left).unwrap_or(usize::MAX));
+                let n = input
+                    .len()
+                    .min(max)
+                    .min(usize::try_from(*left).unwrap_or(usize::MAX));
                 out.extend_from_slice(&input[..n]);
                 *left -= n as u64;
                 n
@@ -116,7 +124,11 @@ impl BodyInput for Input {
                 return Poll::Ready(result);
             }
             let mut input = self.client.input.borrow_mut();
-            match ready!(self.client.stream.poll_read_into(context, &mut input, READ_SIZE)) {
+            match ready!(
+                self.client
+                    .stream
+                    .poll_read_into(context, &mut input, READ_SIZE)
+            ) {
                 Ok(0) => return Poll::Ready(Err(BodyReadError::Closed)),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -36,7 +36,11 @@ pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Frami
     let site = Rc::clone(&request.site);
     let core = &site.location(request.location).core;
     let response = &request.out;
-    write_status_line(response.status, response.reason.as_ref().map(|reason| reason.as_slice()), out);
+    write_status_line(
+        response.status,
+        response.reason.as_ref().map(|reason| reason.as_slice()),
+        out,
+    );
     if !response.fields.has(Known::Server) {
         out.extend_from_slice(b"Server: ");
         out.extend_from_slice(core.server_tokens.text(&site.identity).as_bytes());
@@ -130,7 +134,12 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
     }
 }
 
-fn write_connection_fields(request: &Request, framing: Framing, keepalive: bool, out: &mut Vec<u8>) {
+fn write_connection_fields(
+    request: &Request,
+    framing: Framing,
+    keepalive: bool,
+    out: &mut Vec<u8>,
+) {
     let core = &request.site.location(request.location).core;
     if framing == Framing::Chunked {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");

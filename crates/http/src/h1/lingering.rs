@@ -30,7 +30,11 @@ pub(super) async fn close(client: &Client, core: &LocationConf) {
         timer.set(left.min(core.lingering_timeout));
         scratch.clear();
         let more = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut scratch, READ_SIZE) {
+            if let Poll::Ready(result) =
+                client
+                    .stream
+                    .poll_read_into(context, &mut scratch, READ_SIZE)
+            {
                 return Poll::Ready(matches!(result, Ok(n) if n > 0));
             }
             timer.poll_expired(context).map(|()| false)

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use proto::fields::Fields;
 use proto::Known;
+use proto::fields::Fields;
 use proto::h1::request::{InvalidHeaders, Underscores};
 use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
 use rt::error_log::{Errno, Level};
@@ -133,7 +133,9 @@ impl Connection {
             Err(other) => {
                 // A request line without a version gets a response without a head, a bad one too.
                 let simple = matches!(&other, NoHead::Rejected(reject) if reject.kind == RejectKind::InvalidHttp09Method);
-                Rc::get_mut(&mut head).expect("nobody has seen this head yet").rejected = !simple;
+                Rc::get_mut(&mut head)
+                    .expect("nobody has seen this head yet")
+                    .rejected = !simple;
                 return self.refuse(site, head, other).await;
             }
             Ok(()) => self.begin(site, head),
@@ -141,7 +143,10 @@ impl Connection {
         if let Err(reject) = self.check(&mut request) {
             let status = reject.status();
             let line = reject.log_line(&request.head.wire);
-            request.log(Level::Info, format_args!("{} while {}", bstr::BStr::new(&line), reject.action()));
+            request.log(
+                Level::Info,
+                format_args!("{} while {}", bstr::BStr::new(&line), reject.action()),
+            );
             request.flow.close = true;
             serve::refuse(&mut request, status).await;
         } else {
@@ -170,7 +175,13 @@ impl Connection {
         if self.client.generation.replace(site.generation) == site.generation {
             return;
         }
-        let local = || self.client.stream.local_addr().ok().and_then(|address| address.ip());
+        let local = || {
+            self.client
+                .stream
+                .local_addr()
+                .ok()
+                .and_then(|address| address.ip())
+        };
         // When its address is no longer listened on, the connection ends as it began.
         if let Some(endpoint) = listen::endpoint_of(&site.endpoints, &self.client.socket, local) {
             *self.client.endpoint.borrow_mut() = Arc::clone(endpoint);
@@ -194,7 +205,8 @@ impl Connection {
                     started = true;
                     self.staged.enter(Stage::Reading);
                     self.client.idle.end();
-                    self.timer.set(site.server(server).core.client_header_timeout);
+                    self.timer
+                        .set(site.server(server).core.client_header_timeout);
                 }
                 let input = self.client.input.borrow();
                 match self.parser.parse(&input, &limits, &mut head.wire) {
@@ -245,18 +257,31 @@ impl Connection {
             // Read into the loop's own buffer first: a connection keeps only as much memory as its requests need.
             let mut scratch = scratch.borrow_mut();
             scratch.clear();
-            if let Poll::Ready(result) = client.stream.poll_read_into(context, &mut scratch, READ_SIZE) {
+            if let Poll::Ready(result) =
+                client
+                    .stream
+                    .poll_read_into(context, &mut scratch, READ_SIZE)
+            {
                 client.input.borrow_mut().extend_from_slice(&scratch);
                 return Poll::Ready(Ok(result));
             }
             if !started && client.idle.poll_close(context).is_ready() {
-                let end = client.idle.since().map(|since| since + client.keepalive_min_timeout.get());
+                let end = client
+                    .idle
+                    .since()
+                    .map(|since| since + client.keepalive_min_timeout.get());
                 match end.filter(|end| *end > rt::now()) {
                     Some(end) => timer.set_deadline(end),
                     None => return Poll::Ready(Err(NoHead::Quiet)),
                 }
             }
-            timer.poll_expired(context).map(|()| Err(if waiting { NoHead::Quiet } else { NoHead::TimedOut }))
+            timer.poll_expired(context).map(|()| {
+                Err(if waiting {
+                    NoHead::Quiet
+                } else {
+                    NoHead::TimedOut
+                })
+            })
         })
         .await?;
         match result {
@@ -267,8 +292,16 @@ impl Connection {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => {
-                let what = if waiting { "while keepalive" } else { "while waiting for request" };
-                self.engine.log_client(Level::Info, &self.client, format_args!("recv() failed{} {what}", Errno(&error)));
+                let what = if waiting {
+                    "while keepalive"
+                } else {
+                    "while waiting for request"
+                };
+                self.engine.log_client(
+                    Level::Info,
+                    &self.client,
+                    format_args!("recv() failed{} {what}", Errno(&error)),
+                );
                 Err(NoHead::Quiet)
             }
         }
@@ -279,7 +312,9 @@ impl Connection {
             self.engine.log_client(
                 Level::Info,
                 &self.client,
-                format_args!("client prematurely closed connection while reading client request line"),
+                format_args!(
+                    "client prematurely closed connection while reading client request line"
+                ),
             );
         } else if first {
             self.engine.log_client(
@@ -317,7 +352,13 @@ impl Connection {
         let takes_connect = request.site.server(request.server).takes_connect;
         let framing = request.head.wire.check(takes_connect)?;
         for line in request.head.wire.ignored() {
-            request.log(Level::Info, format_args!("client sent invalid header line: \"{}\"", bstr::BStr::new(line)));
+            request.log(
+                Level::Info,
+                format_args!(
+                    "client sent invalid header line: \"{}\"",
+                    bstr::BStr::new(line)
+                ),
+            );
         }
         set_uri(request, std::mem::take(&mut self.path))?;
         if framing == Framing::None {
@@ -326,8 +367,7 @@ impl Connection {
         let expectation = request.head.wire.fields.get_known(Known::Expect);
         let expects = request.head.wire.version >= proto::h1::Version::HTTP_11
             && expectation.is_some_and(|value| value.eq_ignore_ascii_case(b"100-continue"));
-        if let Some(input) = body::Input::new(Rc::clone(&self.client), framing, expects)
-        {
+        if let Some(input) = body::Input::new(Rc::clone(&self.client), framing, expects) {
             request.body = crate::body_reader::RequestBody::from_input(Box::new(input));
         }
         Ok(())
@@ -401,20 +441,28 @@ impl Connection {
                 return Next::Linger(Arc::clone(core));
             }
             self.client.keepalive_timeout.set(self.idle_timeout(core));
-            self.client.keepalive_min_timeout.set(core.keepalive_min_timeout);
+            self.client
+                .keepalive_min_timeout
+                .set(core.keepalive_min_timeout);
             return Next::Request;
         }
         use crate::core::location::Lingering;
         let pending = unread || !self.client.input.borrow().is_empty();
         match core.lingering_close {
             Lingering::Always => Next::Linger(Arc::clone(core)),
-            Lingering::On if pending && !request.flow.no_lingering => Next::Linger(Arc::clone(core)),
+            Lingering::On if pending && !request.flow.no_lingering => {
+                Next::Linger(Arc::clone(core))
+            }
             Lingering::On | Lingering::Off => Next::Close,
         }
     }
 
     fn idle_timeout(&self, core: &crate::core::LocationConf) -> Duration {
-        if self.client.idle.is_closing() { core.keepalive_min_timeout } else { core.keepalive_timeout }
+        if self.client.idle.is_closing() {
+            core.keepalive_min_timeout
+        } else {
+            core.keepalive_timeout
+        }
     }
 
     fn broken_response(&self, request: &Request, framing: head::Framing, error: SendError) -> Next {
@@ -424,12 +472,23 @@ impl Connection {
                     Level::Info,
                     format_args!("client timed out (110: Connection timed out) while sending response to client"),
                 );
-                if request.site.location(request.location).core.reset_timedout_connection {
+                if request
+                    .site
+                    .location(request.location)
+                    .core
+                    .reset_timedout_connection
+                {
                     return Next::Reset;
                 }
             }
             SendError::Client(error) => {
-                request.log(Level::Info, format_args!("send() failed{} while sending response to client", Errno(&error)));
+                request.log(
+                    Level::Info,
+                    format_args!(
+                        "send() failed{} while sending response to client",
+                        Errno(&error)
+                    ),
+                );
             }
             SendError::Body(error) => {
                 // A producer that stops short has said why itself.
@@ -455,16 +514,26 @@ impl Connection {
             NoHead::TimedOut => {
                 request.log(
                     Level::Info,
-                    format_args!("client timed out (110: Connection timed out) while waiting for request"),
+                    format_args!(
+                        "client timed out (110: Connection timed out) while waiting for request"
+                    ),
                 );
-                if request.site.location(request.location).core.reset_timedout_connection {
+                if request
+                    .site
+                    .location(request.location)
+                    .core
+                    .reset_timedout_connection
+                {
                     return Next::Reset;
                 }
                 408
             }
             NoHead::Rejected(reject) => {
                 let line = reject.log_line(&request.head.wire);
-                request.log(Level::Info, format_args!("{} while {}", bstr::BStr::new(&line), reject.action()));
+                request.log(
+                    Level::Info,
+                    format_args!("{} while {}", bstr::BStr::new(&line), reject.action()),
+                );
                 request.flow.no_lingering = !reject.lingers();
                 reject.status()
             }
@@ -483,10 +552,20 @@ impl Connection {
 /// The head of a request as the debug log has it.
 fn debug_head(request: &Request) {
     let wire = &request.head.wire;
-    request.debug(format_args!("http request line: \"{}\"", bstr::BStr::new(wire.request_line())));
-    request.debug(format_args!("http uri: \"{}\"", bstr::BStr::new(wire.target())));
+    request.debug(format_args!(
+        "http request line: \"{}\"",
+        bstr::BStr::new(wire.request_line())
+    ));
+    request.debug(format_args!(
+        "http uri: \"{}\"",
+        bstr::BStr::new(wire.target())
+    ));
     for (name, value) in wire.fields.iter() {
-        request.debug(format_args!("http header: \"{}: {}\"", bstr::BStr::new(name), bstr::BStr::new(value)));
+        request.debug(format_args!(
+            "http header: \"{}: {}\"",
+            bstr::BStr::new(name),
+            bstr::BStr::new(value)
+        ));
     }
     request.debug(format_args!("http header done"));
 }
@@ -500,7 +579,16 @@ fn debug_response(request: &Request, out: &[u8]) {
 }
 
 fn silent_end(request: &Request) -> Next {
-    if request.site.location(request.location).core.reset_timedout_connection { Next::Reset } else { Next::Close }
+    if request
+        .site
+        .location(request.location)
+        .core
+        .reset_timedout_connection
+    {
+        Next::Reset
+    } else {
+        Next::Close
+    }
 }
 
 /// Browsers whose connections nginx does not keep: old Internet Explorers after a POST, Safari.
@@ -510,13 +598,18 @@ fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
     if disabled & (MSIE6 | SAFARI) == 0 {
         return false;
     }
-    let Some(agent) = request.head.wire.fields.get_known(Known::UserAgent) else { return false };
+    let Some(agent) = request.head.wire.fields.get_known(Known::UserAgent) else {
+        return false;
+    };
     let agent = bstr::BStr::new(agent);
     use bstr::ByteSlice;
     if disabled & MSIE6 != 0 && request.method == Method::Post && crate::text::is_msie6(agent) {
         return true;
     }
-    disabled & SAFARI != 0 && agent.contains_str("Safari/") && agent.contains_str("Mac OS X") && !agent.contains_str("Chrome/")
+    disabled & SAFARI != 0
+        && agent.contains_str("Safari/")
+        && agent.contains_str("Mac OS X")
+        && !agent.contains_str("Chrome/")
 }
 
 fn limits_of(site: &Rc<Site>, server: ServerId, pause_at_host: bool) -> Limits {
@@ -526,29 +619,45 @@ fn limits_of(site: &Rc<Site>, server: ServerId, pause_at_host: bool) -> Limits {
         large_client_header_buffers: core.large_buffers as usize,
         large_client_header_buffer_size: core.large_buffer_size as usize,
         max_headers: core.max_headers as usize,
-        underscores_in_headers: if core.underscores_in_headers { Underscores::Allowed } else { Underscores::Invalid },
-        invalid_headers: if core.ignore_invalid_headers { InvalidHeaders::Ignored } else { InvalidHeaders::Kept },
+        underscores_in_headers: if core.underscores_in_headers {
+            Underscores::Allowed
+        } else {
+            Underscores::Invalid
+        },
+        invalid_headers: if core.ignore_invalid_headers {
+            InvalidHeaders::Ignored
+        } else {
+            InvalidHeaders::Kept
+        },
         pause_at_host,
     }
 }
 
 fn server_of_host(endpoint: &crate::listen::Endpoint, value: &[u8]) -> ServerId {
-    let Ok(host) = proto::host::parse(value) else { return endpoint.default_server };
+    let Ok(host) = proto::host::parse(value) else {
+        return endpoint.default_server;
+    };
     let mut name = Vec::with_capacity(host.name.len());
     host.write_lowercase(&mut name);
-    endpoint.names.find(name.as_slice().into()).map_or(endpoint.default_server, |(server, _)| server)
+    endpoint
+        .names
+        .find(name.as_slice().into())
+        .map_or(endpoint.default_server, |(server, _)| server)
 }
 
 /// Finds the host that the request names, and the server that answers to it.
 fn choose_server(request: &mut Request) -> Result<(), Reject> {
     let invalid = || Reject::new(RejectKind::InvalidHost);
-    let head = Rc::get_mut(&mut request.head).expect("a request that is being read is alone with its head");
+    let head = Rc::get_mut(&mut request.head)
+        .expect("a request that is being read is alone with its head");
     let field = head.wire.fields.get_known(Known::Host);
     if let Some(value) = head.wire.authority().or(field) {
         let host = proto::host::parse(value).map_err(|_| invalid())?;
         host.write_lowercase(&mut head.host);
         head.port = host.port;
-        if head.wire.authority().is_some() && field.is_some_and(|field| proto::host::parse(field).is_err()) {
+        if head.wire.authority().is_some()
+            && field.is_some_and(|field| proto::host::parse(field).is_err())
+        {
             return Err(invalid());
         }
     }
@@ -584,6 +693,10 @@ fn set_uri(request: &mut Request, mut path: Vec<u8>) -> Result<(), Reject> {
     path.clear();
     let parsed = proto::uri::normalize(target, slashes, &mut path)
         .map_err(|_| Reject::new(RejectKind::InvalidUri))?;
-    request.uri = Uri { path: path.into(), args: target[parsed.args.clone()].into(), original: parsed.valid_unparsed };
+    request.uri = Uri {
+        path: path.into(),
+        args: target[parsed.args.clone()].into(),
+        original: parsed.valid_unparsed,
+    };
     Ok(())
 }

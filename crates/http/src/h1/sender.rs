@@ -71,7 +71,11 @@ struct Job {
 impl Sender {
     /// A sender for `client`.
     pub fn new(client: Rc<Client>) -> Sender {
-        Sender { client, out: Vec::new(), timer: rt::Timer::new() }
+        Sender {
+            client,
+            out: Vec::new(),
+            timer: rt::Timer::new(),
+        }
     }
 
     /// Sends head and content in one call, when the content is small and at hand and the socket takes it all. `None`
@@ -103,14 +107,19 @@ impl Sender {
             request.out.body = Body::Empty;
             return Some(());
         }
-        if length > READ_FILES_UP_TO || request.out.body.length() != Some(length) || is_paced(request) {
+        if length > READ_FILES_UP_TO
+            || request.out.body.length() != Some(length)
+            || is_paced(request)
+        {
             return None;
         }
         match &request.out.body {
             Body::Bytes(bytes) => self.out.extend_from_slice(bytes),
             Body::File(range) if !range.file.is_direct() => {
                 let head = self.out.len();
-                let read = range.file.try_read_into(&mut self.out, length as usize, range.offset);
+                let read = range
+                    .file
+                    .try_read_into(&mut self.out, length as usize, range.offset);
                 if !matches!(read, Ok(n) if n as u64 == length) {
                     self.out.truncate(head);
                     return None;
@@ -182,14 +191,20 @@ impl Sender {
         }
         match job.framing {
             Framing::Length(_) if left > 0 => return Err(SendError::Body(BodyError::Producer)),
-            Framing::Chunked => proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out),
+            Framing::Chunked => {
+                proto::h1::body::write_last_chunk(&request.out.trailers, &mut self.out)
+            }
             _ => {}
         }
         self.flush(request, job).await
     }
 
     /// The next chunk. What has been gathered is sent before this waits for a producer.
-    async fn next_chunk(&mut self, request: &mut Request, job: &mut Job) -> Result<Option<Chunk>, SendError> {
+    async fn next_chunk(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+    ) -> Result<Option<Chunk>, SendError> {
         if !self.out.is_empty() && matches!(request.out.body, Body::Stream(_)) {
             let ready = std::future::poll_fn(|context| {
                 let mut body = std::mem::take(&mut request.out.body);
@@ -206,10 +221,18 @@ impl Sender {
                 Poll::Pending => self.flush(request, job).await?,
             }
         }
-        Body::next_of(request).await.transpose().map_err(SendError::Body)
+        Body::next_of(request)
+            .await
+            .transpose()
+            .map_err(SendError::Body)
     }
 
-    async fn bytes(&mut self, request: &mut Request, job: &mut Job, bytes: Bytes) -> Result<(), SendError> {
+    async fn bytes(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        bytes: Bytes,
+    ) -> Result<(), SendError> {
         if job.pace.is_some() {
             return self.paced_bytes(request, job, bytes).await;
         }
@@ -224,7 +247,12 @@ impl Sender {
         Ok(())
     }
 
-    async fn paced_bytes(&mut self, request: &mut Request, job: &mut Job, mut bytes: Bytes) -> Result<(), SendError> {
+    async fn paced_bytes(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        mut bytes: Bytes,
+    ) -> Result<(), SendError> {
         while !bytes.is_empty() {
             let n = self.pace(job).await?.min(bytes.len() as u64) as usize;
             let part = bytes.split_to(n);
@@ -237,7 +265,12 @@ impl Sender {
         Ok(())
     }
 
-    async fn file(&mut self, request: &mut Request, job: &mut Job, range: FileRange) -> Result<(), SendError> {
+    async fn file(
+        &mut self,
+        request: &mut Request,
+        job: &mut Job,
+        range: FileRange,
+    ) -> Result<(), SendError> {
         let mut offset = range.offset;
         let end = range.offset + range.length;
         while offset < end {
@@ -247,7 +280,8 @@ impl Sender {
             }
             let read = !job.sendfile || range.file.is_direct() || end - offset <= READ_FILES_UP_TO;
             let sent = if read {
-                self.read_file(request, job, &range, offset, want.min(job.buffer as u64)).await?
+                self.read_file(request, job, &range, offset, want.min(job.buffer as u64))
+                    .await?
             } else {
                 self.begin_chunk(job, want);
                 self.send_file(request, job, &range, offset, want).await?;
@@ -309,7 +343,11 @@ impl Sender {
         // for threads of the pool that are faulting in pages.
         let before = self.out.len();
         let out = std::mem::take(&mut self.out);
-        self.out = range.file.read_at(out, offset, want, &pool).await.map_err(|error| file_error(&error))?;
+        self.out = range
+            .file
+            .read_at(out, offset, want, &pool)
+            .await
+            .map_err(|error| file_error(&error))?;
         request.ledger.disk_wait += begun.elapsed();
         Ok(self.out.len() - before)
     }
@@ -346,7 +384,11 @@ impl Sender {
             }
             let want = resident.min(end - at) as usize;
             let mut position = at;
-            let sent = match self.client.stream.try_sendfile(&range.file, &mut position, want) {
+            let sent = match self
+                .client
+                .stream
+                .try_sendfile(&range.file, &mut position, want)
+            {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.writable(request, job).await?;
                     continue;
@@ -374,7 +416,11 @@ impl Sender {
     ) -> Result<(), SendError> {
         let begun = Instant::now();
         let pool = pool(request);
-        range.file.load(offset, length, &pool).await.map_err(|error| file_error(&error))?;
+        range
+            .file
+            .load(offset, length, &pool)
+            .await
+            .map_err(|error| file_error(&error))?;
         request.ledger.disk_wait += begun.elapsed();
         Ok(())
     }
@@ -416,14 +462,19 @@ impl Sender {
     /// with a low rate its connection would take up a place for long.
     async fn pace(&mut self, job: &mut Job) -> Result<u64, SendError> {
         loop {
-            let Some(pace) = &job.pace else { return Ok(u64::MAX) };
+            let Some(pace) = &job.pace else {
+                return Ok(u64::MAX);
+            };
             let wait = match pace.allowance(rt::now()) {
                 Ok(bytes) => return Ok(bytes),
                 Err(wait) => wait,
             };
             if rt::timeout(wait, self.client.stream.closed()).await.is_ok() {
                 let left = "client prematurely closed connection";
-                return Err(SendError::Client(io::Error::new(io::ErrorKind::ConnectionAborted, left)));
+                return Err(SendError::Client(io::Error::new(
+                    io::ErrorKind::ConnectionAborted,
+                    left,
+                )));
             }
         }
     }
@@ -454,17 +505,28 @@ impl Sender {
     }
 
     /// Sends what has been gathered, waiting at most `timeout` for each bit of progress.
-    pub async fn write_out(&mut self, request: &mut Request, timeout: Duration) -> Result<(), SendError> {
+    pub async fn write_out(
+        &mut self,
+        request: &mut Request,
+        timeout: Duration,
+    ) -> Result<(), SendError> {
         let mut at = 0;
         while at < self.out.len() {
-            at += self.write_some(request, &self.out[at..], &[], timeout).await?;
+            at += self
+                .write_some(request, &self.out[at..], &[], timeout)
+                .await?;
         }
         self.out.clear();
         Ok(())
     }
 
     /// Sends what has been gathered, and `bytes` behind it without copying them.
-    async fn write_with(&mut self, request: &mut Request, job: &Job, bytes: &[u8]) -> Result<(), SendError> {
+    async fn write_with(
+        &mut self,
+        request: &mut Request,
+        job: &Job,
+        bytes: &[u8],
+    ) -> Result<(), SendError> {
         let total = self.out.len() + bytes.len();
         let mut at = 0;
         while at < total {
@@ -490,14 +552,18 @@ impl Sender {
             let result = if second.is_empty() {
                 self.client.stream.try_write(first)
             } else {
-                self.client.stream.try_writev(&[IoSlice::new(first), IoSlice::new(second)])
+                self.client
+                    .stream
+                    .try_writev(&[IoSlice::new(first), IoSlice::new(second)])
             };
             match result {
                 Ok(n) => {
                     self.client.sent.set(self.client.sent.get() + n as u64);
                     return Ok(n);
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait_writable(request, timeout).await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_writable(request, timeout).await?
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(SendError::Client(error)),
             }
@@ -508,14 +574,20 @@ impl Sender {
         self.wait_writable(request, job.timeout).await
     }
 
-    async fn wait_writable(&self, request: &mut Request, timeout: Duration) -> Result<(), SendError> {
+    async fn wait_writable(
+        &self,
+        request: &mut Request,
+        timeout: Duration,
+    ) -> Result<(), SendError> {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.client.stream.poll_writable(context) {
                 return Poll::Ready(result.map_err(SendError::Client));
             }
             Body::poll_ahead_of(request, context);
-            self.timer.poll_expired(context).map(|()| Err(SendError::TimedOut))
+            self.timer
+                .poll_expired(context)
+                .map(|()| Err(SendError::TimedOut))
         })
         .await
     }
@@ -592,15 +664,24 @@ impl Pace {
             Some(bytes) => bytes,
             None => size_value(request, &delivery.limit_rate_after),
         };
-        Some(Pace { rate, free, begun: rt::now(), sent: 0 })
+        Some(Pace {
+            rate,
+            free,
+            begun: rt::now(),
+            sent: 0,
+        })
     }
 
     /// How many bytes may be sent now, or how long to wait for the next ones.
     fn allowance(&self, now: Instant) -> Result<u64, Duration> {
         let seconds = now.saturating_duration_since(self.begun).as_secs_f64() + 1.0;
-        let allowed = self.free.saturating_add((self.rate as f64 * seconds) as u64);
+        let allowed = self
+            .free
+            .saturating_add((self.rate as f64 * seconds) as u64);
         match allowed.checked_sub(self.sent) {
-            Some(bytes) if bytes > 0 => Ok(bytes.min(self.rate.max(1)).max(self.free.saturating_sub(self.sent))),
+            Some(bytes) if bytes > 0 => Ok(bytes
+                .min(self.rate.max(1))
+                .max(self.free.saturating_sub(self.sent))),
             _ => {
                 // Not for single bytes: for a tenth of a second's worth, or one byte when that is less.
                 let wanted = self.sent + (self.rate / 10).max(1);
@@ -617,7 +698,12 @@ fn is_paced(request: &mut Request) -> bool {
     match request.flow.limit_rate {
         Some(rate) => rate > 0,
         None => {
-            let rate = &request.site.location(request.location).core.delivery.limit_rate;
+            let rate = &request
+                .site
+                .location(request.location)
+                .core
+                .delivery
+                .limit_rate;
             rate.constant().is_none_or(|text| *text != "0")
         }
     }
@@ -638,11 +724,21 @@ mod tests {
     #[test]
     fn the_pace_lets_through_one_second_and_then_the_rate() {
         let begun = Instant::now();
-        let mut pace = Pace { rate: 1000, free: 500, begun, sent: 0 };
+        let mut pace = Pace {
+            rate: 1000,
+            free: 500,
+            begun,
+            sent: 0,
+        };
         assert_eq!(pace.allowance(begun), Ok(1000));
         pace.sent = 1500;
-        let wait = pace.allowance(begun).expect_err("the first second's bytes are gone");
-        assert!(wait >= Duration::from_millis(99) && wait <= Duration::from_millis(101), "{wait:?}");
+        let wait = pace
+            .allowance(begun)
+            .expect_err("the first second's bytes are gone");
+        assert!(
+            wait >= Duration::from_millis(99) && wait <= Duration::from_millis(101),
+            "{wait:?}"
+        );
         assert_eq!(pace.allowance(begun + Duration::from_secs(1)), Ok(1000));
     }
 }

@@ -62,14 +62,18 @@ impl Reader {
         let buffers = u64::from(settings.buffers.count) * settings.buffers.size;
         let buffering = exchange.buffering;
         let memory = buffers.max(settings.buffer_size);
-        let read_size = usize::try_from(memory).unwrap_or(READ_SIZE.1).clamp(READ_SIZE.0, READ_SIZE.1);
+        let read_size = usize::try_from(memory)
+            .unwrap_or(READ_SIZE.1)
+            .clamp(READ_SIZE.0, READ_SIZE.1);
         let left = match exchange.protocol.content_length() {
             ContentLength::None => Some(0),
             ContentLength::Known(length) => Some(length),
             ContentLength::Unknown => None,
         };
         let rate = match (&settings.limit_rate, buffering) {
-            (Some(rate), true) => base::units::parse_size(&request.value(&rate.clone())).unwrap_or(0),
+            (Some(rate), true) => {
+                base::units::parse_size(&request.value(&rate.clone())).unwrap_or(0)
+            }
             _ => 0,
         };
         if !buffering {
@@ -95,7 +99,10 @@ impl Reader {
             received: 0,
             pause: rt::Timer::new(),
         };
-        reader.exchange.timer.set(reader.exchange.settings.read_timeout);
+        reader
+            .exchange
+            .timer
+            .set(reader.exchange.settings.read_timeout);
         let rest = std::mem::take(&mut reader.exchange.rest);
         reader.received = rest.len() as u64;
         reader.decode(request, rest);
@@ -135,7 +142,10 @@ impl Reader {
                     self.end(request, used == input.len());
                 }
                 Err(fault) => {
-                    request.error(format_args!("{} while reading upstream", fault.message.as_bstr()));
+                    request.error(format_args!(
+                        "{} while reading upstream",
+                        fault.message.as_bstr()
+                    ));
                     self.cut(request);
                 }
             }
@@ -172,7 +182,9 @@ impl Reader {
         if !self.exchange.protocol.passes_trailers() {
             return;
         }
-        let Some(record) = request.upstream.get() else { return };
+        let Some(record) = request.upstream.get() else {
+            return;
+        };
         for (known, name, value) in record.trailers.iter_known() {
             if !self.exchange.settings.hide.contains(known, name) {
                 request.out.trailers.push(name, value);
@@ -192,7 +204,12 @@ impl Reader {
         if exchange.transmit.is_done() {
             return;
         }
-        match exchange.transmit.poll(request, &link.connection.stream, &*exchange.protocol, context) {
+        match exchange.transmit.poll(
+            request,
+            &link.connection.stream,
+            &*exchange.protocol,
+            context,
+        ) {
             Ok(Progress::Done) => exchange.timer.set(exchange.settings.read_timeout),
             Ok(Progress::PeerBusy { .. } | Progress::Waiting) => {}
             // The response is there; what else the client sends does not matter any more.
@@ -203,7 +220,9 @@ impl Reader {
 
     /// Receives once. `Ready` when something has changed.
     fn poll_receive(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<()> {
-        let Some(link) = &self.exchange.link else { return Poll::Pending };
+        let Some(link) = &self.exchange.link else {
+            return Poll::Pending;
+        };
         let mut most = self.read_size;
         if self.rate > 0 {
             match self.allowance() {
@@ -225,10 +244,16 @@ impl Reader {
             }
         }
         self.scratch.clear();
-        match link.connection.stream.poll_read_into(context, &mut self.scratch, most) {
+        match link
+            .connection
+            .stream
+            .poll_read_into(context, &mut self.scratch, most)
+        {
             Poll::Pending => {
                 if self.exchange.timer.poll_expired(context).is_ready() {
-                    request.error(format_args!("upstream timed out (110: Connection timed out) while reading upstream"));
+                    request.error(format_args!(
+                        "upstream timed out (110: Connection timed out) while reading upstream"
+                    ));
                     record_of(request).current().status = 504;
                     self.cut(request);
                     return Poll::Ready(());
@@ -245,7 +270,10 @@ impl Reader {
             }
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Poll::Ready(Err(error)) => {
-                request.error(format_args!("recv() failed{} while reading upstream", Errno(&error)));
+                request.error(format_args!(
+                    "recv() failed{} while reading upstream",
+                    Errno(&error)
+                ));
                 self.cut(request);
             }
         }
@@ -267,7 +295,10 @@ impl Reader {
                 self.end(request, false);
             }
             Err(fault) => {
-                request.error(format_args!("{} while reading upstream", fault.message.as_bstr()));
+                request.error(format_args!(
+                    "{} while reading upstream",
+                    fault.message.as_bstr()
+                ));
                 self.cut(request);
             }
         }
@@ -282,8 +313,14 @@ impl Reader {
 
     /// Goes on saving the response. `false` while the disk must catch up.
     fn poll_saving(&mut self, request: &mut Request, context: &mut Context<'_>) -> bool {
-        let Some(saving) = &mut self.saving else { return true };
-        if self.state == State::Cut || saving.poll(request, self.state == State::Ended, context).is_ready() {
+        let Some(saving) = &mut self.saving else {
+            return true;
+        };
+        if self.state == State::Cut
+            || saving
+                .poll(request, self.state == State::Ended, context)
+                .is_ready()
+        {
             self.saving = None;
             return true;
         }
@@ -300,7 +337,12 @@ impl Reader {
 
     /// Takes over what was written to the file meanwhile.
     fn poll_spool(&mut self, request: &mut Request, context: &mut Context<'_>) {
-        match self.spool.poll(request, &mut self.queue, self.state != State::Reading, context) {
+        match self.spool.poll(
+            request,
+            &mut self.queue,
+            self.state != State::Reading,
+            context,
+        ) {
             Ok(()) => {}
             Err(()) => self.cut(request),
         }
@@ -342,7 +384,10 @@ impl Source for Reader {
                     State::Cut => return Poll::Ready(Some(Err(BodyError::Producer))),
                 }
             }
-            if self.state != State::Reading || !saved || self.poll_receive(request, context).is_pending() {
+            if self.state != State::Reading
+                || !saved
+                || self.poll_receive(request, context).is_pending()
+            {
                 return Poll::Pending;
             }
         }
@@ -359,7 +404,11 @@ impl Source for Reader {
             }
             let full = self.queued >= self.memory;
             let saved = self.poll_saving(request, context);
-            if self.state != State::Reading || full && !self.spool.begin(request) || self.spool.is_full() || !saved {
+            if self.state != State::Reading
+                || full && !self.spool.begin(request)
+                || self.spool.is_full()
+                || !saved
+            {
                 return;
             }
             if self.poll_receive(request, context).is_pending() {
@@ -370,6 +419,7 @@ impl Source for Reader {
 
     fn length(&self) -> Option<u64> {
         let in_files: u64 = self.queue.iter().map(Chunk::len).sum();
-        self.left.map(|left| left + in_files + self.spool.unwritten())
+        self.left
+            .map(|left| left + in_files + self.spool.unwritten())
     }
 }

@@ -126,28 +126,50 @@ const TIMED_OUT: &str = "(110: Connection timed out)";
 impl Exchange {
     /// Runs until the head of a response is there, which then is in `request.upstream`.
     pub async fn run(request: &mut Request, plan: Plan) -> Result<Box<Exchange>, Stop> {
-        let Plan { settings, target, mut protocol, content, watch_client, tag } = plan;
+        let Plan {
+            settings,
+            target,
+            mut protocol,
+            content,
+            watch_client,
+            tag,
+        } = plan;
         if content != RequestContent::Streamed || has_arrived(request) {
-            crate::body_reader::read(request).await.map_err(Stop::Status)?;
+            crate::body_reader::read(request)
+                .await
+                .map_err(Stop::Status)?;
         }
         let (announced, source) = describe_content(request, content);
         let mut first = buffers::take();
         first.reserve(FIRST_CAPACITY);
-        protocol.write_head(request, announced, &mut first).map_err(Stop::Status)?;
+        protocol
+            .write_head(request, announced, &mut first)
+            .map_err(Stop::Status)?;
         let record = request.upstream.get_or_make();
         record.begin();
         record.target.clear();
         record.target.extend_from_slice(protocol.target());
         let scheme = protocol.scheme();
-        let watch_client = watch_client && !settings.ignore_client_abort && !request.flow.background && !request.flow.post_action;
+        let watch_client = watch_client
+            && !settings.ignore_client_abort
+            && !request.flow.background
+            && !request.flow.post_action;
         let client = Rc::clone(&request.client);
-        let group = match while_client_stays(&client, watch_client, super::target::group(request, target)).await {
-            Ok(group) => group.map_err(Stop::Status)?,
-            Err(ClientLeft) => {
-                request.log(Level::Info, format_args!("client prematurely closed connection while resolving upstream"));
-                return Err(Stop::Status(internal_status::CLIENT_CLOSED));
-            }
-        };
+        let group =
+            match while_client_stays(&client, watch_client, super::target::group(request, target))
+                .await
+            {
+                Ok(group) => group.map_err(Stop::Status)?,
+                Err(ClientLeft) => {
+                    request.log(
+                        Level::Info,
+                        format_args!(
+                            "client prematurely closed connection while resolving upstream"
+                        ),
+                    );
+                    return Err(Stop::Status(internal_status::CLIENT_CLOSED));
+                }
+            };
         let (mut selection, looked_up) = super::target::select(request, &group);
         if settings.next_upstream_tries > 0 {
             selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
@@ -209,7 +231,8 @@ impl Exchange {
             }
         };
         self.connected = Some(rt::now());
-        record_of(request).current().connect_time = Some(rt::now().saturating_duration_since(self.began));
+        record_of(request).current().connect_time =
+            Some(rt::now().saturating_duration_since(self.began));
         self.link = Some(Link { lease, connection });
         self.protocol.begin_response();
         self.timer.set(self.settings.send_timeout);
@@ -220,7 +243,9 @@ impl Exchange {
             return self.accept_head(request);
         }
         let mut input = buffers::take();
-        let result = std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context)).await;
+        let result =
+            std::future::poll_fn(|context| self.poll_head(request, &mut input, &mut head, context))
+                .await;
         let record = record_of(request);
         record.set_head(head);
         let used = result?;
@@ -248,7 +273,9 @@ impl Exchange {
         }
         match net::connect(lease.address(), &options).await {
             Ok(stream) => Ok(Connection::new(stream)),
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(Failure::TimedOut("connecting to upstream")),
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+                Err(Failure::TimedOut("connecting to upstream"))
+            }
             Err(error) => {
                 log_connect_error(request, lease.address(), &error);
                 Err(Failure::Broken)
@@ -295,9 +322,18 @@ impl Exchange {
     }
 
     /// Sends what can be sent, and sets the timer for what is waited for then.
-    fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) -> Result<(), Failure> {
-        let Some(link) = &self.link else { return Ok(()) };
-        match self.transmit.poll(request, &link.connection.stream, &*self.protocol, context) {
+    fn poll_send(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Result<(), Failure> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        match self
+            .transmit
+            .poll(request, &link.connection.stream, &*self.protocol, context)
+        {
             Ok(Progress::Done) => self.timer.set(self.settings.read_timeout),
             Ok(Progress::PeerBusy { moved: true }) => self.timer.set(self.settings.send_timeout),
             Ok(Progress::PeerBusy { moved: false }) => {}
@@ -306,7 +342,13 @@ impl Exchange {
             Err(SendFailure::Client(status)) => return Err(Failure::Final(status)),
             Err(SendFailure::Peer(error)) => {
                 // It may have answered before it closed: what it said counts, and if it said nothing that is logged.
-                request.log(Level::Info, format_args!("send() failed{} while sending request to upstream", Errno(&error)));
+                request.log(
+                    Level::Info,
+                    format_args!(
+                        "send() failed{} while sending request to upstream",
+                        Errno(&error)
+                    ),
+                );
                 self.transmit.abandon();
                 self.timer.set(self.settings.read_timeout);
             }
@@ -322,9 +364,17 @@ impl Exchange {
         input: &mut Vec<u8>,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), Failure>> {
-        let Some(link) = &self.link else { return Poll::Pending };
-        let room = usize::try_from(self.settings.buffer_size).unwrap_or(usize::MAX).saturating_sub(input.len());
-        let result = match link.connection.stream.poll_read_into(context, input, room.max(1)) {
+        let Some(link) = &self.link else {
+            return Poll::Pending;
+        };
+        let room = usize::try_from(self.settings.buffer_size)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(input.len());
+        let result = match link
+            .connection
+            .stream
+            .poll_read_into(context, input, room.max(1))
+        {
             Poll::Pending => return Poll::Pending,
             Poll::Ready(result) => result,
         };
@@ -344,7 +394,10 @@ impl Exchange {
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => {
-                request.error(format_args!("recv() failed{} while reading response header from upstream", Errno(&error)));
+                request.error(format_args!(
+                    "recv() failed{} while reading response header from upstream",
+                    Errno(&error)
+                ));
                 Err(Failure::Broken)
             }
         })
@@ -365,13 +418,17 @@ impl Exchange {
                     input.drain(..used);
                 }
                 Ok(HeadProgress::Partial) if input.len() as u64 >= self.settings.buffer_size => {
-                    request.error(format_args!("upstream sent too big header while reading response header from upstream"));
+                    request.error(format_args!(
+                        "upstream sent too big header while reading response header from upstream"
+                    ));
                     return Err(Failure::InvalidHeader);
                 }
                 Ok(HeadProgress::Partial) => return Ok(None),
                 Err(fault) => {
                     let message = fault.message.as_bstr();
-                    request.error(format_args!("{message} while reading response header from upstream"));
+                    request.error(format_args!(
+                        "{message} while reading response header from upstream"
+                    ));
                     return Err(Failure::InvalidHeader);
                 }
             }
@@ -409,14 +466,24 @@ impl Exchange {
 
     fn learn(&self, request: &mut Request, at: Moment) {
         if let Some(link) = &self.link {
-            self.sticky.learn(request, &self.group, self.selection.state(), link.lease.peer(), at);
+            self.sticky.learn(
+                request,
+                &self.group,
+                self.selection.state(),
+                link.lease.peer(),
+                at,
+            );
         }
     }
 
     /// The reasons that `next_upstream` must have for another try.
     fn reasons(&self, bit: u32, method: Method) -> u32 {
         let once_only = matches!(method, Method::Post | Method::Lock | Method::Patch);
-        if once_only && self.transmit.has_begun() { bit | NextUpstream::NON_IDEMPOTENT } else { bit }
+        if once_only && self.transmit.has_begun() {
+            bit | NextUpstream::NON_IDEMPOTENT
+        } else {
+            bit
+        }
     }
 
     fn is_out_of_time(&self) -> bool {
@@ -444,7 +511,10 @@ impl Exchange {
             }
             Failure::Broken => (NextUpstream::ERROR, 502),
             Failure::InvalidHeader => (NextUpstream::INVALID_HEADER, 502),
-            Failure::Status(status) => (NextUpstream::of_status(status).unwrap_or(NextUpstream::ERROR), status),
+            Failure::Status(status) => (
+                NextUpstream::of_status(status).unwrap_or(NextUpstream::ERROR),
+                status,
+            ),
             Failure::NoPeer(why) => (0, if why == NoPeer::QueueFull { 503 } else { 502 }),
         };
         if reused && matches!(failure, Failure::Broken) {
@@ -456,7 +526,10 @@ impl Exchange {
         current.end(began);
         let another = !matches!(failure, Failure::NoPeer(_))
             && self.selection.tries() > 0
-            && self.settings.next_upstream.has(self.reasons(bit, request.method))
+            && self
+                .settings
+                .next_upstream
+                .has(self.reasons(bit, request.method))
             && !(self.transmit.has_begun() && self.transmit.is_streamed())
             && !self.is_out_of_time();
         if !another {
@@ -483,8 +556,14 @@ impl Exchange {
     }
 
     fn times(&self) -> Times {
-        let since = |instant: Option<Instant>| instant.map(|instant| instant.saturating_duration_since(self.began));
-        Times { connect: since(self.connected), header: since(self.head_arrived), response: Some(rt::now().saturating_duration_since(self.began)) }
+        let since = |instant: Option<Instant>| {
+            instant.map(|instant| instant.saturating_duration_since(self.began))
+        };
+        Times {
+            connect: since(self.connected),
+            header: since(self.head_arrived),
+            response: Some(rt::now().saturating_duration_since(self.began)),
+        }
     }
 
     /// Ends the exchange when its response is over. `reusable` says that nothing more can come on the connection.
@@ -495,7 +574,9 @@ impl Exchange {
         record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
         self.learn(request, Moment::End);
-        let Some(Link { lease, connection }) = self.link.take() else { return };
+        let Some(Link { lease, connection }) = self.link.take() else {
+            return;
+        };
         if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
             lease.keep(connection, self.tag);
         }
@@ -517,7 +598,9 @@ fn judge(failure: &Failure) -> Verdict {
     match failure {
         Failure::Status(403 | 404) => Verdict::Next,
         Failure::Final(_) | Failure::NoPeer(_) => Verdict::Unknown,
-        Failure::Broken | Failure::TimedOut(_) | Failure::InvalidHeader | Failure::Status(_) => Verdict::Failed,
+        Failure::Broken | Failure::TimedOut(_) | Failure::InvalidHeader | Failure::Status(_) => {
+            Verdict::Failed
+        }
     }
 }
 
@@ -529,7 +612,11 @@ pub(super) fn record_of(request: &mut Request) -> &mut Record {
 struct ClientLeft;
 
 /// Waits for `future`, but not for longer than the client does.
-async fn while_client_stays<T>(client: &Client, watch: bool, future: impl Future<Output = T>) -> Result<T, ClientLeft> {
+async fn while_client_stays<T>(
+    client: &Client,
+    watch: bool,
+    future: impl Future<Output = T>,
+) -> Result<T, ClientLeft> {
     let mut future = std::pin::pin!(future);
     std::future::poll_fn(|context| {
         if let Poll::Ready(value) = future.as_mut().poll(context) {
@@ -564,13 +651,22 @@ fn no_peer(request: &mut Request, group: &Group, why: NoPeer) -> Failure {
 
 fn log_connect_error(request: &Request, address: &Address, error: &io::Error) {
     use io::ErrorKind::{ConnectionRefused, ConnectionReset, HostUnreachable, NetworkUnreachable};
-    let usual = matches!(error.kind(), ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable);
+    let usual = matches!(
+        error.kind(),
+        ConnectionRefused | ConnectionReset | HostUnreachable | NetworkUnreachable
+    );
     let level = if usual { Level::Error } else { Level::Crit };
     let error = Errno(error);
     if address.is_unix() {
-        request.log(level, format_args!("connect() to {address} failed{error} while connecting to upstream"));
+        request.log(
+            level,
+            format_args!("connect() to {address} failed{error} while connecting to upstream"),
+        );
     } else {
-        request.log(level, format_args!("connect() failed{error} while connecting to upstream"));
+        request.log(
+            level,
+            format_args!("connect() failed{error} while connecting to upstream"),
+        );
     }
 }
 
@@ -609,14 +705,21 @@ fn describe_content(request: &Request, content: RequestContent) -> (Content, Con
     }
     let body = &request.body;
     if !body.is_complete() {
-        let announced = body.announced_length().map_or(Content::Unknown, Content::Length);
+        let announced = body
+            .announced_length()
+            .map_or(Content::Unknown, Content::Length);
         return (announced, ContentSource::Client);
     }
     if body.length() == 0 {
         // A client that says so sends no content: `Content-Length: 0`, or chunks without any.
         let fields = &request.head.wire.fields;
-        let says_so = fields.has(proto::Known::ContentLength) || fields.has(proto::Known::TransferEncoding);
-        let announced = if says_so && !request.is_subrequest() { Content::Length(0) } else { Content::None };
+        let says_so =
+            fields.has(proto::Known::ContentLength) || fields.has(proto::Known::TransferEncoding);
+        let announced = if says_so && !request.is_subrequest() {
+            Content::Length(0)
+        } else {
+            Content::None
+        };
         return (announced, ContentSource::None);
     }
     let source = match body.file() {

@@ -24,7 +24,10 @@ pub(super) fn pass_on(request: &mut Request, settings: &Settings, head: &Respons
     write_end(&mut out);
     // A part of a head would break the connection: all of it, or nothing.
     if let Ok(n) = request.client.stream.try_write(&out) {
-        request.client.sent.set(request.client.sent.get() + n as u64);
+        request
+            .client
+            .sent
+            .set(request.client.sent.get() + n as u64);
         if n < out.len() {
             request.flow.close = true;
         }

@@ -24,7 +24,12 @@ pub trait Protocol {
     /// Appends the head of the request. Called once per exchange. `content` says what follows.
     ///
     /// The error is the status to answer with; it has been logged.
-    fn write_head(&mut self, request: &mut Request, content: Content, out: &mut Vec<u8>) -> Result<(), u16>;
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        content: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16>;
 
     /// Appends a piece of the request's content in the protocol's framing. Must not depend on the pieces before: the
     /// next try begins again with the first.
@@ -45,7 +50,12 @@ pub trait Protocol {
 
     /// Reads the head of the response. `input` is all that was received since [`HeadProgress::Interim`] or the
     /// beginning; it only grows from call to call.
-    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault>;
+    fn read_head(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<HeadProgress, Fault>;
 
     /// Whether the response has content, and how long it is if that is known. Called once the head is complete.
     /// `head` has the fields as received.
@@ -77,7 +87,13 @@ pub trait Protocol {
     fn keeps_alive(&self) -> bool;
 
     /// Rewrites a field of the response: `Location`, `Refresh`, `Set-Cookie`. `false` leaves it as it is.
-    fn map_field(&mut self, _request: &mut Request, _field: proto::Known, _value: &[u8], _out: &mut Vec<u8>) -> bool {
+    fn map_field(
+        &mut self,
+        _request: &mut Request,
+        _field: proto::Known,
+        _value: &[u8],
+        _out: &mut Vec<u8>,
+    ) -> bool {
         false
     }
 
@@ -137,6 +153,8 @@ pub struct Fault {
 impl Fault {
     /// A fault with this line for the log.
     pub fn new(message: impl Into<Vec<u8>>) -> Fault {
-        Fault { message: message.into() }
+        Fault {
+            message: message.into(),
+        }
     }
 }

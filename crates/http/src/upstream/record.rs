@@ -141,13 +141,17 @@ impl Record {
         if self.tries.is_empty() {
             self.begin_try();
         }
-        self.tries.last_mut().expect("one was pushed just now if there was none")
+        self.tries
+            .last_mut()
+            .expect("one was pushed just now if there was none")
     }
 
     /// Appends what the error log shows of the upstream.
     pub fn describe(&self, out: &mut Vec<u8>) {
         let peer = self.tries.last().and_then(|last| last.peer.as_ref());
-        let Some(peer) = peer.filter(|_| !self.scheme.is_empty()) else { return };
+        let Some(peer) = peer.filter(|_| !self.scheme.is_empty()) else {
+            return;
+        };
         out.extend_from_slice(b", upstream: \"");
         out.extend_from_slice(self.scheme.as_bytes());
         let name = peer.as_bytes();
@@ -163,6 +167,7 @@ impl Record {
 impl Try {
     /// Sets the time at which it is over, if that was not set before.
     pub fn end(&mut self, began: Instant) {
-        self.response_time.get_or_insert_with(|| rt::now().saturating_duration_since(began));
+        self.response_time
+            .get_or_insert_with(|| rt::now().saturating_duration_since(began));
     }
 }

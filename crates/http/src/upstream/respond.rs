@@ -24,8 +24,13 @@ pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
 }
 
 /// What an internal redirect keeps of the response that asked for it.
-const KEPT_BY_REDIRECT: [Known; 5] =
-    [Known::SetCookie, Known::ContentDisposition, Known::CacheControl, Known::Expires, Known::AcceptRanges];
+const KEPT_BY_REDIRECT: [Known; 5] = [
+    Known::SetCookie,
+    Known::ContentDisposition,
+    Known::CacheControl,
+    Known::Expires,
+    Known::AcceptRanges,
+];
 
 impl Exchange {
     /// Makes the response `request.out`.
@@ -43,7 +48,10 @@ impl Exchange {
 
     /// What is done instead of sending the response: its error page, or an internal redirect that it asks for.
     fn instead(&mut self, request: &mut Request, head: &ResponseHead) -> Option<Outcome> {
-        if self.settings.intercept_errors && head.status >= 300 && has_error_page(request, head.status) {
+        if self.settings.intercept_errors
+            && head.status >= 300
+            && has_error_page(request, head.status)
+        {
             if head.status == 401 {
                 for value in head.fields.all_known(Known::WwwAuthenticate) {
                     request.out.fields.push_known(Known::WwwAuthenticate, value);
@@ -71,7 +79,10 @@ impl Exchange {
 
     /// Ends the exchange without looking at the content, if there is any.
     fn finish_without_content(&mut self, request: &mut Request) {
-        let none = matches!(self.protocol.content_length(), ContentLength::None | ContentLength::Known(0));
+        let none = matches!(
+            self.protocol.content_length(),
+            ContentLength::None | ContentLength::Known(0)
+        );
         let reusable = none && self.rest.is_empty();
         self.finish(request, reusable);
     }
@@ -95,9 +106,10 @@ impl Exchange {
         let out = &mut request.out;
         out.content_length = match self.protocol.content_length() {
             ContentLength::Known(length) => Some(length),
-            ContentLength::None => {
-                head.fields.get_known(Known::ContentLength).and_then(proto::h1::body::parse_length)
-            }
+            ContentLength::None => head
+                .fields
+                .get_known(Known::ContentLength)
+                .and_then(proto::h1::body::parse_length),
             ContentLength::Unknown => None,
         };
         if self.settings.force_ranges {
@@ -108,7 +120,10 @@ impl Exchange {
 
     fn copy_field(&mut self, request: &mut Request, known: Known, name: &[u8], value: &[u8]) {
         match known {
-            Known::ContentLength | Known::TransferEncoding | Known::Connection | Known::KeepAlive => {}
+            Known::ContentLength
+            | Known::TransferEncoding
+            | Known::Connection
+            | Known::KeepAlive => {}
             Known::ContentType => set_content_type(request, value),
             Known::LastModified => copy_last_modified(request, name, value),
             Known::Etag => request.out.etag = Some(value.into()),
@@ -156,7 +171,8 @@ impl Exchange {
     }
 
     fn into_body(mut self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
-        let upgrades = self.protocol.is_tunnel() || head.status == 101 && self.protocol.may_upgrade();
+        let upgrades =
+            self.protocol.is_tunnel() || head.status == 101 && self.protocol.may_upgrade();
         if upgrades && !request.is_subrequest() {
             request.flow.upgraded = true;
             return Body::stream(Tunnel::new(self));
@@ -202,7 +218,10 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
     }
     let mut path = Vec::new();
     let Ok(args) = proto::uri::parse_internal(target, &mut path) else {
-        request.error(format_args!("unsafe URI \"{}\" was detected", target.as_bstr()));
+        request.error(format_args!(
+            "unsafe URI \"{}\" was detected",
+            target.as_bstr()
+        ));
         return Outcome::Status(404);
     };
     if request.method != proto::h1::Method::Head {
@@ -226,7 +245,9 @@ fn split_charset(value: &[u8]) -> (&[u8], BString) {
         let end = at + semicolon;
         let parameter = value[end + 1..].trim_start_with(|c| c == ' ');
         if parameter.len() >= 8 && parameter[..8].eq_ignore_ascii_case(b"charset=") {
-            let charset = parameter[8..].strip_prefix(b"\"").unwrap_or(&parameter[8..]);
+            let charset = parameter[8..]
+                .strip_prefix(b"\"")
+                .unwrap_or(&parameter[8..]);
             let charset = charset.strip_suffix(b"\"").unwrap_or(charset);
             return (&value[..end], charset.into());
         }
@@ -237,7 +258,9 @@ fn split_charset(value: &[u8]) -> (&[u8], BString) {
 
 /// A date that is written as we write it becomes the response's; any other is passed on as it is.
 fn copy_last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
-    let Some(time) = proto::date::parse(value) else { return request.out.fields.push(name, value) };
+    let Some(time) = proto::date::parse(value) else {
+        return request.out.fields.push(name, value);
+    };
     let mut canonical = Vec::new();
     proto::date::write_http(time, &mut canonical);
     if canonical == value {
@@ -257,12 +280,20 @@ mod tests {
             ("text/html", "text/html", ""),
             ("text/html; charset=utf-8", "text/html", "utf-8"),
             ("text/html;charset=\"utf-8\"", "text/html", "utf-8"),
-            ("multipart/x; boundary=a; charset=b", "multipart/x; boundary=a", "b"),
+            (
+                "multipart/x; boundary=a; charset=b",
+                "multipart/x; boundary=a",
+                "b",
+            ),
             ("text/html;", "text/html;", ""),
             ("text/html; CHARSET=", "text/html", ""),
         ] {
             let (found, text) = split_charset(value.as_bytes());
-            assert_eq!((found, text.as_slice()), (media_type.as_bytes(), charset.as_bytes()), "{value}");
+            assert_eq!(
+                (found, text.as_slice()),
+                (media_type.as_bytes(), charset.as_bytes()),
+                "{value}"
+            );
         }
     }
 }

@@ -93,8 +93,17 @@ pub struct SettingsRef {
 impl SettingsRef {
     /// The settings of the request's present location that stand in its struct of type `C`, where `find` finds them.
     pub fn new<C: Any>(request: &Request, find: fn(&ConfSet, usize) -> &Settings) -> SettingsRef {
-        let position = request.site.location(request.location).confs.position_of::<C>();
-        SettingsRef { site: Rc::clone(&request.site), location: request.location, position, find }
+        let position = request
+            .site
+            .location(request.location)
+            .confs
+            .position_of::<C>();
+        SettingsRef {
+            site: Rc::clone(&request.site),
+            location: request.location,
+            position,
+            find,
+        }
     }
 }
 
@@ -122,8 +131,19 @@ pub struct NextUpstream(pub u32);
 impl NextUpstream {
     /// The words of the directive; word `i` is bit `i`.
     pub const WORDS: &'static [&'static str] = &[
-        "error", "timeout", "invalid_header", "non_idempotent", "http_500", "http_502", "http_503", "http_504",
-        "http_403", "http_404", "http_429", "updating", "off",
+        "error",
+        "timeout",
+        "invalid_header",
+        "non_idempotent",
+        "http_500",
+        "http_502",
+        "http_503",
+        "http_504",
+        "http_403",
+        "http_404",
+        "http_429",
+        "updating",
+        "off",
     ];
     /// A connection could not be made, or broke.
     pub const ERROR: u32 = 1;
@@ -163,8 +183,15 @@ pub struct IgnoreHeaders(pub u32);
 impl IgnoreHeaders {
     /// The words of the directive; word `i` is bit `i`.
     pub const WORDS: &'static [&'static str] = &[
-        "X-Accel-Redirect", "X-Accel-Expires", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset",
-        "Expires", "Cache-Control", "Set-Cookie", "Vary",
+        "X-Accel-Redirect",
+        "X-Accel-Expires",
+        "X-Accel-Limit-Rate",
+        "X-Accel-Buffering",
+        "X-Accel-Charset",
+        "Expires",
+        "Cache-Control",
+        "Set-Cookie",
+        "Vary",
     ];
 
     /// Whether a field is ignored.
@@ -210,7 +237,9 @@ impl FieldSet {
     /// Takes a name out.
     pub fn remove(&mut self, name: &[u8]) {
         match Known::from_name(name) {
-            Known::Other => self.others.retain(|other| !other.eq_ignore_ascii_case(name)),
+            Known::Other => self
+                .others
+                .retain(|other| !other.eq_ignore_ascii_case(name)),
             known => self.known &= !known.bit(),
         }
     }
@@ -220,7 +249,9 @@ impl FieldSet {
         if known != Known::Other {
             return self.known & known.bit() != 0;
         }
-        self.others.iter().any(|other| other.eq_ignore_ascii_case(name))
+        self.others
+            .iter()
+            .any(|other| other.eq_ignore_ascii_case(name))
     }
 }
 
@@ -243,7 +274,10 @@ pub fn parse_local_address(text: &[u8]) -> Option<rt::net::Address> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Some(address.into());
     }
-    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    let bare = text
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(text);
     let ip: IpAddr = bare.parse().ok()?;
     Some(SocketAddr::new(ip, 0).into())
 }

@@ -42,8 +42,16 @@ impl Spool {
         let largest = settings.buffer_size.max(settings.buffers.size);
         let batch = settings.temp_file_write_size.unwrap_or(2 * largest);
         Spool {
-            folder: if buffering { settings.temp_path.clone() } else { PathBuf::new() },
-            max: if buffering { settings.max_temp_file_size.unwrap_or(DEFAULT_MAX) } else { 0 },
+            folder: if buffering {
+                settings.temp_path.clone()
+            } else {
+                PathBuf::new()
+            },
+            max: if buffering {
+                settings.max_temp_file_size.unwrap_or(DEFAULT_MAX)
+            } else {
+                0
+            },
             batch_size: usize::try_from(batch).unwrap_or(usize::MAX).max(1),
             file: None,
             written: 0,
@@ -66,7 +74,9 @@ impl Spool {
 
     /// Whether the file takes no more for now.
     pub(super) fn is_full(&self) -> bool {
-        self.active && (self.written + self.batch.len() as u64 >= self.max || self.batch.len() >= 2 * self.batch_size)
+        self.active
+            && (self.written + self.batch.len() as u64 >= self.max
+                || self.batch.len() >= 2 * self.batch_size)
     }
 
     /// Whether something has still to come back.
@@ -102,7 +112,9 @@ impl Spool {
     ) -> Result<(), ()> {
         loop {
             if let Some(writing) = &mut self.writing {
-                let Poll::Ready(result) = writing.as_mut().poll(context) else { return Ok(()) };
+                let Poll::Ready(result) = writing.as_mut().poll(context) else {
+                    return Ok(());
+                };
                 self.writing = None;
                 let (file, path, data) = result.map_err(|error| {
                     let folder = self.folder.display();
@@ -125,7 +137,12 @@ impl Spool {
                 return Ok(());
             }
             let (file, folder, offset) = (self.file.clone(), self.folder.clone(), self.written);
-            self.writing = Some(Box::pin(write(file, folder, std::mem::take(&mut self.batch), offset)));
+            self.writing = Some(Box::pin(write(
+                file,
+                folder,
+                std::mem::take(&mut self.batch),
+                offset,
+            )));
         }
     }
 }
@@ -138,7 +155,9 @@ async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) 
             (file, Some(path))
         }
     };
-    let data = file.write_all_at(data, offset, &rt::pool::default_pool()).await?;
+    let data = file
+        .write_all_at(data, offset, &rt::pool::default_pool())
+        .await?;
     Ok((file, path, data))
 }
 
@@ -146,6 +165,10 @@ async fn write(file: Option<File>, folder: PathBuf, data: Vec<u8>, offset: u64) 
 fn append(queue: &mut VecDeque<Chunk>, file: &File, offset: u64, length: u64) {
     match queue.back_mut() {
         Some(Chunk::File(range)) if range.offset + range.length == offset => range.length += length,
-        _ => queue.push_back(Chunk::File(FileRange { file: file.clone(), offset, length })),
+        _ => queue.push_back(Chunk::File(FileRange {
+            file: file.clone(),
+            offset,
+            length,
+        })),
     }
 }

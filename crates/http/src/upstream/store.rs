@@ -53,7 +53,10 @@ impl Saving {
             Store::Path(path) => request.value(path),
         };
         let target = request.site.prefix.join(OsStr::from_bytes(&target));
-        let modified = head.fields.get_known(Known::LastModified).and_then(proto::date::parse);
+        let modified = head
+            .fields
+            .get_known(Known::LastModified)
+            .and_then(proto::date::parse);
         Some(Saving {
             folder: settings.temp_path.clone(),
             target,
@@ -78,16 +81,29 @@ impl Saving {
 
     /// Goes on. Ready when the file has its name, or when saving failed, which was logged. `ended` says that all of the
     /// response was added.
-    pub(super) fn poll(&mut self, request: &mut Request, ended: bool, context: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn poll(
+        &mut self,
+        request: &mut Request,
+        ended: bool,
+        context: &mut Context<'_>,
+    ) -> Poll<()> {
         loop {
             if let Some(step) = &mut self.step {
-                let Poll::Ready(result) = step.as_mut().poll(context) else { return Poll::Pending };
+                let Poll::Ready(result) = step.as_mut().poll(context) else {
+                    return Poll::Pending;
+                };
                 self.step = None;
                 match result {
                     Ok(file) => self.file = file,
                     Err(error) => {
                         let target = self.target.display();
-                        request.log(Level::Crit, format_args!("saving \"{target}\" failed{} while reading upstream", Errno(&error)));
+                        request.log(
+                            Level::Crit,
+                            format_args!(
+                                "saving \"{target}\" failed{} while reading upstream",
+                                Errno(&error)
+                            ),
+                        );
                         return Poll::Ready(());
                     }
                 }
@@ -99,12 +115,19 @@ impl Saving {
                 let data = std::mem::take(&mut self.backlog);
                 let offset = self.written;
                 self.written += data.len() as u64;
-                self.step = Some(Box::pin(write(self.file.take(), self.folder.clone(), data, offset)));
+                self.step = Some(Box::pin(write(
+                    self.file.take(),
+                    self.folder.clone(),
+                    data,
+                    offset,
+                )));
             } else if ended && let Some((_, temporary)) = self.file.take() {
                 self.named = true;
                 let (target, mode, modified) = (self.target.clone(), self.mode, self.modified);
                 self.step = Some(Box::pin(async move {
-                    rt::pool::default_pool().run(move || name(&temporary, &target, mode, modified)).await?;
+                    rt::pool::default_pool()
+                        .run(move || name(&temporary, &target, mode, modified))
+                        .await?;
                     Ok(None)
                 }));
             } else {
@@ -130,7 +153,8 @@ async fn write(file: Option<(File, PathBuf)>, folder: PathBuf, data: Vec<u8>, of
         Some(file) => file,
         None => create_temporary(&folder, true).await?,
     };
-    file.write_all_at(data, offset, &rt::pool::default_pool()).await?;
+    file.write_all_at(data, offset, &rt::pool::default_pool())
+        .await?;
     Ok(Some((file, path)))
 }
 
@@ -148,7 +172,10 @@ fn prepare(temporary: &Path, mode: u32, modified: Option<i64>) -> io::Result<()>
     fs::set_permissions(temporary, fs::Permissions::from_mode(mode))?;
     if let Some(seconds) = modified.and_then(|seconds| u64::try_from(seconds).ok()) {
         let time = UNIX_EPOCH + Duration::from_secs(seconds);
-        fs::File::options().write(true).open(temporary)?.set_modified(time)?;
+        fs::File::options()
+            .write(true)
+            .open(temporary)?
+            .set_modified(time)?;
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Which group an exchange goes to, and what its balancer looks at.
 
-use std::net::SocketAddr;
 use std::ffi::OsStr;
+use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,11 @@ use crate::request::Request;
 pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<Group>, u16> {
     let (host, port, explicit_port) = match target {
         Target::Group(group) => return Ok(group),
-        Target::Host { host, port, explicit_port } => (host, port, explicit_port),
+        Target::Host {
+            host,
+            port,
+            explicit_port,
+        } => (host, port, explicit_port),
     };
     let groups = request.site.main_confs.get::<Groups>();
     if let Some(group) = groups.find_url(&host, port, explicit_port) {
@@ -29,9 +33,15 @@ pub(super) async fn group(request: &mut Request, target: Target) -> Result<Arc<G
         return Ok(Arc::new(Group::of_addresses(host, vec![address])));
     }
     let port = port.unwrap_or(80);
-    let bare = host.strip_prefix(b"[").and_then(|rest| rest.strip_suffix(b"]")).unwrap_or(&host);
+    let bare = host
+        .strip_prefix(b"[")
+        .and_then(|rest| rest.strip_suffix(b"]"))
+        .unwrap_or(&host);
     if let Ok(ip) = bare.to_str_lossy().parse::<std::net::IpAddr>() {
-        return Ok(Arc::new(Group::of_addresses(host, vec![SocketAddr::new(ip, port).into()])));
+        return Ok(Arc::new(Group::of_addresses(
+            host,
+            vec![SocketAddr::new(ip, port).into()],
+        )));
     }
     resolve(request, host, port).await
 }
@@ -41,7 +51,10 @@ async fn resolve(request: &mut Request, host: bstr::BString, port: u16) -> Resul
     let conf = request.conf::<ResolverConf>();
     match conf.resolver.lookup_host(&host, conf.timeout).await {
         Ok(found) => {
-            let addresses = found.into_iter().map(|ip| SocketAddr::new(ip, port).into()).collect();
+            let addresses = found
+                .into_iter()
+                .map(|ip| SocketAddr::new(ip, port).into())
+                .collect();
             Ok(Arc::new(Group::of_addresses(host, addresses)))
         }
         Err(error) => {
@@ -70,5 +83,12 @@ pub(super) fn select(request: &mut Request, group: &Group) -> (Selection, bstr::
         }
     }
     let client = request.remote.address.ip();
-    (group.select(&net::upstream::Request { key: &key, client, sticky: &sticky }), sticky)
+    (
+        group.select(&net::upstream::Request {
+            key: &key,
+            client,
+            sticky: &sticky,
+        }),
+        sticky,
+    )
 }

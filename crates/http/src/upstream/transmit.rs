@@ -81,7 +81,12 @@ pub(super) enum Progress {
 
 impl Transmit {
     /// A request whose head is `first`.
-    pub(super) fn new(mut first: Vec<u8>, source: ContentSource, request: &Request, protocol: &dyn Protocol) -> Transmit {
+    pub(super) fn new(
+        mut first: Vec<u8>,
+        source: ContentSource,
+        request: &Request,
+        protocol: &dyn Protocol,
+    ) -> Transmit {
         let mut first_end = 0;
         let mut done = false;
         match &source {
@@ -184,7 +189,9 @@ impl Transmit {
             let (first, out) = (&self.first[self.first_sent..], &self.out[self.out_sent..]);
             if !first.is_empty() || !out.is_empty() {
                 let written = match (first.is_empty(), out.is_empty()) {
-                    (false, false) => stream.poll_writev(context, &[IoSlice::new(first), IoSlice::new(out)]),
+                    (false, false) => {
+                        stream.poll_writev(context, &[IoSlice::new(first), IoSlice::new(out)])
+                    }
                     (false, true) => stream.poll_write(context, first),
                     (true, _) => stream.poll_write(context, out),
                 };
@@ -223,7 +230,9 @@ impl Transmit {
             ContentSource::None => self.done = true,
             ContentSource::Memory => {
                 let content = request.body.in_memory().unwrap_or_default();
-                let from = usize::try_from(self.position).unwrap_or(usize::MAX).min(content.len());
+                let from = usize::try_from(self.position)
+                    .unwrap_or(usize::MAX)
+                    .min(content.len());
                 let piece = &content[from..content.len().min(from + PIECE)];
                 if !piece.is_empty() {
                     protocol.write_content(piece, &mut self.out);
@@ -235,7 +244,9 @@ impl Transmit {
             }
             ContentSource::File(file, length) => {
                 let (file, length) = (file.file.clone(), *length);
-                let Some(piece) = self.poll_read_file(file, length, context) else { return Ok(false) };
+                let Some(piece) = self.poll_read_file(file, length, context) else {
+                    return Ok(false);
+                };
                 let piece = piece.map_err(|error| {
                     let error = rt::error_log::Errno(&error);
                     request.log(rt::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
@@ -259,9 +270,16 @@ impl Transmit {
         self.done = true;
     }
 
-    fn poll_read_file(&mut self, file: File, length: u64, context: &mut Context<'_>) -> Option<io::Result<Vec<u8>>> {
+    fn poll_read_file(
+        &mut self,
+        file: File,
+        length: u64,
+        context: &mut Context<'_>,
+    ) -> Option<io::Result<Vec<u8>>> {
         let position = self.position;
-        let wanted = usize::try_from(length.saturating_sub(position)).unwrap_or(PIECE).min(PIECE);
+        let wanted = usize::try_from(length.saturating_sub(position))
+            .unwrap_or(PIECE)
+            .min(PIECE);
         if self.reading.is_none() {
             self.scratch.clear();
             match file.try_read_into(&mut self.scratch, wanted, position) {
@@ -269,7 +287,10 @@ impl Transmit {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Some(Err(error)),
             }
-            let read = async move { file.read_at(Vec::new(), position, wanted, &rt::pool::default_pool()).await };
+            let read = async move {
+                file.read_at(Vec::new(), position, wanted, &rt::pool::default_pool())
+                    .await
+            };
             self.reading = Some(Box::pin(read));
         }
         let reading = self.reading.as_mut()?;
@@ -290,24 +311,36 @@ impl Transmit {
     ) -> Result<bool, SendFailure> {
         self.scratch.clear();
         let core = request.core();
-        let ended = match request.body.poll_read(&mut self.scratch, CLIENT_READ, context) {
+        let ended = match request
+            .body
+            .poll_read(&mut self.scratch, CLIENT_READ, context)
+        {
             Poll::Pending => {
                 if !self.client_timer.is_set() {
                     self.client_timer.set(core.client_body_timeout);
                 }
                 if self.client_timer.poll_expired(context).is_ready() {
-                    return Err(SendFailure::Client(crate::body_reader::refuse(request, BodyReadError::TimedOut)));
+                    return Err(SendFailure::Client(crate::body_reader::refuse(
+                        request,
+                        BodyReadError::TimedOut,
+                    )));
                 }
                 return Ok(false);
             }
-            Poll::Ready(Err(error)) => return Err(SendFailure::Client(crate::body_reader::refuse(request, error))),
+            Poll::Ready(Err(error)) => {
+                return Err(SendFailure::Client(crate::body_reader::refuse(
+                    request, error,
+                )));
+            }
             Poll::Ready(Ok(ended)) => ended,
         };
         self.client_timer.clear();
         let limit = core.client_max_body_size;
         if limit != 0 && request.body.length() > limit {
             let length = request.body.length();
-            request.error(format_args!("client intended to send too large chunked body: {length} bytes"));
+            request.error(format_args!(
+                "client intended to send too large chunked body: {length} bytes"
+            ));
             return Err(SendFailure::Client(413));
         }
         if !self.scratch.is_empty() {

@@ -61,7 +61,9 @@ impl Tunnel {
     /// Carries what the client has sent. `Err` when the peer's connection broke.
     fn poll_client(&mut self, request: &mut Request, context: &mut Context<'_>) -> io::Result<()> {
         let client = Rc::clone(&request.client);
-        let Some(link) = &self.exchange.link else { return Ok(()) };
+        let Some(link) = &self.exchange.link else {
+            return Ok(());
+        };
         let stream = &link.connection.stream;
         loop {
             while self.carried < self.from_client.len() {
@@ -98,13 +100,23 @@ impl Tunnel {
         }
     }
 
-    fn poll_peer(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Option<Chunk>> {
+    fn poll_peer(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Chunk>> {
         if !self.exchange.rest.is_empty() {
             return Poll::Ready(Some(Chunk::Bytes(std::mem::take(&mut self.exchange.rest))));
         }
-        let Some(link) = &self.exchange.link else { return Poll::Ready(None) };
+        let Some(link) = &self.exchange.link else {
+            return Poll::Ready(None);
+        };
         let mut data = Vec::new();
-        match link.connection.stream.poll_read_into(context, &mut data, READ_SIZE) {
+        match link
+            .connection
+            .stream
+            .poll_read_into(context, &mut data, READ_SIZE)
+        {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(0)) => {
                 self.peer = Peer::Ending;
@@ -115,10 +127,20 @@ impl Tunnel {
                 let current = record_of(request).current();
                 current.bytes_received += n as u64;
                 current.response_length += n as u64;
-                Poll::Ready(Some(Chunk::Bytes(if n * 2 < data.capacity() { Bytes::copy_from_slice(&data) } else { data.into() })))
+                Poll::Ready(Some(Chunk::Bytes(if n * 2 < data.capacity() {
+                    Bytes::copy_from_slice(&data)
+                } else {
+                    data.into()
+                })))
             }
             Poll::Ready(Err(error)) => {
-                request.log(Level::Info, format_args!("recv() failed{} while proxying upgraded connection", Errno(&error)));
+                request.log(
+                    Level::Info,
+                    format_args!(
+                        "recv() failed{} while proxying upgraded connection",
+                        Errno(&error)
+                    ),
+                );
                 self.peer = Peer::Broken;
                 Poll::Ready(None)
             }
@@ -154,7 +176,13 @@ impl Source for Tunnel {
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         loop {
             if let Err(error) = self.poll_client(request, context) {
-                request.log(Level::Info, format_args!("send() failed{} while proxying upgraded connection", Errno(&error)));
+                request.log(
+                    Level::Info,
+                    format_args!(
+                        "send() failed{} while proxying upgraded connection",
+                        Errno(&error)
+                    ),
+                );
                 self.client_ended = true;
                 self.from_client.clear();
                 self.carried = 0;

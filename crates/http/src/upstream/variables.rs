@@ -15,28 +15,94 @@ use crate::text::{write_number, write_seconds};
 
 /// The rows.
 pub static VARIABLES: &[Variable<Request>] = &[
-    Variable::new("upstream_addr", |r: &mut Request, out| each(r, out, false, |t, out| {
-        if let Some(peer) = &t.peer {
-            out.extend_from_slice(peer.as_bytes());
-        }
-    }), "The addresses of the servers that were tried.").volatile(),
-    Variable::new("upstream_status", |r: &mut Request, out| each(r, out, true, |t, out| match t.status {
-        0 => out.push(b'-'),
-        status => write_number(status.into(), out),
-    }), "The statuses of their responses.").volatile(),
-    Variable::new("upstream_connect_time", |r: &mut Request, out| each(r, out, true, |t, out| time(t.connect_time, out)), "How long connecting took, in seconds with milliseconds.").volatile(),
-    Variable::new("upstream_header_time", |r: &mut Request, out| each(r, out, true, |t, out| time(t.header_time, out)), "How long it took until the head of the response was there.").volatile(),
-    Variable::new("upstream_response_time", |r: &mut Request, out| each(r, out, true, |t, out| time(t.response_time, out)), "How long it took until the response was over.").volatile(),
-    Variable::new("upstream_response_length", |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.response_length, out)), "Bytes of content received.").volatile(),
-    Variable::new("upstream_bytes_received", |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.bytes_received, out)), "Bytes received.").volatile(),
-    Variable::new("upstream_bytes_sent", |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.bytes_sent, out)), "Bytes sent.").volatile(),
-    Variable::prefix("upstream_http_", |r: &mut Request, name, out| field(r, name, out, |record| &record.head.fields), "A field of the server's response by its name.").volatile(),
-    Variable::prefix("upstream_trailer_", |r: &mut Request, name, out| field(r, name, out, |record| &record.trailers), "A field after the content of the server's response by its name.").volatile(),
-    Variable::prefix("upstream_cookie_", cookie, "A cookie that the server set, by its name.").volatile(),
+    Variable::new(
+        "upstream_addr",
+        |r: &mut Request, out| {
+            each(r, out, false, |t, out| {
+                if let Some(peer) = &t.peer {
+                    out.extend_from_slice(peer.as_bytes());
+                }
+            })
+        },
+        "The addresses of the servers that were tried.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_status",
+        |r: &mut Request, out| {
+            each(r, out, true, |t, out| match t.status {
+                0 => out.push(b'-'),
+                status => write_number(status.into(), out),
+            })
+        },
+        "The statuses of their responses.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_connect_time",
+        |r: &mut Request, out| each(r, out, true, |t, out| time(t.connect_time, out)),
+        "How long connecting took, in seconds with milliseconds.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_header_time",
+        |r: &mut Request, out| each(r, out, true, |t, out| time(t.header_time, out)),
+        "How long it took until the head of the response was there.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_response_time",
+        |r: &mut Request, out| each(r, out, true, |t, out| time(t.response_time, out)),
+        "How long it took until the response was over.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_response_length",
+        |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.response_length, out)),
+        "Bytes of content received.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_bytes_received",
+        |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.bytes_received, out)),
+        "Bytes received.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_bytes_sent",
+        |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.bytes_sent, out)),
+        "Bytes sent.",
+    )
+    .volatile(),
+    Variable::prefix(
+        "upstream_http_",
+        |r: &mut Request, name, out| field(r, name, out, |record| &record.head.fields),
+        "A field of the server's response by its name.",
+    )
+    .volatile(),
+    Variable::prefix(
+        "upstream_trailer_",
+        |r: &mut Request, name, out| field(r, name, out, |record| &record.trailers),
+        "A field after the content of the server's response by its name.",
+    )
+    .volatile(),
+    Variable::prefix(
+        "upstream_cookie_",
+        cookie,
+        "A cookie that the server set, by its name.",
+    )
+    .volatile(),
 ];
 
-fn each(request: &mut Request, out: &mut Vec<u8>, separators: bool, write: fn(&Try, &mut Vec<u8>)) -> bool {
-    let Some(record) = request.upstream.get() else { return false };
+fn each(
+    request: &mut Request,
+    out: &mut Vec<u8>,
+    separators: bool,
+    write: fn(&Try, &mut Vec<u8>),
+) -> bool {
+    let Some(record) = request.upstream.get() else {
+        return false;
+    };
     // An entry without a peer stands for an internal redirect, but the only or last one is a try that found no peer.
     let last = record.tries.len().saturating_sub(1);
     let mut begins = true;
@@ -65,17 +131,25 @@ fn time(time: Option<Duration>, out: &mut Vec<u8>) {
 }
 
 fn field(request: &mut Request, name: &str, out: &mut Vec<u8>, of: fn(&Record) -> &Fields) -> bool {
-    let Some(record) = request.upstream.get() else { return false };
+    let Some(record) = request.upstream.get() else {
+        return false;
+    };
     crate::variables::fields::joined(of(record), name, b", ", out)
 }
 
 fn cookie(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let Some(record) = request.upstream.get() else { return false };
+    let Some(record) = request.upstream.get() else {
+        return false;
+    };
     let mut lines = record.head.fields.all_known(proto::Known::SetCookie);
     let value = lines.find_map(|line| {
         let (key, rest) = line.split_at_checked(name.len())?;
-        let rest = rest.trim_start_with(|c| c == ' ').strip_prefix(b"=")?.trim_start_with(|c| c == ' ');
-        key.eq_ignore_ascii_case(name.as_bytes()).then(|| &rest[..rest.find_byte(b';').unwrap_or(rest.len())])
+        let rest = rest
+            .trim_start_with(|c| c == ' ')
+            .strip_prefix(b"=")?
+            .trim_start_with(|c| c == ' ');
+        key.eq_ignore_ascii_case(name.as_bytes())
+            .then(|| &rest[..rest.find_byte(b';').unwrap_or(rest.len())])
     });
     value.is_some_and(|value| {
         out.extend_from_slice(value);

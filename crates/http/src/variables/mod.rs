@@ -21,7 +21,9 @@ pub static VARIABLES: &[&[Variable<Request>]] = &[
     fields::VARIABLES,
     client::VARIABLES,
     response::VARIABLES,
-    general::VARIABLES, crate::upstream::variables::VARIABLES];
+    general::VARIABLES,
+    crate::upstream::variables::VARIABLES,
+];
 
 /// Appends a text that is there.
 fn text(value: impl AsRef<[u8]>, out: &mut Vec<u8>) -> bool {

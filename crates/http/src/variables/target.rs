@@ -184,7 +184,8 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
         return text(field, out);
     }
     // A client that announces content, but sends none, has sent content of length 0.
-    let has_content = request.body.length() > 0 || request.head.wire.fields.has(proto::Known::TransferEncoding);
+    let has_content =
+        request.body.length() > 0 || request.head.wire.fields.has(proto::Known::TransferEncoding);
     request.body.is_complete() && has_content && number(request.body.length(), out)
 }
 

@@ -61,7 +61,10 @@ static CONDITIONS: Table<Conditions> = Table::new(&[Directive {
           !~ value]`, `body ~ | !~ \"regex\"`, one test a line; all must hold.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |conditions, line| {
         let condition = Condition::read(line)?;
-        match conditions.0.insert(line.text(0).to_owned(), Arc::new(condition)) {
+        match conditions
+            .0
+            .insert(line.text(0).to_owned(), Arc::new(condition))
+        {
             Some(_) => Err(line.error_at(0, format!("duplicate match \"{}\"", line.text(0)))),
             None => {
                 // Locations are read after this, and see it there.
@@ -136,18 +139,32 @@ fn read(line: &mut Line) -> Result<Check, Diagnostic> {
         let text = line.text(i);
         let invalid = || line.invalid_parameter(i);
         let (name, value) = text.split_once_str("=").unwrap_or((text.as_bytes(), b""));
-        let positive = || parse::number(value).and_then(|n| u32::try_from(n).ok()).filter(|&n| n > 0);
+        let positive = || {
+            parse::number(value)
+                .and_then(|n| u32::try_from(n).ok())
+                .filter(|&n| n > 0)
+        };
         match name {
             b"interval" => {
-                check.interval = parse::millis(value).filter(|time| !time.is_zero()).ok_or_else(invalid)?;
+                check.interval = parse::millis(value)
+                    .filter(|time| !time.is_zero())
+                    .ok_or_else(invalid)?;
             }
             b"jitter" => check.jitter = parse::millis(value).ok_or_else(invalid)?,
             b"fails" => check.fails = positive().ok_or_else(invalid)?,
             b"passes" => check.passes = positive().ok_or_else(invalid)?,
             b"uri" if value.starts_with(b"/") => check.uri = value.into(),
             b"mandatory" if value.is_empty() => check.first = First::Unknown,
-            b"persistent" if check.first == First::Unknown => check.first = First::UnknownUnlessKnown,
-            b"port" => check.port = Some(positive().and_then(|n| u16::try_from(n).ok()).ok_or_else(invalid)?),
+            b"persistent" if check.first == First::Unknown => {
+                check.first = First::UnknownUnlessKnown
+            }
+            b"port" => {
+                check.port = Some(
+                    positive()
+                        .and_then(|n| u16::try_from(n).ok())
+                        .ok_or_else(invalid)?,
+                )
+            }
             b"match" => {
                 let condition = line.shared::<Conditions>().0.get(value.as_bstr()).cloned();
                 let unknown = || line.error_at(i, format!("unknown match \"{}\"", value.as_bstr()));
@@ -172,9 +189,18 @@ fn start(engine: &HttpLoop) {
     let site = engine.site();
     let mut tasks = Vec::new();
     for location in &site.locations {
-        let Some(check) = &location.confs.get::<Conf>().check else { continue };
-        let Some(group) = engine.group_of(location) else { continue };
-        let checking = Checking { group, check: check.clone(), log: engine.log.clone(), runs: HashMap::new() };
+        let Some(check) = &location.confs.get::<Conf>().check else {
+            continue;
+        };
+        let Some(group) = engine.group_of(location) else {
+            continue;
+        };
+        let checking = Checking {
+            group,
+            check: check.clone(),
+            log: engine.log.clone(),
+            runs: HashMap::new(),
+        };
         tasks.push(rt::spawn_handle("health check", checking.run()).abort_on_drop());
     }
     // Those of the former generation end here.
@@ -219,7 +245,9 @@ impl Checking {
             let unknown = match self.check.first {
                 First::Well => false,
                 First::Unknown => !self.runs.contains_key(peer.name()),
-                First::UnknownUnlessKnown => !self.runs.contains_key(peer.name()) && peer.health() == Health::Unchecked,
+                First::UnknownUnlessKnown => {
+                    !self.runs.contains_key(peer.name()) && peer.health() == Health::Unchecked
+                }
             };
             if unknown {
                 self.group.state().set_health(peer, Health::Checking);
@@ -234,26 +262,57 @@ impl Checking {
             uri: self.check.uri.clone(),
             condition: self.check.condition.clone(),
         };
-        (peer, rt::spawn_handle("health probe", probe.run()).abort_on_drop())
+        (
+            peer,
+            rt::spawn_handle("health probe", probe.run()).abort_on_drop(),
+        )
     }
 
     fn count(&mut self, peer: &Arc<Peer>, result: Result<(), String>) {
         let passed = result.is_ok();
-        let run = self.runs.entry(peer.name().clone()).or_insert(Run { passed, length: 0 });
-        *run = if run.passed == passed { Run { length: run.length.saturating_add(1), ..*run } } else { Run { passed, length: 1 } };
-        let enough = if passed { self.check.passes } else { self.check.fails };
+        let run = self
+            .runs
+            .entry(peer.name().clone())
+            .or_insert(Run { passed, length: 0 });
+        *run = if run.passed == passed {
+            Run {
+                length: run.length.saturating_add(1),
+                ..*run
+            }
+        } else {
+            Run { passed, length: 1 }
+        };
+        let enough = if passed {
+            self.check.passes
+        } else {
+            self.check.fails
+        };
         // A first good answer is enough where nothing is known.
-        let enough = if passed && peer.health() == Health::Unchecked { 1 } else { enough };
-        let health = if passed { Health::Healthy } else { Health::Unhealthy };
+        let enough = if passed && peer.health() == Health::Unchecked {
+            1
+        } else {
+            enough
+        };
+        let health = if passed {
+            Health::Healthy
+        } else {
+            Health::Unhealthy
+        };
         if run.length < enough || peer.health() == health {
             return;
         }
         let (was, name, group) = (peer.health(), peer.name(), &self.group.settings.name);
         self.group.state().set_health(peer, health);
         match result {
-            Err(why) => self.log.plain(Level::Warn, format_args!("peer {name} in upstream \"{group}\" is unhealthy: {why}")),
+            Err(why) => self.log.plain(
+                Level::Warn,
+                format_args!("peer {name} in upstream \"{group}\" is unhealthy: {why}"),
+            ),
             Ok(()) if was == Health::Unhealthy => {
-                self.log.plain(Level::Notice, format_args!("peer {name} in upstream \"{group}\" is healthy again"));
+                self.log.plain(
+                    Level::Notice,
+                    format_args!("peer {name} in upstream \"{group}\" is healthy again"),
+                );
             }
             Ok(()) => {}
         }
@@ -262,7 +321,11 @@ impl Checking {
 
 /// Some part of a time: the time of day is dice enough to keep checks of many servers apart.
 fn part_of(jitter: Duration) -> Duration {
-    let nanos = u64::from(rt::wall().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.subsec_nanos()));
+    let nanos = u64::from(
+        rt::wall()
+            .duration_since(std::time::UNIX_EPOCH)
+            .map_or(0, |since| since.subsec_nanos()),
+    );
     let mixed = nanos.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
     jitter.mul_f64(mixed as f64 / f64::from(1 << 24))
 }

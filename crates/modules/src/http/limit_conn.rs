@@ -9,13 +9,13 @@
 
 use std::cell::{Cell, RefCell};
 
-use conf::{
-    Arity, Directive, HTTP, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable,
-};
+use conf::{Arity, Directive, HTTP, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable};
 use http::{Module, Outcome, Phase, Request, Step};
 use rt::error_log::Level;
 
-use crate::shared::limit_conn::{ConnZone, Counters, Declaration, Declared, Limits, MAX_KEY, NoPlace, Place};
+use crate::shared::limit_conn::{
+    ConnZone, Counters, Declaration, Declared, Limits, MAX_KEY, NoPlace, Place,
+};
 use crate::shared::zones;
 
 pub(crate) static MODULE: Module = Module {

@@ -55,30 +55,33 @@ pub(crate) static UPSTREAM: Module = Module {
 /// Tells the settings of memcached from those of other protocols.
 enum Memcached {}
 
-static UPSTREAM_ROWS: Bare<Memcached> = Bare::new(Prefixed::new("memcached_", &[]).without(&[
-    "buffering",
-    "buffers",
-    "busy_buffers_size",
-    "force_ranges",
-    "hide_header",
-    "ignore_client_abort",
-    "ignore_headers",
-    "intercept_errors",
-    "limit_rate",
-    "max_temp_file_size",
-    "next_upstream",
-    "pass_header",
-    "pass_request_body",
-    "pass_request_headers",
-    "request_buffering",
-    "send_lowat",
-    "socket_rcvbuf",
-    "socket_sndbuf",
-    "store",
-    "store_access",
-    "temp_file_write_size",
-    "temp_path",
-]), &NEXT_UPSTREAM);
+static UPSTREAM_ROWS: Bare<Memcached> = Bare::new(
+    Prefixed::new("memcached_", &[]).without(&[
+        "buffering",
+        "buffers",
+        "busy_buffers_size",
+        "force_ranges",
+        "hide_header",
+        "ignore_client_abort",
+        "ignore_headers",
+        "intercept_errors",
+        "limit_rate",
+        "max_temp_file_size",
+        "next_upstream",
+        "pass_header",
+        "pass_request_body",
+        "pass_request_headers",
+        "request_buffering",
+        "send_lowat",
+        "socket_rcvbuf",
+        "socket_sndbuf",
+        "store",
+        "store_access",
+        "temp_file_write_size",
+        "temp_path",
+    ]),
+    &NEXT_UPSTREAM,
+);
 
 /// `memcached_next_upstream` has words of its own.
 static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
@@ -123,7 +126,10 @@ struct Conf {
 fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let pass = Pass::from_line(line, b"")?;
     if let Pass::Variable(_) = pass {
-        return Err(line.error_at(0, "invalid host in upstream: variables are not supported here"));
+        return Err(line.error_at(
+            0,
+            "invalid host in upstream: variables are not supported here",
+        ));
     }
     conf.pass = Some(pass);
     // Nobody defines this variable but those who use it.
@@ -132,13 +138,16 @@ fn memcached_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 fn next_upstream(settings: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
-    settings.next_upstream = next_upstream_words(line, &[
-        ("error", NextUpstream::ERROR),
-        ("timeout", NextUpstream::TIMEOUT),
-        ("invalid_response", NextUpstream::INVALID_HEADER),
-        ("not_found", NextUpstream::of_status(404).unwrap_or(0)),
-        ("off", NextUpstream::OFF),
-    ])?;
+    settings.next_upstream = next_upstream_words(
+        line,
+        &[
+            ("error", NextUpstream::ERROR),
+            ("timeout", NextUpstream::TIMEOUT),
+            ("invalid_response", NextUpstream::INVALID_HEADER),
+            ("not_found", NextUpstream::of_status(404).unwrap_or(0)),
+            ("off", NextUpstream::OFF),
+        ],
+    )?;
     Ok(())
 }
 
@@ -149,7 +158,9 @@ fn pass(request: &mut Request) -> Step<'_> {
     Step::later(async move {
         let conf = request.conf::<Conf>();
         let settings = Upstream::<Memcached>::of(request);
-        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let Some(pass) = &conf.pass else {
+            return Outcome::Declined;
+        };
         let target = match pass.target(request, b"") {
             Ok(target) => target,
             Err(status) => return Outcome::Status(status),
@@ -188,7 +199,13 @@ struct Codec {
 
 impl Codec {
     fn new(conf: ConfRef<Conf>) -> Codec {
-        Codec { conf, key: Vec::new(), content: ContentLength::Unknown, value_left: 0, trailer_left: 0 }
+        Codec {
+            conf,
+            key: Vec::new(),
+            content: ContentLength::Unknown,
+            value_left: 0,
+            trailer_left: 0,
+        }
     }
 
     /// Reads what follows the value. It says nothing that matters to the client, who has all of the value.
@@ -196,11 +213,17 @@ impl Codec {
         let wanted = &TRAILER[TRAILER.len() - self.trailer_left..];
         let length = wanted.len().min(input.len());
         if input[..length] != wanted[..length] {
-            request.error(format_args!("memcached sent invalid trailer while reading upstream"));
+            request.error(format_args!(
+                "memcached sent invalid trailer while reading upstream"
+            ));
             return Piece::End(0);
         }
         self.trailer_left -= length;
-        if self.trailer_left == 0 { Piece::End(length) } else { Piece::More }
+        if self.trailer_left == 0 {
+            Piece::End(length)
+        } else {
+            Piece::More
+        }
     }
 }
 
@@ -209,7 +232,12 @@ impl Protocol for Codec {
         "memcached://"
     }
 
-    fn write_head(&mut self, request: &mut Request, _: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        _: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let conf = request.conf::<Conf>();
         let key: BString = request.value(&conf.key);
         if key.is_empty() {
@@ -228,21 +256,37 @@ impl Protocol for Codec {
         self.trailer_left = 0;
     }
 
-    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+    fn read_head(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<HeadProgress, Fault> {
         match memcached::read_head(input, &self.key).map_err(Fault::new)? {
             Head::Partial => Ok(HeadProgress::Partial),
             Head::Missing(used) => {
                 let key = self.key.as_bstr();
-                request.log(Severity::Info, format_args!("key: \"{key}\" was not found by memcached"));
+                request.log(
+                    Severity::Info,
+                    format_args!("key: \"{key}\" was not found by memcached"),
+                );
                 head.status = 404;
                 self.content = ContentLength::Known(0);
                 Ok(HeadProgress::Complete(used))
             }
-            Head::Value { used, flags, length } => {
+            Head::Value {
+                used,
+                flags,
+                length,
+            } => {
                 if self.conf.gzip_flag != 0 {
                     let Some(flags) = flags else {
                         let line = input[..used].trim_end();
-                        return Err(Fault::new(memcached::invalid("flags", line, Some(&self.key))));
+                        return Err(Fault::new(memcached::invalid(
+                            "flags",
+                            line,
+                            Some(&self.key),
+                        )));
                     };
                     if i64::from(flags) & self.conf.gzip_flag != 0 {
                         head.fields.push(b"Content-Encoding", b"gzip");
@@ -263,12 +307,18 @@ impl Protocol for Codec {
 
     fn read_content(&mut self, request: &Request, input: &[u8]) -> Result<Piece, Fault> {
         if self.value_left == 0 {
-            return Ok(if self.trailer_left == 0 { Piece::End(0) } else { self.read_trailer(request, input) });
+            return Ok(if self.trailer_left == 0 {
+                Piece::End(0)
+            } else {
+                self.read_trailer(request, input)
+            });
         }
         if input.is_empty() {
             return Ok(Piece::More);
         }
-        let length = usize::try_from(self.value_left).unwrap_or(usize::MAX).min(input.len());
+        let length = usize::try_from(self.value_left)
+            .unwrap_or(usize::MAX)
+            .min(input.len());
         self.value_left -= length as u64;
         Ok(Piece::Data(0..length))
     }

@@ -81,7 +81,9 @@ fn mirror(request: &mut Request) -> Step<'_> {
                 body: conf.with_body.then(|| request.body.share()),
                 ..Options::get(path.clone(), request.uri.args.clone())
             };
-            let Some(mut copy) = subrequest::create(request, options) else { return Outcome::Status(500) };
+            let Some(mut copy) = subrequest::create(request, options) else {
+                return Outcome::Status(500);
+            };
             copy.flow.background = true;
             rt::spawn_named("mirror", async move {
                 subrequest::run(&mut copy, true).await;

@@ -66,7 +66,6 @@ pub static MODULES: &[&::http::Module] = &[
     &realip::MODULE,
     &limit_req::MODULE,
     &limit_conn::MODULE,
-
     // Access.
     &access::MODULE,
     &auth_basic::MODULE,
@@ -98,7 +97,6 @@ pub static MODULES: &[&::http::Module] = &[
     &dav::MODULE,
     &gzip_static::MODULE,
     &static_file::MODULE,
-
     // Filters, from the handler to the wire: not_modified, headers, userid, gunzip, addition, sub, charset, ssi, gzip,
     // range.
     &not_modified::MODULE,
@@ -114,7 +112,6 @@ pub static MODULES: &[&::http::Module] = &[
     &crate::shared::gzip_accept::MODULE,
     &range::MODULE,
     &headers::TRAILERS,
-
     // Log.
     &log::MODULE,
 ];

@@ -11,7 +11,9 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef};
+use http::upstream::{
+    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef,
+};
 use http::{Module, Request};
 use proto::h1::response::ResponseHead;
 use proto::{Known, scgi};
@@ -49,7 +51,14 @@ enum Scgi {}
 
 static UPSTREAM_ROWS: Prefixed<Scgi> = Prefixed::new(
     "scgi_",
-    &["Status", "X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset"],
+    &[
+        "Status",
+        "X-Accel-Expires",
+        "X-Accel-Redirect",
+        "X-Accel-Limit-Rate",
+        "X-Accel-Buffering",
+        "X-Accel-Charset",
+    ],
 )
 .without(&["send_lowat"]);
 
@@ -89,7 +98,9 @@ fn pass(request: &mut Request) -> Step<'_> {
     Step::later(async move {
         let conf = request.conf::<Conf>();
         let settings = Upstream::<Scgi>::of(request);
-        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let Some(pass) = &conf.pass else {
+            return Outcome::Declined;
+        };
         let target = match pass.target(request, b"") {
             Ok(target) => target,
             Err(status) => return Outcome::Status(status),
@@ -127,10 +138,17 @@ impl Protocol for Codec {
         "scgi://"
     }
 
-    fn write_head(&mut self, request: &mut Request, content: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        content: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let mut params = Vec::new();
         let fields = self.settings.pass_request_headers;
-        self.conf.params.write(request, fields, |name, value| scgi::push_param(name, value, &mut params));
+        self.conf.params.write(request, fields, |name, value| {
+            scgi::push_param(name, value, &mut params)
+        });
         let length = match content {
             Content::Length(length) => length,
             Content::None | Content::Unknown => 0,
@@ -147,7 +165,12 @@ impl Protocol for Codec {
         self.response.begin();
     }
 
-    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+    fn read_head(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<HeadProgress, Fault> {
         self.response.read_head(request, input, head)
     }
 

@@ -12,10 +12,12 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef};
+use http::upstream::{
+    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef,
+};
 use http::{Module, Request};
-use proto::h1::response::ResponseHead;
 use proto::Known;
+use proto::h1::response::ResponseHead;
 use proto::uwsgi::Vars;
 use rt::error_log::Level;
 
@@ -52,7 +54,13 @@ enum Uwsgi {}
 
 static UPSTREAM_ROWS: Prefixed<Uwsgi> = Prefixed::new(
     "uwsgi_",
-    &["X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset"],
+    &[
+        "X-Accel-Expires",
+        "X-Accel-Redirect",
+        "X-Accel-Limit-Rate",
+        "X-Accel-Buffering",
+        "X-Accel-Charset",
+    ],
 )
 .without(&["send_lowat"]);
 
@@ -128,7 +136,9 @@ fn pass(request: &mut Request) -> Step<'_> {
     Step::later(async move {
         let conf = request.conf::<Conf>();
         let settings = Upstream::<Uwsgi>::of(request);
-        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let Some(pass) = &conf.pass else {
+            return Outcome::Declined;
+        };
         let target = match pass.target(request, SCHEME) {
             Ok(target) => target,
             Err(status) => return Outcome::Status(status),
@@ -166,15 +176,25 @@ impl Protocol for Codec {
         "uwsgi://"
     }
 
-    fn write_head(&mut self, request: &mut Request, _: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        _: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let mut vars = Vars::new();
         let fields = self.settings.pass_request_headers;
-        self.conf.params.write(request, fields, |name, value| vars.push(name, value));
+        self.conf
+            .params
+            .write(request, fields, |name, value| vars.push(name, value));
         vars.push_raw(&self.conf.string);
         // The rows let nothing else in.
         let (modifier1, modifier2) = (self.conf.modifier1 as u8, self.conf.modifier2 as u8);
         vars.write_head(modifier1, modifier2, out).map_err(|size| {
-            request.log(Level::Alert, format_args!("uwsgi request is too big: {size}"));
+            request.log(
+                Level::Alert,
+                format_args!("uwsgi request is too big: {size}"),
+            );
             500_u16
         })?;
         Ok(())
@@ -188,7 +208,12 @@ impl Protocol for Codec {
         self.response.begin();
     }
 
-    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+    fn read_head(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<HeadProgress, Fault> {
         self.response.read_head(request, input, head)
     }
 

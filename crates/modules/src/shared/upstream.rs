@@ -9,7 +9,10 @@ use std::time::Duration;
 use bstr::{BString, ByteSlice};
 use conf::{Address, Diagnostic, Host, Line, parse};
 use net::resolver::Resolver;
-use net::upstream::{Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, ResolvedAt, Server, ServerState};
+use net::upstream::{
+    Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, ResolvedAt, Server,
+    ServerState,
+};
 use net::upstream::{Settings, Sticky, lookup};
 
 /// The port of a server that names none.
@@ -49,18 +52,36 @@ pub(crate) struct KeepaliveDraft {
 
 impl Default for KeepaliveDraft {
     fn default() -> Self {
-        let Keepalive { requests, time, timeout, .. } = Keepalive::default();
-        KeepaliveDraft { connections: None, requests: i64::try_from(requests).unwrap_or(i64::MAX), time, timeout }
+        let Keepalive {
+            requests,
+            time,
+            timeout,
+            ..
+        } = Keepalive::default();
+        KeepaliveDraft {
+            connections: None,
+            requests: i64::try_from(requests).unwrap_or(i64::MAX),
+            time,
+            timeout,
+        }
     }
 }
 
 impl KeepaliveDraft {
     fn finished(&self) -> Option<Keepalive> {
         let default = Keepalive::default();
-        let (connections, local) = self.connections.unwrap_or((default.connections, default.local));
+        let (connections, local) = self
+            .connections
+            .unwrap_or((default.connections, default.local));
         let requests = u64::try_from(self.requests).unwrap_or(0);
         let Self { time, timeout, .. } = *self;
-        (connections > 0).then_some(Keepalive { connections, local, requests, time, timeout })
+        (connections > 0).then_some(Keepalive {
+            connections,
+            local,
+            requests,
+            time,
+            timeout,
+        })
     }
 }
 
@@ -68,7 +89,12 @@ impl Draft {
     /// The settings of the group, for the directive that opened the block.
     pub(crate) fn finished(self, line: &Line) -> Result<Settings, Diagnostic> {
         // Lines that were refused have said why; the group exists for those who refer to it.
-        let has_lines = line.node.block.nodes().iter().any(|node| node.name.is("server"));
+        let has_lines = line
+            .node
+            .block
+            .nodes()
+            .iter()
+            .any(|node| node.name.is("server"));
         if !has_lines {
             return Err(line.error_after_block("no servers are inside upstream"));
         }
@@ -85,7 +111,8 @@ impl Draft {
         settings.queue = self.queue;
         settings.sticky = self.sticky;
         settings.resolver = self.resolver;
-        settings.resolver_timeout = Some(self.resolver_timeout).filter(|timeout| !timeout.is_zero());
+        settings.resolver_timeout =
+            Some(self.resolver_timeout).filter(|timeout| !timeout.is_zero());
         Ok(settings)
     }
 }
@@ -93,25 +120,40 @@ impl Draft {
 /// `server address [parameters]`.
 pub(crate) fn server(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
     let mut server = Server::new(line.text(0), Vec::new());
-    let mut resolve = Resolve { wanted: false, service: BString::default() };
+    let mut resolve = Resolve {
+        wanted: false,
+        service: BString::default(),
+    };
     for i in 1..line.args().len() {
         parameter(draft, &mut server, &mut resolve, line, i)?;
     }
     let text = line.text(0);
     if !resolve.service.is_empty() && !resolve.wanted {
-        return Err(line.error_at(0, format!("service upstream \"{text}\" requires \"resolve\" parameter")));
+        return Err(line.error_at(
+            0,
+            format!("service upstream \"{text}\" requires \"resolve\" parameter"),
+        ));
     }
-    let address = Address::peer(text).map_err(|why| line.error_at(0, format!("{why} in upstream \"{text}\"")))?;
+    let address = Address::peer(text)
+        .map_err(|why| line.error_at(0, format!("{why} in upstream \"{text}\"")))?;
     if !resolve.service.is_empty() && address.port.is_some() {
         return Err(line.error_at(0, format!("service upstream \"{text}\" may not have port")));
     }
     match &address.host {
         Host::Name(host) if resolve.wanted => {
             let port = address.port.unwrap_or(DEFAULT_PORT);
-            server.resolve = Some(ResolvedAt { host: host.clone(), port, service: resolve.service, once: false });
+            server.resolve = Some(ResolvedAt {
+                host: host.clone(),
+                port,
+                service: resolve.service,
+                once: false,
+            });
         }
         _ if !resolve.service.is_empty() => {
-            return Err(line.error_at(0, format!("service upstream \"{text}\" requires domain name")));
+            return Err(line.error_at(
+                0,
+                format!("service upstream \"{text}\" requires domain name"),
+            ));
         }
         _ => {
             let found = lookup(&address, DEFAULT_PORT);
@@ -141,7 +183,9 @@ fn parameter(
     let value = |name| parse::parameter(text, name);
     let invalid = || line.invalid_parameter(i);
     if let Some(weight) = value("weight") {
-        server.weight = number(weight).filter(|&weight| weight > 0).ok_or_else(invalid)?;
+        server.weight = number(weight)
+            .filter(|&weight| weight > 0)
+            .ok_or_else(invalid)?;
     } else if let Some(most) = value("max_conns") {
         server.max_conns = number(most).ok_or_else(invalid)?;
     } else if let Some(most) = value("max_fails") {
@@ -182,7 +226,10 @@ fn supported(draft: &Draft, line: &Line, i: usize) -> Result<(), Diagnostic> {
     match &draft.balance {
         Some(method) if !method.takes_backup() => {
             let text = line.text(i);
-            Err(line.error_at(i, format!("balancing method does not support parameter \"{text}\"")))
+            Err(line.error_at(
+                i,
+                format!("balancing method does not support parameter \"{text}\""),
+            ))
         }
         _ => Ok(()),
     }
@@ -213,15 +260,22 @@ pub(crate) fn hash(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic>
 }
 
 /// `random [two [least_conn | least_time=…]]`. `times` are the words of `least_time` here and what they mean.
-pub(crate) fn random(draft: &mut Draft, line: &mut Line, times: &[(&str, Metric)]) -> Result<(), Diagnostic> {
+pub(crate) fn random(
+    draft: &mut Draft,
+    line: &mut Line,
+    times: &[(&str, Metric)],
+) -> Result<(), Diagnostic> {
     let two = match (line.get(0), line.get(1)) {
         (None, _) => None,
         (Some(word), _) if !word.is("two") => return Err(line.invalid_parameter(0)),
         (Some(_), None) => Some(RandomTwo::LeastConn),
         (Some(_), Some(word)) if word.is("least_conn") => Some(RandomTwo::LeastConn),
         (Some(_), Some(word)) => {
-            let metric = parse::parameter(&word.text, "least_time").and_then(|value| metric(value, times));
-            Some(RandomTwo::LeastTime(metric.ok_or_else(|| line.invalid_parameter(1))?))
+            let metric =
+                parse::parameter(&word.text, "least_time").and_then(|value| metric(value, times));
+            Some(RandomTwo::LeastTime(
+                metric.ok_or_else(|| line.invalid_parameter(1))?,
+            ))
         }
     };
     method(draft, line, Balance::Random { two });
@@ -229,7 +283,11 @@ pub(crate) fn random(draft: &mut Draft, line: &mut Line, times: &[(&str, Metric)
 }
 
 /// `least_time metric [inflight]`.
-pub(crate) fn least_time(draft: &mut Draft, line: &mut Line, times: &[(&str, Metric)]) -> Result<(), Diagnostic> {
+pub(crate) fn least_time(
+    draft: &mut Draft,
+    line: &mut Line,
+    times: &[(&str, Metric)],
+) -> Result<(), Diagnostic> {
     let metric = metric(line.text(0), times).ok_or_else(|| line.invalid_value(0))?;
     let inflight = match line.get(1) {
         None => false,
@@ -241,7 +299,10 @@ pub(crate) fn least_time(draft: &mut Draft, line: &mut Line, times: &[(&str, Met
 }
 
 fn metric(text: &[u8], times: &[(&str, Metric)]) -> Option<Metric> {
-    times.iter().find(|(word, _)| text == word.as_bytes()).map(|&(_, metric)| metric)
+    times
+        .iter()
+        .find(|(word, _)| text == word.as_bytes())
+        .map(|&(_, metric)| metric)
 }
 
 /// `zone name [size]`: the name and the size are checked, and that is all: every group is shared by all loops here.
@@ -250,10 +311,14 @@ pub(crate) fn zone(line: &Line) -> Result<(), Diagnostic> {
     if name.is_empty() {
         return Err(line.error_at(0, format!("invalid zone name \"{name}\"")));
     }
-    let Some(word) = line.get(1) else { return Ok(()) };
+    let Some(word) = line.get(1) else {
+        return Ok(());
+    };
     match parse::size(&word.text) {
         None => Err(line.error_at(1, format!("invalid zone size \"{}\"", word.text))),
-        Some(size) if size < SMALLEST_ZONE => Err(line.error_at(1, format!("zone \"{name}\" is too small"))),
+        Some(size) if size < SMALLEST_ZONE => {
+            Err(line.error_at(1, format!("zone \"{name}\" is too small")))
+        }
         Some(_) => Ok(()),
     }
 }

@@ -11,9 +11,9 @@ use bstr::BStr;
 use rt::error_log::{Errno, Level};
 use rt::net::{Address, UdpSocket};
 
+use super::Resolver;
 use super::error::ResolveError;
 use super::message::{self, Answer, Kind, Query, Reply};
-use super::Resolver;
 use crate::{ConnectOptions, connect};
 
 /// After how long a question is asked again, of the next server, when nobody has answered.
@@ -57,7 +57,10 @@ pub(super) async fn ask(
     for &kind in kinds {
         let id = getrandom::u32().map_err(|_| ResolveError::FAILURE)? as u16;
         let query = Query::new(id, name, kind).ok_or(ResolveError::UNKNOWN)?;
-        questions.push(Question { query, answer: None });
+        questions.push(Question {
+            query,
+            answer: None,
+        });
     }
     let servers = &resolver.settings.servers;
     let mut server = resolver.first_server();
@@ -65,8 +68,15 @@ pub(super) async fn ask(
     for _ in 0..MAX_ATTEMPTS {
         let attempt = attempt(resolver, &servers[server], &mut questions);
         match rt::timeout(RESEND, attempt).await {
-            Ok(Attempt::Complete) => return Ok(questions.into_iter().filter_map(|question| question.answer).collect()),
-            Ok(Attempt::NotUnderstood) if useless_servers + 1 >= servers.len() => return Err(ResolveError::FORMAT),
+            Ok(Attempt::Complete) => {
+                return Ok(questions
+                    .into_iter()
+                    .filter_map(|question| question.answer)
+                    .collect());
+            }
+            Ok(Attempt::NotUnderstood) if useless_servers + 1 >= servers.len() => {
+                return Err(ResolveError::FORMAT);
+            }
             Ok(Attempt::Unreachable) if useless_servers + 1 >= servers.len() => {
                 useless_servers = 0;
                 rt::sleep(RETRY).await;
@@ -88,15 +98,25 @@ async fn attempt(resolver: &Resolver, server: &Address, questions: &mut [Questio
         Ok(attempt) => attempt,
         Err(error) => {
             let errno = Errno(&error);
-            resolver.log.plain(Level::Error, format_args!("DNS query failed{errno}, resolver: {server}"));
+            resolver.log.plain(
+                Level::Error,
+                format_args!("DNS query failed{errno}, resolver: {server}"),
+            );
             Attempt::Unreachable
         }
     }
 }
 
-async fn over_udp(resolver: &Resolver, server: &Address, questions: &mut [Question]) -> io::Result<Attempt> {
+async fn over_udp(
+    resolver: &Resolver,
+    server: &Address,
+    questions: &mut [Question],
+) -> io::Result<Attempt> {
     let socket = UdpSocket::connect(server)?;
-    for question in questions.iter().filter(|question| question.answer.is_none()) {
+    for question in questions
+        .iter()
+        .filter(|question| question.answer.is_none())
+    {
         socket.send(&question.query.bytes).await?;
     }
     let mut buffer = vec![0; DATAGRAM];
@@ -118,14 +138,23 @@ async fn over_udp(resolver: &Resolver, server: &Address, questions: &mut [Questi
 }
 
 /// Reads a message and keeps the answer in it.
-fn take(resolver: &Resolver, server: &Address, questions: &mut [Question], bytes: &[u8]) -> (Option<usize>, Reply) {
-    let open: Vec<usize> = (0..questions.len()).filter(|&index| questions[index].answer.is_none()).collect();
+fn take(
+    resolver: &Resolver,
+    server: &Address,
+    questions: &mut [Question],
+    bytes: &[u8],
+) -> (Option<usize>, Reply) {
+    let open: Vec<usize> = (0..questions.len())
+        .filter(|&index| questions[index].answer.is_none())
+        .collect();
     let queries: Vec<&Query> = open.iter().map(|&index| &questions[index].query).collect();
     let (index, reply) = message::read(bytes, &queries);
     let index = index.map(|index| open[index]);
     match (index, &reply) {
         (Some(index), Reply::Answer(answer)) => questions[index].answer = Some(answer.clone()),
-        (_, Reply::Useless(why)) => resolver.log.plain(Level::Error, format_args!("{why}, resolver: {server}")),
+        (_, Reply::Useless(why)) => resolver
+            .log
+            .plain(Level::Error, format_args!("{why}, resolver: {server}")),
         _ => {}
     }
     (index, reply)
@@ -133,9 +162,19 @@ fn take(resolver: &Resolver, server: &Address, questions: &mut [Question], bytes
 
 /// RFC 1035, section 4.2.2: the length in two bytes, then the message; in both directions.
 async fn over_tcp(server: &Address, query: &Query) -> io::Result<Vec<u8>> {
-    let stream = connect(server, &ConnectOptions { timeout: RESEND, ..ConnectOptions::default() }).await?;
-    let length = u16::try_from(query.bytes.len()).expect("a query holds one name of 255 bytes at most");
-    stream.write_all_vectored(&[&length.to_be_bytes(), &query.bytes]).await?;
+    let stream = connect(
+        server,
+        &ConnectOptions {
+            timeout: RESEND,
+            ..ConnectOptions::default()
+        },
+    )
+    .await?;
+    let length =
+        u16::try_from(query.bytes.len()).expect("a query holds one name of 255 bytes at most");
+    stream
+        .write_all_vectored(&[&length.to_be_bytes(), &query.bytes])
+        .await?;
     let mut bytes = Vec::new();
     loop {
         if let Some((length, message)) = bytes.split_first_chunk() {

@@ -85,7 +85,10 @@ impl Query {
     pub(super) fn new(id: u16, name: &BStr, kind: Kind) -> Option<Query> {
         let mut builder = NameBuilder::new_vec();
         for label in name.split_str(".") {
-            builder.append_label(label).ok().filter(|()| !label.is_empty())?;
+            builder
+                .append_label(label)
+                .ok()
+                .filter(|()| !label.is_empty())?;
         }
         let name = builder.into_name().ok()?;
         let mut message = MessageBuilder::new_vec();
@@ -93,7 +96,12 @@ impl Query {
         message.header_mut().set_rd(true);
         let mut message = message.question();
         message.push((&name, kind.record_type())).ok()?;
-        Some(Query { id, kind, bytes: message.finish(), name })
+        Some(Query {
+            id,
+            kind,
+            bytes: message.finish(),
+            name,
+        })
     }
 
     fn asked(&self, question: &Question<ParsedName<&[u8]>>) -> bool {
@@ -107,7 +115,9 @@ impl Query {
 /// the number says to which of them the reply belongs.
 pub(super) fn read(bytes: &[u8], queries: &[&Query]) -> (Option<usize>, Reply) {
     let useless = |text: String| (None, Reply::Useless(text));
-    let Ok(message) = Message::from_octets(bytes) else { return useless("short DNS response".into()) };
+    let Ok(message) = Message::from_octets(bytes) else {
+        return useless("short DNS response".into());
+    };
     let header = message.header();
     if !header.qr() || header.opcode() != Opcode::QUERY {
         return useless(format!("invalid DNS response {}", header.id()));
@@ -120,7 +130,9 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query]) -> (Option<usize>, Reply) {
     }
     match message.sole_question() {
         Ok(question) if queries[index].asked(&question) => {}
-        Ok(question) => return useless(format!("unexpected DNS response for {}", question.qname())),
+        Ok(question) => {
+            return useless(format!("unexpected DNS response for {}", question.qname()));
+        }
         Err(_) => return useless("invalid question in DNS response".into()),
     }
     if header.tc() {
@@ -136,7 +148,11 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query]) -> (Option<usize>, Reply) {
 const SHORT: &str = "short DNS response";
 
 fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static str> {
-    let mut answer = Answer { code: message.header().rcode().to_int(), ttl: u32::MAX, ..Answer::default() };
+    let mut answer = Answer {
+        code: message.header().rcode().to_int(),
+        ttl: u32::MAX,
+        ..Answer::default()
+    };
     let records = message.answer().map_err(|_| SHORT)?;
     // What is said is not checked for belonging to the name: the server that was asked may say anything anyhow.
     for record in records.take(MAX_RECORDS) {
@@ -147,19 +163,33 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
         answer.ttl = answer.ttl.min(ttl(record.ttl().as_secs()));
         match (record.rtype(), kind) {
             (Rtype::A, Kind::A) => {
-                let data = record.to_record::<A>().map_err(|_| "invalid A record in DNS response")?;
-                answer.addresses.extend(data.map(|data| IpAddr::V4(data.data().addr())));
+                let data = record
+                    .to_record::<A>()
+                    .map_err(|_| "invalid A record in DNS response")?;
+                answer
+                    .addresses
+                    .extend(data.map(|data| IpAddr::V4(data.data().addr())));
             }
             (Rtype::AAAA, Kind::Aaaa) => {
-                let data = record.to_record::<Aaaa>().map_err(|_| "invalid AAAA record in DNS response")?;
-                answer.addresses.extend(data.map(|data| IpAddr::V6(data.data().addr())));
+                let data = record
+                    .to_record::<Aaaa>()
+                    .map_err(|_| "invalid AAAA record in DNS response")?;
+                answer
+                    .addresses
+                    .extend(data.map(|data| IpAddr::V6(data.data().addr())));
             }
             (Rtype::SRV, Kind::Srv) => {
-                let data = record.to_record::<Srv<_>>().map_err(|_| "invalid SRV record in DNS response")?;
-                answer.services.extend(data.and_then(|data| service(data.data())));
+                let data = record
+                    .to_record::<Srv<_>>()
+                    .map_err(|_| "invalid SRV record in DNS response")?;
+                answer
+                    .services
+                    .extend(data.and_then(|data| service(data.data())));
             }
             (Rtype::CNAME, _) => {
-                let data = record.to_record::<Cname<_>>().map_err(|_| "invalid name in DNS response")?;
+                let data = record
+                    .to_record::<Cname<_>>()
+                    .map_err(|_| "invalid name in DNS response")?;
                 answer.alias = data.and_then(|data| text(data.data().cname()));
             }
             (Rtype::A, _) => return Err("unexpected A record in DNS response"),
@@ -175,14 +205,21 @@ fn read_records(message: &Message<&[u8]>, kind: Kind) -> Result<Answer, &'static
 
 /// How long "there is no such thing" holds: the lesser of the two numbers of the SOA record (RFC 2308, section 5).
 fn negative_ttl(message: &Message<&[u8]>) -> Option<u32> {
-    let records = message.authority().ok()?.limit_to::<Soa<ParsedName<&[u8]>>>();
+    let records = message
+        .authority()
+        .ok()?
+        .limit_to::<Soa<ParsedName<&[u8]>>>();
     let record = records.take(MAX_RECORDS).find_map(Result::ok)?;
     Some(ttl(record.ttl().as_secs()).min(ttl(record.data().minimum().as_secs())))
 }
 
 /// A number with the highest bit set means none (RFC 2181, section 8).
 fn ttl(seconds: u32) -> u32 {
-    if seconds > i32::MAX as u32 { 0 } else { seconds }
+    if seconds > i32::MAX as u32 {
+        0
+    } else {
+        seconds
+    }
 }
 
 fn service(data: &Srv<ParsedName<&[u8]>>) -> Option<Service> {
@@ -219,7 +256,9 @@ mod tests {
         let mut bytes = query.bytes.clone();
         bytes[2..4].copy_from_slice(&flags.to_be_bytes());
         bytes[7] = records.len() as u8;
-        records.iter().for_each(|record| bytes.extend_from_slice(record));
+        records
+            .iter()
+            .for_each(|record| bytes.extend_from_slice(record));
         bytes
     }
 
@@ -240,7 +279,8 @@ mod tests {
     #[test]
     fn an_answer_has_addresses_alias_and_the_least_ttl() {
         let query = query(Kind::A);
-        let answer = answer(&response(&query, 0x8180, &[ALIAS, ADDRESS]), &query).expect("an answer");
+        let answer =
+            answer(&response(&query, 0x8180, &[ALIAS, ADDRESS]), &query).expect("an answer");
         assert_eq!(answer.addresses, [IpAddr::from([127, 0, 0, 1])]);
         assert_eq!(answer.alias, Some("b.example.net".into()));
         assert_eq!(answer.ttl, 3);
@@ -250,19 +290,36 @@ mod tests {
     fn only_what_was_asked_is_answered() {
         let asked = query(Kind::A);
         let other = Query::new(7, BStr::new("b.example.net"), Kind::A).expect("a good name");
-        assert!(matches!(read(&response(&asked, 0x8180, &[]), &[&other]), (None, Reply::Useless(_))));
+        assert!(matches!(
+            read(&response(&asked, 0x8180, &[]), &[&other]),
+            (None, Reply::Useless(_))
+        ));
         let mut bytes = response(&asked, 0x8180, &[ADDRESS]);
         bytes[1] = 8;
         assert!(matches!(read(&bytes, &[&asked]), (None, Reply::Useless(_))));
-        assert!(matches!(read(&asked.bytes, &[&asked]), (None, Reply::Useless(_))));
+        assert!(matches!(
+            read(&asked.bytes, &[&asked]),
+            (None, Reply::Useless(_))
+        ));
     }
 
     #[test]
     fn truncated_and_not_understood_are_told_apart() {
         let query = query(Kind::A);
-        assert_eq!(read(&response(&query, 0x8380, &[]), &[&query]), (Some(0), Reply::Truncated));
-        assert_eq!(read(&response(&query, 0x8181, &[]), &[&query]), (Some(0), Reply::NotUnderstood));
-        assert_eq!(answer(&response(&query, 0x8183, &[]), &query).expect("an answer").code, 3);
+        assert_eq!(
+            read(&response(&query, 0x8380, &[]), &[&query]),
+            (Some(0), Reply::Truncated)
+        );
+        assert_eq!(
+            read(&response(&query, 0x8181, &[]), &[&query]),
+            (Some(0), Reply::NotUnderstood)
+        );
+        assert_eq!(
+            answer(&response(&query, 0x8183, &[]), &query)
+                .expect("an answer")
+                .code,
+            3
+        );
     }
 
     #[test]
@@ -270,7 +327,10 @@ mod tests {
         let query = query(Kind::A);
         let whole = response(&query, 0x8180, &[ALIAS, ADDRESS]);
         for end in 0..whole.len() {
-            assert!(matches!(read(&whole[..end], &[&query]), (None, Reply::Useless(_))), "{end}");
+            assert!(
+                matches!(read(&whole[..end], &[&query]), (None, Reply::Useless(_))),
+                "{end}"
+            );
         }
     }
 
@@ -284,7 +344,15 @@ mod tests {
     #[test]
     fn names_that_dns_can_not_ask_for() {
         let long = "a".repeat(64);
-        for name in ["", ".", "a..b", ".a", long.as_str(), &"a.".repeat(127), &"a.".repeat(128)] {
+        for name in [
+            "",
+            ".",
+            "a..b",
+            ".a",
+            long.as_str(),
+            &"a.".repeat(127),
+            &"a.".repeat(128),
+        ] {
             assert!(Query::new(1, BStr::new(name), Kind::A).is_none(), "{name}");
         }
     }

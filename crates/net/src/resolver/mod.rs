@@ -117,7 +117,10 @@ impl Resolver {
         Arc::new(Resolver {
             settings,
             log,
-            memory: Mutex::new(Memory { known: Lru::new(MAX_NAMES), asking: HashMap::new() }),
+            memory: Mutex::new(Memory {
+                known: Lru::new(MAX_NAMES),
+                asking: HashMap::new(),
+            }),
             asked: AtomicUsize::new(0),
             rotation: AtomicUsize::new(0),
         })
@@ -139,7 +142,11 @@ impl Resolver {
     ///
     /// When they come from memory they begin with another one each time. `timeout` is `resolver_timeout`. To be called
     /// on a loop.
-    pub async fn lookup_host(self: &Arc<Self>, name: &[u8], timeout: Duration) -> Result<Vec<IpAddr>, ResolveError> {
+    pub async fn lookup_host(
+        self: &Arc<Self>,
+        name: &[u8],
+        timeout: Duration,
+    ) -> Result<Vec<IpAddr>, ResolveError> {
         if let Some(ip) = conf::address::ip(name) {
             return Ok(vec![ip]);
         }
@@ -167,9 +174,14 @@ impl Resolver {
         timeout: Duration,
     ) -> Result<(Vec<FoundService>, Instant), ResolveError> {
         let located = within(timeout, self.locate(Key::service(service, host))).await?;
-        let Found::Services(targets) = &*located.found else { return Err(ResolveError::UNKNOWN) };
+        let Found::Services(targets) = &*located.found else {
+            return Err(ResolveError::UNKNOWN);
+        };
         // All questions are under way before the first answer is waited for.
-        let hosts: Vec<_> = targets.iter().map(|target| self.begin(Key::host(&target.target))).collect();
+        let hosts: Vec<_> = targets
+            .iter()
+            .map(|target| self.begin(Key::host(&target.target)))
+            .collect();
         let mut until = located.until;
         let mut services = Vec::new();
         let mut errors = Vec::new();
@@ -196,7 +208,10 @@ impl Resolver {
         let (service, host) = (service.as_bstr(), host.as_bstr());
         self.log.plain(
             Level::Error,
-            format_args!("{} could not be resolved {error} while resolving service {service} of {host}", target.target),
+            format_args!(
+                "{} could not be resolved {error} while resolving service {service} of {host}",
+                target.target
+            ),
         );
     }
 
@@ -213,7 +228,11 @@ impl Resolver {
             let found = known.outcome?;
             until = until.min(known.until);
             let Found::Alias(name) = &*found else {
-                return Ok(Located { found, until, remembered: known.remembered });
+                return Ok(Located {
+                    found,
+                    until,
+                    remembered: known.remembered,
+                });
             };
             key.name.clone_from(name);
             known = self.begin(key.clone()).wait().await?;
@@ -222,7 +241,9 @@ impl Resolver {
     }
 
     fn addresses(&self, located: &Located) -> Vec<IpAddr> {
-        let Found::Addresses(addresses) = &*located.found else { return Vec::new() };
+        let Found::Addresses(addresses) = &*located.found else {
+            return Vec::new();
+        };
         let mut addresses = addresses.clone();
         if located.remembered {
             let turn = self.rotation.fetch_add(1, Ordering::Relaxed) % addresses.len().max(1);
@@ -239,7 +260,10 @@ impl Resolver {
         let mut memory = self.memory();
         if let Some(known) = memory.known.get(&key) {
             if known.until > rt::now() {
-                return Begun::Known(Known { remembered: true, ..known.clone() });
+                return Begun::Known(Known {
+                    remembered: true,
+                    ..known.clone()
+                });
             }
             memory.known.remove(&key);
         }
@@ -268,7 +292,10 @@ impl Resolver {
     }
 
     fn is_wanted(&self, key: &Key) -> bool {
-        self.memory().asking.get(key).is_some_and(|waiting| waiting.iter().any(|waiter| !waiter.is_closed()))
+        self.memory()
+            .asking
+            .get(key)
+            .is_some_and(|waiting| waiting.iter().any(|waiter| !waiter.is_closed()))
     }
 
     fn kinds(&self, want: Want) -> &'static [Kind] {
@@ -283,15 +310,28 @@ impl Resolver {
     /// Makes one thing out of the answers to all questions about a name.
     fn settle(&self, answers: Vec<Answer>) -> Known {
         let ttl = answers.iter().map(|answer| answer.ttl).min().unwrap_or(0);
-        let negative_ttl = answers.iter().filter_map(|answer| answer.negative_ttl).min().unwrap_or(0);
+        let negative_ttl = answers
+            .iter()
+            .filter_map(|answer| answer.negative_ttl)
+            .min()
+            .unwrap_or(0);
         let outcome = outcome(answers).map(Arc::new);
         let lives = match outcome {
-            Ok(_) => self.settings.valid.unwrap_or(Duration::from_secs(ttl.into())),
-            Err(error) if error.is_unknown() => Duration::from_secs(negative_ttl.into()).min(MAX_NEGATIVE),
+            Ok(_) => self
+                .settings
+                .valid
+                .unwrap_or(Duration::from_secs(ttl.into())),
+            Err(error) if error.is_unknown() => {
+                Duration::from_secs(negative_ttl.into()).min(MAX_NEGATIVE)
+            }
             // Who can not say may be able to a moment later.
             Err(_) => Duration::ZERO,
         };
-        Known { outcome, until: rt::now() + lives, remembered: false }
+        Known {
+            outcome,
+            until: rt::now() + lives,
+            remembered: false,
+        }
     }
 
     /// Hands an answer to everybody who waits for it.
@@ -330,13 +370,26 @@ impl Begun {
 impl Key {
     fn host(name: &[u8]) -> Key {
         let name = name.strip_suffix(b".").unwrap_or(name);
-        Key { name: name.to_ascii_lowercase().into(), want: Want::Addresses }
+        Key {
+            name: name.to_ascii_lowercase().into(),
+            want: Want::Addresses,
+        }
     }
 
     fn service(service: &[u8], host: &[u8]) -> Key {
-        let (service, host) = (service.as_bstr(), host.strip_suffix(b".").unwrap_or(host).as_bstr());
-        let name = if service.contains(&b'.') { format!("{service}.{host}") } else { format!("_{service}._tcp.{host}") };
-        Key { name: name.to_ascii_lowercase().into(), want: Want::Services }
+        let (service, host) = (
+            service.as_bstr(),
+            host.strip_suffix(b".").unwrap_or(host).as_bstr(),
+        );
+        let name = if service.contains(&b'.') {
+            format!("{service}.{host}")
+        } else {
+            format!("_{service}._tcp.{host}")
+        };
+        Key {
+            name: name.to_ascii_lowercase().into(),
+            want: Want::Services,
+        }
     }
 }
 
@@ -353,11 +406,23 @@ impl Service {
 
 /// Asks for a name, on the loop of whoever wanted it first.
 async fn question(resolver: Arc<Resolver>, key: Key) {
-    let mut guard = Forget { resolver: &resolver, key: &key, armed: true };
+    let mut guard = Forget {
+        resolver: &resolver,
+        key: &key,
+        armed: true,
+    };
     let name: &BStr = key.name.as_bstr();
-    let known = match asking::ask(&resolver, name, resolver.kinds(key.want), || resolver.is_wanted(&key)).await {
+    let known = match asking::ask(&resolver, name, resolver.kinds(key.want), || {
+        resolver.is_wanted(&key)
+    })
+    .await
+    {
         Ok(answers) => resolver.settle(answers),
-        Err(error) => Known { outcome: Err(error), until: rt::now(), remembered: false },
+        Err(error) => Known {
+            outcome: Err(error),
+            until: rt::now(),
+            remembered: false,
+        },
     };
     guard.armed = false;
     resolver.finish(&key, known);
@@ -382,8 +447,16 @@ impl Drop for Forget<'_> {
 
 /// Addresses, services, an alias or an error. `answers` are in the order of [`Resolver::kinds`].
 fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
-    let codes = || answers.iter().map(|answer| answer.code).filter(|&code| code != 0);
-    let addresses: Vec<IpAddr> = answers.iter().flat_map(|answer| answer.addresses.iter().copied()).collect();
+    let codes = || {
+        answers
+            .iter()
+            .map(|answer| answer.code)
+            .filter(|&code| code != 0)
+    };
+    let addresses: Vec<IpAddr> = answers
+        .iter()
+        .flat_map(|answer| answer.addresses.iter().copied())
+        .collect();
     // Some servers say of a name that has addresses of one kind that it does not exist when asked for the other.
     if let Some(code) = codes().find(|&code| addresses.is_empty() || code != 3) {
         return Err(ResolveError::Code(code));
@@ -392,7 +465,9 @@ fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
         return Ok(Found::Addresses(addresses));
     }
     // An alias holds for all kinds of records, so that the last answer speaks for all of them.
-    let Some(last) = answers.into_iter().next_back() else { return Err(ResolveError::UNKNOWN) };
+    let Some(last) = answers.into_iter().next_back() else {
+        return Err(ResolveError::UNKNOWN);
+    };
     if !last.services.is_empty() {
         return Ok(Found::Services(last.services));
     }
@@ -400,11 +475,16 @@ fn outcome(answers: Vec<Answer>) -> Result<Found, ResolveError> {
 }
 
 /// Gives up after `timeout`; zero is no limit, as in nginx.
-async fn within<T>(timeout: Duration, future: impl Future<Output = Result<T, ResolveError>>) -> Result<T, ResolveError> {
+async fn within<T>(
+    timeout: Duration,
+    future: impl Future<Output = Result<T, ResolveError>>,
+) -> Result<T, ResolveError> {
     if timeout.is_zero() {
         return future.await;
     }
-    rt::timeout(timeout, future).await.unwrap_or(Err(ResolveError::TimedOut))
+    rt::timeout(timeout, future)
+        .await
+        .unwrap_or(Err(ResolveError::TimedOut))
 }
 
 #[cfg(test)]

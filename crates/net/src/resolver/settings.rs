@@ -29,7 +29,12 @@ pub struct Settings {
 impl Default for Settings {
     /// No servers: nothing can be resolved.
     fn default() -> Self {
-        Settings { servers: Vec::new(), valid: None, ipv4: true, ipv6: true }
+        Settings {
+            servers: Vec::new(),
+            valid: None,
+            ipv4: true,
+            ipv6: true,
+        }
     }
 }
 
@@ -43,8 +48,12 @@ impl Settings {
                 Some((b"valid", time)) => {
                     settings.valid = Some(units::parse_seconds(time).ok_or_else(invalid)?);
                 }
-                Some((b"ipv4", text)) => settings.ipv4 = conf::parse::flag(text).ok_or_else(invalid)?,
-                Some((b"ipv6", text)) => settings.ipv6 = conf::parse::flag(text).ok_or_else(invalid)?,
+                Some((b"ipv4", text)) => {
+                    settings.ipv4 = conf::parse::flag(text).ok_or_else(invalid)?
+                }
+                Some((b"ipv6", text)) => {
+                    settings.ipv6 = conf::parse::flag(text).ok_or_else(invalid)?
+                }
                 // Counters for the commercial nginx's API; taken so that such a configuration loads.
                 Some((b"status_zone", _)) => {}
                 _ => settings.add_server(line, index)?,
@@ -80,7 +89,9 @@ impl Settings {
             if words.next() == Some(b"nameserver")
                 && let Some(ip) = words.next().and_then(|word| address(word.as_bstr()))
             {
-                settings.servers.push(Address::Inet(SocketAddr::new(ip, PORT)));
+                settings
+                    .servers
+                    .push(Address::Inet(SocketAddr::new(ip, PORT)));
             }
         }
         settings

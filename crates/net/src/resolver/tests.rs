@@ -23,25 +23,42 @@ type Script = fn(&str, u16, usize) -> Option<(u8, Vec<Vec<u8>>)>;
 impl Dns {
     fn start(script: Script) -> Dns {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
-        socket.set_read_timeout(Some(Duration::from_millis(20))).expect("a timeout");
+        socket
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .expect("a timeout");
         let address = socket.local_addr().expect("bound");
-        let (asked, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (asked, stop) = (
+            Arc::new(AtomicUsize::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (count, end) = (asked.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut buffer = [0; 512];
             while !end.load(Ordering::Relaxed) {
-                let Ok((length, from)) = socket.recv_from(&mut buffer) else { continue };
+                let Ok((length, from)) = socket.recv_from(&mut buffer) else {
+                    continue;
+                };
                 let number = count.fetch_add(1, Ordering::Relaxed);
                 if let Some(reply) = reply(&buffer[..length], script, number) {
-                    socket.send_to(&reply, from).expect("the query came from there");
+                    socket
+                        .send_to(&reply, from)
+                        .expect("the query came from there");
                 }
             }
         });
-        Dns { address, asked, stop, thread: Some(thread) }
+        Dns {
+            address,
+            asked,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     fn settings(&self) -> Settings {
-        Settings { servers: vec![Address::Inet(self.address)], ..Settings::default() }
+        Settings {
+            servers: vec![Address::Inet(self.address)],
+            ..Settings::default()
+        }
     }
 
     fn asked(&self) -> usize {
@@ -110,17 +127,31 @@ const SRV: u16 = 33;
 #[test]
 fn both_kinds_of_addresses_are_asked_for_once_and_remembered() {
     let dns = Dns::start(|_, kind, _| match kind {
-        A => Some((0, vec![record(A, 60, &[127, 0, 0, 1]), record(A, 60, &[127, 0, 0, 2])])),
+        A => Some((
+            0,
+            vec![
+                record(A, 60, &[127, 0, 0, 1]),
+                record(A, 60, &[127, 0, 0, 2]),
+            ],
+        )),
         _ => Some((0, vec![record(AAAA, 60, &[0; 16])])),
     });
     let resolver = resolver(dns.settings());
     on_loop(async move {
-        let all = resolver.lookup_host(b"Example.COM.", SECOND).await.expect("addresses");
+        let all = resolver
+            .lookup_host(b"Example.COM.", SECOND)
+            .await
+            .expect("addresses");
         let texts: Vec<String> = all.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["127.0.0.1", "127.0.0.2", "::"]);
         let mut firsts = Vec::new();
         for _ in 0..3 {
-            firsts.push(resolver.lookup_host(b"example.com", SECOND).await.expect("addresses")[0]);
+            firsts.push(
+                resolver
+                    .lookup_host(b"example.com", SECOND)
+                    .await
+                    .expect("addresses")[0],
+            );
         }
         firsts.sort();
         assert_eq!(firsts, all, "each address comes first in turn");
@@ -134,11 +165,19 @@ fn those_who_wait_for_a_name_share_one_question_and_may_leave() {
         std::thread::sleep(Duration::from_millis(100));
         Some((0, vec![record(A, 60, &[127, 0, 0, 1])]))
     });
-    let resolver = resolver(Settings { ipv6: false, ..dns.settings() });
+    let resolver = resolver(Settings {
+        ipv6: false,
+        ..dns.settings()
+    });
     on_loop(async move {
         let (one, two) = (resolver.clone(), resolver.clone());
-        let brief = rt::spawn_handle("brief", async move { one.lookup_host(b"a", Duration::from_millis(10)).await });
-        let patient = rt::spawn_handle("patient", async move { two.lookup_host(b"a", SECOND).await });
+        let brief = rt::spawn_handle("brief", async move {
+            one.lookup_host(b"a", Duration::from_millis(10)).await
+        });
+        let patient = rt::spawn_handle(
+            "patient",
+            async move { two.lookup_host(b"a", SECOND).await },
+        );
         assert_eq!(brief.await.expect("no panic"), Err(ResolveError::TimedOut));
         assert_eq!(patient.await.expect("no panic").map(|all| all.len()), Ok(1));
     });
@@ -147,10 +186,21 @@ fn those_who_wait_for_a_name_share_one_question_and_may_leave() {
 
 #[test]
 fn failures_are_not_remembered_and_expire_as_told() {
-    let dns = Dns::start(|_, _, number| Some((if number == 0 { 2 } else { 0 }, vec![record(A, 0, &[127, 0, 0, 1])])));
-    let resolver = resolver(Settings { ipv6: false, ..dns.settings() });
+    let dns = Dns::start(|_, _, number| {
+        Some((
+            if number == 0 { 2 } else { 0 },
+            vec![record(A, 0, &[127, 0, 0, 1])],
+        ))
+    });
+    let resolver = resolver(Settings {
+        ipv6: false,
+        ..dns.settings()
+    });
     on_loop(async move {
-        assert_eq!(resolver.lookup_host(b"a", SECOND).await, Err(ResolveError::Code(2)));
+        assert_eq!(
+            resolver.lookup_host(b"a", SECOND).await,
+            Err(ResolveError::Code(2))
+        );
         for _ in 0..2 {
             assert!(resolver.lookup_host(b"a", SECOND).await.is_ok());
         }
@@ -165,10 +215,16 @@ fn aliases_are_followed_but_not_for_ever() {
         "host" => Some((0, vec![record(A, 60, &[127, 0, 0, 1])])),
         _ => Some((0, vec![record(ALIAS, 60, &wire_name("loop"))])),
     });
-    let resolver = resolver(Settings { ipv6: false, ..dns.settings() });
+    let resolver = resolver(Settings {
+        ipv6: false,
+        ..dns.settings()
+    });
     on_loop(async move {
         assert!(resolver.lookup_host(b"www", SECOND).await.is_ok());
-        assert_eq!(resolver.lookup_host(b"loop", SECOND).await, Err(ResolveError::UNKNOWN));
+        assert_eq!(
+            resolver.lookup_host(b"loop", SECOND).await,
+            Err(ResolveError::UNKNOWN)
+        );
     });
     assert_eq!(dns.asked(), 3);
 }
@@ -182,7 +238,10 @@ fn an_error_for_one_kind_of_address_is_an_error() {
     });
     let resolver = resolver(dns.settings());
     on_loop(async move {
-        assert_eq!(resolver.lookup_host(b"broken", SECOND).await, Err(ResolveError::Code(2)));
+        assert_eq!(
+            resolver.lookup_host(b"broken", SECOND).await,
+            Err(ResolveError::Code(2))
+        );
         assert!(resolver.lookup_host(b"half", SECOND).await.is_ok());
     });
 }
@@ -190,29 +249,56 @@ fn an_error_for_one_kind_of_address_is_an_error() {
 #[test]
 fn services_have_the_addresses_of_their_targets() {
     let dns = Dns::start(|name, kind, _| match (name, kind) {
-        ("_http._tcp.site", SRV) => Some((0, vec![
-            record(SRV, 60, &[&[0, 2, 0, 0, 0, 81][..], &wire_name("b")].concat()),
-            record(SRV, 60, &[&[0, 1, 0, 5, 0, 80][..], &wire_name("a")].concat()),
-        ])),
+        ("_http._tcp.site", SRV) => Some((
+            0,
+            vec![
+                record(
+                    SRV,
+                    60,
+                    &[&[0, 2, 0, 0, 0, 81][..], &wire_name("b")].concat(),
+                ),
+                record(
+                    SRV,
+                    60,
+                    &[&[0, 1, 0, 5, 0, 80][..], &wire_name("a")].concat(),
+                ),
+            ],
+        )),
         ("a", A) => Some((0, vec![record(A, 60, &[127, 0, 0, 1])])),
         ("b", A) => Some((0, vec![record(A, 60, &[127, 0, 0, 2])])),
         _ => Some((3, vec![])),
     });
-    let resolver = resolver(Settings { ipv6: false, ..dns.settings() });
+    let resolver = resolver(Settings {
+        ipv6: false,
+        ..dns.settings()
+    });
     on_loop(async move {
-        let found = resolver.lookup_service(b"http", b"site", SECOND).await.expect("services");
-        let texts: Vec<String> =
-            found.iter().map(|s| format!("{} {} {} {}", s.address, s.name, s.priority, s.weight)).collect();
+        let found = resolver
+            .lookup_service(b"http", b"site", SECOND)
+            .await
+            .expect("services");
+        let texts: Vec<String> = found
+            .iter()
+            .map(|s| format!("{} {} {} {}", s.address, s.name, s.priority, s.weight))
+            .collect();
         assert_eq!(texts, ["127.0.0.1:80 a 1 5", "127.0.0.2:81 b 2 1"]);
-        assert_eq!(resolver.lookup_service(b"no", b"site", SECOND).await, Err(ResolveError::UNKNOWN));
+        assert_eq!(
+            resolver.lookup_service(b"no", b"site", SECOND).await,
+            Err(ResolveError::UNKNOWN)
+        );
     });
 }
 
 #[test]
 fn a_server_that_is_not_there_is_passed_over_at_once() {
     let dns = Dns::start(|_, _, _| Some((0, vec![record(A, 60, &[127, 0, 0, 1])])));
-    let closed = UdpSocket::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port that was free");
-    let mut settings = Settings { ipv6: false, ..dns.settings() };
+    let closed = UdpSocket::bind("127.0.0.1:0")
+        .and_then(|socket| socket.local_addr())
+        .expect("a port that was free");
+    let mut settings = Settings {
+        ipv6: false,
+        ..dns.settings()
+    };
     settings.servers.insert(0, Address::Inet(closed));
     let resolver = resolver(settings);
     on_loop(async move { assert!(resolver.lookup_host(b"a", SECOND).await.is_ok()) });
@@ -225,10 +311,15 @@ fn names_are_watched() {
         1 => Some((2, vec![])),
         _ => Some((3, vec![])),
     });
-    let settings = Settings { ipv6: false, ..dns.settings() };
+    let settings = Settings {
+        ipv6: false,
+        ..dns.settings()
+    };
     let mut watch = Watch::new(resolver(settings), "a".into(), "".into(), 80, SECOND);
     on_loop(async move {
-        let Update::Servers(servers) = watch.next().await else { panic!("the first answer has an address") };
+        let Update::Servers(servers) = watch.next().await else {
+            panic!("the first answer has an address")
+        };
         assert_eq!(servers[0].address.to_string(), "127.0.0.1:80");
         assert_eq!(watch.next().await, Update::Failed(ResolveError::Code(2)));
         assert_eq!(watch.next().await, Update::Servers(Vec::new()));
@@ -239,7 +330,10 @@ fn names_are_watched() {
 fn without_servers_only_literals_resolve() {
     on_loop(async {
         let resolver = resolver(Settings::default());
-        assert_eq!(resolver.lookup_host(b"a", SECOND).await, Err(ResolveError::NoResolver));
+        assert_eq!(
+            resolver.lookup_host(b"a", SECOND).await,
+            Err(ResolveError::NoResolver)
+        );
         assert!(resolver.lookup_host(b"192.0.2.1", SECOND).await.is_ok());
     });
 }

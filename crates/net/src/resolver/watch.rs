@@ -37,8 +37,21 @@ pub enum Update {
 
 impl Watch {
     /// Watches `host`, or the service at it if `service` is not empty. `timeout` is `resolver_timeout`.
-    pub fn new(resolver: Arc<Resolver>, host: BString, service: BString, port: u16, timeout: Duration) -> Watch {
-        Watch { resolver, host, service, port, timeout, due: None }
+    pub fn new(
+        resolver: Arc<Resolver>,
+        host: BString,
+        service: BString,
+        port: u16,
+        timeout: Duration,
+    ) -> Watch {
+        Watch {
+            resolver,
+            host,
+            service,
+            port,
+            timeout,
+            due: None,
+        }
     }
 
     /// The state of things: at first as soon as it is known, then again whenever it may have changed.
@@ -67,11 +80,17 @@ impl Watch {
 
     async fn ask(&self) -> Result<(Vec<FoundService>, Instant), ResolveError> {
         if !self.service.is_empty() {
-            return self.resolver.services(&self.service, &self.host, self.timeout).await;
+            return self
+                .resolver
+                .services(&self.service, &self.host, self.timeout)
+                .await;
         }
         let located = within(self.timeout, self.resolver.locate(Key::host(&self.host))).await?;
         // In the order of the answer, so that nothing seems to change when nothing does.
-        let located = Located { remembered: false, ..located };
+        let located = Located {
+            remembered: false,
+            ..located
+        };
         let addresses = self.resolver.addresses(&located).into_iter();
         let servers = addresses.map(|ip| FoundService {
             address: SocketAddr::new(ip, self.port),
@@ -85,11 +104,20 @@ impl Watch {
     fn log(&self, error: ResolveError) {
         let (log, host, service) = (&self.resolver.log, &self.host, &self.service);
         if error.is_no_resolver() {
-            log.plain(Level::Error, format_args!("no resolver defined to resolve {host}"));
+            log.plain(
+                Level::Error,
+                format_args!("no resolver defined to resolve {host}"),
+            );
         } else if service.is_empty() {
-            log.plain(Level::Error, format_args!("{host} could not be resolved {error}"));
+            log.plain(
+                Level::Error,
+                format_args!("{host} could not be resolved {error}"),
+            );
         } else {
-            log.plain(Level::Error, format_args!("service {service} of {host} could not be resolved {error}"));
+            log.plain(
+                Level::Error,
+                format_args!("service {service} of {host} could not be resolved {error}"),
+            );
         }
     }
 }

@@ -189,7 +189,10 @@ impl Balance {
 
     /// Whether the method takes servers marked `backup`.
     pub fn takes_backup(&self) -> bool {
-        !matches!(self, Balance::Hash { .. } | Balance::IpHash | Balance::Random { .. })
+        !matches!(
+            self,
+            Balance::Hash { .. } | Balance::IpHash | Balance::Random { .. }
+        )
     }
 }
 
@@ -253,7 +256,10 @@ pub struct Queue {
 impl Group {
     /// A group with a state of its own until [`Group::commit`] finds an older one.
     pub fn new(settings: Settings) -> Group {
-        Group { settings, state: OnceLock::new() }
+        Group {
+            settings,
+            state: OnceLock::new(),
+        }
     }
 
     /// A group for addresses that a URL made while running was found to have. It lives as long as its request.
@@ -293,13 +299,22 @@ impl Group {
 
     /// As [`Group::select`], for a request that has nothing but a client.
     pub fn select_for(&self, client: Option<IpAddr>) -> Selection {
-        self.select(&Request { client, ..Request::default() })
+        self.select(&Request {
+            client,
+            ..Request::default()
+        })
     }
 }
 
 impl fmt::Debug for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { name, origin, servers, balance, .. } = &self.settings;
+        let Settings {
+            name,
+            origin,
+            servers,
+            balance,
+            ..
+        } = &self.settings;
         f.debug_struct("Group")
             .field("name", name)
             .field("origin", origin)

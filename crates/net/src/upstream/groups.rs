@@ -51,18 +51,25 @@ pub struct Reference {
 impl Groups {
     /// No groups yet, of an engine whose groups are not those of another one by the same name.
     pub fn of(realm: &'static str) -> Groups {
-        Groups(Arc::new(Registry { realm, ..Registry::default() }))
+        Groups(Arc::new(Registry {
+            realm,
+            ..Registry::default()
+        }))
     }
 
     /// Adds the group of a block. The error is nginx's message.
     pub fn define(&self, mut settings: Settings) -> Result<Arc<Group>, String> {
         let mut groups = self.write();
-        let same_name = |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
+        let same_name =
+            |group: &&Arc<Group>| group.settings.name.eq_ignore_ascii_case(&settings.name);
         for group in groups.iter().filter(same_name) {
             match group.settings.origin {
                 Origin::Block => return Err(format!("duplicate upstream \"{}\"", settings.name)),
                 Origin::Url { port: Some(port) } => {
-                    return Err(format!("upstream \"{}\" may not have port {port}", settings.name));
+                    return Err(format!(
+                        "upstream \"{}\" may not have port {port}",
+                        settings.name
+                    ));
                 }
                 Origin::Url { port: None } => {}
             }
@@ -78,12 +85,16 @@ impl Groups {
     /// `place` is where the reference stands. The error is nginx's message. A name is resolved here, so that this may
     /// take a while: only while the configuration is read.
     pub fn refer(&self, text: &[u8], default_port: u16, place: &str) -> Result<Reference, String> {
-        let address = Address::peer(text).map_err(|why| format!("{why} in upstream \"{}\"", text.as_bstr()))?;
+        let address = Address::peer(text)
+            .map_err(|why| format!("{why} in upstream \"{}\"", text.as_bstr()))?;
         let name = host_text(text, &address);
         if let Some(group) = self.block(&name) {
             return match address.port {
                 Some(port) => Err(format!("upstream \"{name}\" may not have port {port}")),
-                None => Ok(Reference { group, warning: None }),
+                None => Ok(Reference {
+                    group,
+                    warning: None,
+                }),
             };
         }
         let port = match address.host {
@@ -91,7 +102,10 @@ impl Groups {
             _ => Some(address.port.unwrap_or(default_port)),
         };
         if let Some(group) = self.find(&name, port) {
-            return Ok(Reference { group, warning: None });
+            return Ok(Reference {
+                group,
+                warning: None,
+            });
         }
         let (server, warning) = implicit_server(text, &address, default_port);
         let mut settings = Settings::new(name, Origin::Url { port });
@@ -106,8 +120,17 @@ impl Groups {
     /// The group for a URL that was made while running: a block's if no port is given, else a known implicit one.
     ///
     /// `port` is the port with the scheme's default filled in; `explicit_port` says that the URL named it.
-    pub fn find_url(&self, host: &[u8], port: Option<u16>, explicit_port: bool) -> Option<Arc<Group>> {
-        let block = if explicit_port { None } else { self.block(host) };
+    pub fn find_url(
+        &self,
+        host: &[u8],
+        port: Option<u16>,
+        explicit_port: bool,
+    ) -> Option<Arc<Group>> {
+        let block = if explicit_port {
+            None
+        } else {
+            self.block(host)
+        };
         block.or_else(|| self.find(host, port))
     }
 
@@ -121,7 +144,11 @@ impl Groups {
         let mut has_names = false;
         for group in self.all() {
             group.commit(zones);
-            has_names |= group.settings.servers.iter().any(|server| server.resolve.is_some());
+            has_names |= group
+                .settings
+                .servers
+                .iter()
+                .any(|server| server.resolve.is_some());
         }
         if has_names {
             self.0.system.get_or_init(names::read_system_settings);
@@ -138,11 +165,16 @@ impl Groups {
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Vec<Arc<Group>>> {
-        self.0.groups.write().unwrap_or_else(PoisonError::into_inner)
+        self.0
+            .groups
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn block(&self, name: &[u8]) -> Option<Arc<Group>> {
-        self.search(|settings| settings.origin == Origin::Block && settings.name.eq_ignore_ascii_case(name))
+        self.search(|settings| {
+            settings.origin == Origin::Block && settings.name.eq_ignore_ascii_case(name)
+        })
     }
 
     fn find(&self, name: &[u8], port: Option<u16>) -> Option<Arc<Group>> {
@@ -181,6 +213,9 @@ fn implicit_server(text: &[u8], address: &Address, default_port: u16) -> (Server
         return (Server::new(text, vec![known]), None);
     }
     let found = lookup(address, default_port);
-    let server = Server { resolve: found.later, ..Server::new(text, found.addresses) };
+    let server = Server {
+        resolve: found.later,
+        ..Server::new(text, found.addresses)
+    };
     (server, found.warning)
 }

@@ -44,7 +44,12 @@ pub struct Connection {
 impl Connection {
     /// A connection that was just opened, for its first request.
     pub fn new(stream: Stream) -> Connection {
-        Connection { stream, state: None, since: rt::now(), requests: 1 }
+        Connection {
+            stream,
+            state: None,
+            since: rt::now(),
+            requests: 1,
+        }
     }
 
     /// How many requests it has carried, the present one included.
@@ -60,7 +65,10 @@ impl Connection {
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection").field("stream", &self.stream).field("requests", &self.requests).finish_non_exhaustive()
+        f.debug_struct("Connection")
+            .field("stream", &self.stream)
+            .field("requests", &self.requests)
+            .finish_non_exhaustive()
     }
 }
 
@@ -74,7 +82,10 @@ pub(crate) struct Idle {
 impl Default for Idle {
     fn default() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Idle { id: NEXT.fetch_add(1, Ordering::Relaxed), pool: Mutex::default() }
+        Idle {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            pool: Mutex::default(),
+        }
     }
 }
 
@@ -197,23 +208,42 @@ impl Idle {
     }
 
     /// Keeps a connection, if the settings of the group let it.
-    pub(crate) fn keep(state: &Arc<GroupState>, address: Address, connection: Connection, tag: u64) {
+    pub(crate) fn keep(
+        state: &Arc<GroupState>,
+        address: Address,
+        connection: Connection,
+        tag: u64,
+    ) {
         let idle = state.idle();
         let now = rt::now();
-        let Some(settings) = idle.pool().settings else { return };
+        let Some(settings) = idle.pool().settings else {
+            return;
+        };
         let old = connection.requests >= settings.requests
             || now.saturating_duration_since(connection.since) > settings.time;
         if old || settings.connections == 0 || ENDING.get() || !is_quiet(&connection.stream) {
             return;
         }
         let expires = now + settings.timeout;
-        let entry = Entry { address, tag, home: rt::handle(), expires };
+        let entry = Entry {
+            address,
+            tag,
+            home: rt::handle(),
+            expires,
+        };
         let mut pool = idle.pool();
         let full = pool.entries.len() >= settings.connections;
         let evicted = if full { pool.remove_oldest() } else { None };
         let number = pool.insert(entry);
         // Before anybody can look for it.
-        park((idle.id, number), Parked { connection, expires, pool: Arc::downgrade(state) });
+        park(
+            (idle.id, number),
+            Parked {
+                connection,
+                expires,
+                pool: Arc::downgrade(state),
+            },
+        );
         drop(pool);
         if let Some((number, home)) = evicted {
             idle.close_at(number, &home);
@@ -244,7 +274,10 @@ impl Pool {
     fn insert(&mut self, entry: Entry) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.by_address.entry(entry.address.clone()).or_default().push(number);
+        self.by_address
+            .entry(entry.address.clone())
+            .or_default()
+            .push(number);
         self.entries.insert(number, entry);
         number
     }
@@ -319,14 +352,24 @@ async fn hand_over(key: Key, home: &rt::Handle) -> Option<Connection> {
     let (sender, receiver) = remote_oneshot::channel::<HandedOver>();
     let message = move || {
         if let Some(Parked { connection, .. }) = unpark(key) {
-            let Connection { stream, state, since, requests } = connection;
+            let Connection {
+                stream,
+                state,
+                since,
+                requests,
+            } = connection;
             // If nobody waits any more the socket is closed.
             let _left = sender.send((stream.into_fd(), state, since, requests));
         }
     };
     home.post(message).ok()?;
     let (fd, state, since, requests) = rt::timeout(HAND_OVER, receiver).await.ok()?.ok()?;
-    Some(Connection { stream: Stream::from_fd(fd).ok()?, state, since, requests })
+    Some(Connection {
+        stream: Stream::from_fd(fd).ok()?,
+        state,
+        since,
+        requests,
+    })
 }
 
 /// Whether the peer has neither closed nor sent anything: either makes a connection useless for the next request.

@@ -5,7 +5,7 @@
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use bstr::{BString, ByteSlice};
-use conf::{Host, Address as ConfAddress};
+use conf::{Address as ConfAddress, Host};
 use rt::net::{Address, UnixPath};
 
 use super::group::ResolvedAt;
@@ -31,7 +31,9 @@ pub fn peer_address(address: &ConfAddress, default_port: u16) -> Option<Address>
         Host::Name(_) => None,
         Host::Any | Host::V4(_) | Host::V6(_) => {
             let port = address.port.unwrap_or(default_port);
-            address.ip().map(|ip| Address::Inet(SocketAddr::new(ip, port)))
+            address
+                .ip()
+                .map(|ip| Address::Inet(SocketAddr::new(ip, port)))
         }
     }
 }
@@ -41,22 +43,48 @@ pub fn peer_address(address: &ConfAddress, default_port: u16) -> Option<Address>
 /// A name that is unknown now is not an error: the server starts, warns, and goes on looking.
 pub fn lookup(address: &ConfAddress, default_port: u16) -> Found {
     if let Some(known) = peer_address(address, default_port) {
-        return Found { addresses: vec![known], later: None, warning: None };
+        return Found {
+            addresses: vec![known],
+            later: None,
+            warning: None,
+        };
     }
-    let Host::Name(host) = &address.host else { unreachable!("only a name has no address of its own") };
+    let Host::Name(host) = &address.host else {
+        unreachable!("only a name has no address of its own")
+    };
     let port = address.port.unwrap_or(default_port);
     let addresses = ask_system(host, port);
     if !addresses.is_empty() {
-        return Found { addresses, later: None, warning: None };
+        return Found {
+            addresses,
+            later: None,
+            warning: None,
+        };
     }
-    let later = ResolvedAt { host: host.clone(), port, service: BString::default(), once: true };
-    let warning = Some(format!("host not found in upstream \"{}\"", text(host, address.port)));
-    Found { addresses, later: Some(later), warning }
+    let later = ResolvedAt {
+        host: host.clone(),
+        port,
+        service: BString::default(),
+        once: true,
+    };
+    let warning = Some(format!(
+        "host not found in upstream \"{}\"",
+        text(host, address.port)
+    ));
+    Found {
+        addresses,
+        later: Some(later),
+        warning,
+    }
 }
 
 fn ask_system(host: &BString, port: u16) -> Vec<Address> {
-    let Ok(host) = host.to_str() else { return Vec::new() };
-    let Ok(found) = (host, port).to_socket_addrs() else { return Vec::new() };
+    let Ok(host) = host.to_str() else {
+        return Vec::new();
+    };
+    let Ok(found) = (host, port).to_socket_addrs() else {
+        return Vec::new();
+    };
     let mut addresses: Vec<SocketAddr> = Vec::new();
     for address in found.take(MAX_ADDRESSES) {
         if !addresses.contains(&address) {

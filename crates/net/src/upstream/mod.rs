@@ -35,7 +35,9 @@ mod selection;
 mod state;
 mod sticky;
 
-pub use group::{Balance, Group, Keepalive, Metric, Queue, RandomTwo, ResolvedAt, Server, ServerState, Settings};
+pub use group::{
+    Balance, Group, Keepalive, Metric, Queue, RandomTwo, ResolvedAt, Server, ServerState, Settings,
+};
 pub use groups::{Groups, Origin, Reference};
 pub use idle::{Connection, close_idle};
 pub use lookup::{Found, lookup, peer_address};

@@ -29,21 +29,44 @@ impl Names {
     ///
     /// `resolver` and `timeout` are those of the engine's outermost block, for groups without their own. Where there is
     /// none either, the system's is used.
-    pub fn follow(groups: &Groups, resolver: &Arc<Resolver>, timeout: Duration, log: &Logger) -> Names {
+    pub fn follow(
+        groups: &Groups,
+        resolver: &Arc<Resolver>,
+        timeout: Duration,
+        log: &Logger,
+    ) -> Names {
         let mut system = None;
         let mut tasks = Vec::new();
         for group in groups.all() {
-            let names: HashSet<&ResolvedAt> = group.settings.servers.iter().filter_map(|server| server.resolve.as_ref()).collect();
+            let names: HashSet<&ResolvedAt> = group
+                .settings
+                .servers
+                .iter()
+                .filter_map(|server| server.resolve.as_ref())
+                .collect();
             for at in names {
                 let settings = &group.settings;
                 let mut resolver = settings.resolver.as_ref().unwrap_or(resolver).clone();
                 if resolver.is_empty() {
                     let known = groups.system_resolver();
-                    resolver = system.get_or_insert_with(|| Resolver::new(known, log.clone())).clone();
+                    resolver = system
+                        .get_or_insert_with(|| Resolver::new(known, log.clone()))
+                        .clone();
                 }
-                let timeout = settings.resolver_timeout.unwrap_or(if timeout.is_zero() { TIMEOUT } else { timeout });
-                let watch = Watch::new(resolver, at.host.clone(), at.service.clone(), at.port, timeout);
-                let task = rt::spawn_handle("upstream names", follow(group.clone(), at.clone(), watch));
+                let timeout = settings.resolver_timeout.unwrap_or(if timeout.is_zero() {
+                    TIMEOUT
+                } else {
+                    timeout
+                });
+                let watch = Watch::new(
+                    resolver,
+                    at.host.clone(),
+                    at.service.clone(),
+                    at.port,
+                    timeout,
+                );
+                let task =
+                    rt::spawn_handle("upstream names", follow(group.clone(), at.clone(), watch));
                 tasks.push(task.abort_on_drop());
             }
         }

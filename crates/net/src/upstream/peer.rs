@@ -162,7 +162,13 @@ pub(crate) enum Availability {
 }
 
 impl Peer {
-    pub(crate) fn new(id: u64, line: usize, server: &Server, address: Address, load: Arc<Load>) -> Peer {
+    pub(crate) fn new(
+        id: u64,
+        line: usize,
+        server: &Server,
+        address: Address,
+        load: Arc<Load>,
+    ) -> Peer {
         let name = BString::from(address.to_string());
         Peer {
             id,
@@ -299,10 +305,16 @@ pub(crate) const UNIT: i64 = 1 << 12;
 /// Takes a new value into a moving average of about twenty.
 pub(crate) fn average(mean: &Guarded, value: i64) {
     let old = mean.get();
-    mean.set(if old == 0 { value } else { (value + old * 19 + 10) / 20 });
+    mean.set(if old == 0 {
+        value
+    } else {
+        (value + old * 19 + 10) / 20
+    });
 }
 
 pub(crate) fn milliseconds(time: Duration) -> i64 {
     // A century is enough, and leaves room for sums.
-    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).min(100 * 366 * 86_400_000)
+    i64::try_from(time.as_millis())
+        .unwrap_or(i64::MAX)
+        .min(100 * 366 * 86_400_000)
 }

@@ -84,7 +84,11 @@ impl Selection {
     pub(crate) fn new(state: Arc<GroupState>, request: &Request<'_>) -> Selection {
         let memory = Memory::new(request.key, request.client, state.server_of(request.sticky));
         let tries = state.tries();
-        Selection { state, memory, tries }
+        Selection {
+            state,
+            memory,
+            tries,
+        }
     }
 
     /// How many tries are left.
@@ -130,14 +134,21 @@ impl Selection {
     pub fn release(&mut self, lease: Lease, outcome: Outcome) -> Released {
         let (released, was_single) = lease.end(outcome);
         // There is nobody else to try.
-        self.tries = if was_single { 0 } else { self.tries.saturating_sub(1) };
+        self.tries = if was_single {
+            0
+        } else {
+            self.tries.saturating_sub(1)
+        };
         released
     }
 }
 
 impl fmt::Debug for Selection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Selection").field("memory", &self.memory).field("tries", &self.tries).finish_non_exhaustive()
+        f.debug_struct("Selection")
+            .field("memory", &self.memory)
+            .field("tries", &self.tries)
+            .finish_non_exhaustive()
     }
 }
 
@@ -156,7 +167,12 @@ pub struct Lease {
 
 impl Lease {
     pub(crate) fn new(state: Arc<GroupState>, peer: Arc<Peer>, inflight: bool) -> Lease {
-        Lease { state, peer, inflight, held: true }
+        Lease {
+            state,
+            peer,
+            inflight,
+            held: true,
+        }
     }
 
     /// The peer, to keep after the lease.
@@ -174,12 +190,18 @@ impl Lease {
     ///
     /// The caller knows that nothing more of a response can come on it.
     pub fn keep(&self, connection: Connection, tag: u64) {
-        self.state.keep(self.peer.address().clone(), connection, tag);
+        self.state
+            .keep(self.peer.address().clone(), connection, tag);
     }
 
     /// The response head is there. Matters to `least_time header`.
     pub fn head_arrived(&mut self, took: Duration) {
-        self.state.head_arrived(&self.peer, took, std::mem::take(&mut self.inflight), &mut self.inflight);
+        self.state.head_arrived(
+            &self.peer,
+            took,
+            std::mem::take(&mut self.inflight),
+            &mut self.inflight,
+        );
     }
 
     /// The connection stands, where that alone says that the server is well again: in stream, whose sessions may last.
@@ -190,7 +212,9 @@ impl Lease {
 
     fn end(mut self, outcome: Outcome) -> (Released, bool) {
         self.held = false;
-        self.state.clone().release(&self.peer, Some(outcome), self.inflight)
+        self.state
+            .clone()
+            .release(&self.peer, Some(outcome), self.inflight)
     }
 
     /// Takes the peer out without freeing it: for who holds the lock already.

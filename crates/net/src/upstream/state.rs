@@ -94,7 +94,11 @@ impl GroupState {
         self.idle.configure(settings.keepalive);
         self.configure_sessions(settings);
         let mut busy = self.busy();
-        let wanted = settings.servers.iter().filter_map(|server| server.resolve.as_ref()).map(key);
+        let wanted = settings
+            .servers
+            .iter()
+            .filter_map(|server| server.resolve.as_ref())
+            .map(key);
         let wanted: HashSet<_> = wanted.collect();
         busy.resolved.retain(|key, _| wanted.contains(key));
         busy.servers.clone_from(&settings.servers);
@@ -139,13 +143,21 @@ impl GroupState {
 
     /// All peers.
     pub fn peers(&self) -> Vec<Arc<Peer>> {
-        self.busy().balancer.peers().map(|(peer, _)| peer.clone()).collect()
+        self.busy()
+            .balancer
+            .peers()
+            .map(|(peer, _)| peer.clone())
+            .collect()
     }
 
     /// The numbers of all peers.
     pub fn status(&self) -> Vec<PeerStatus> {
         let now = now();
-        self.busy().balancer.peers().map(|(peer, backup)| peer.status(backup, now)).collect()
+        self.busy()
+            .balancer
+            .peers()
+            .map(|(peer, backup)| peer.status(backup, now))
+            .collect()
     }
 
     /// Says what active checks found. A peer that comes back starts slowly if it is told to.
@@ -213,14 +225,26 @@ impl GroupState {
         self.choose(&mut busy, memory, now())
     }
 
-    fn choose(self: &Arc<Self>, busy: &mut Busy, memory: &mut Memory, now: i64) -> Result<Lease, NoPeer> {
+    fn choose(
+        self: &Arc<Self>,
+        busy: &mut Busy,
+        memory: &mut Memory,
+        now: i64,
+    ) -> Result<Lease, NoPeer> {
         let Some(peer) = busy.balancer.choose(memory, now) else {
             let wait = busy.balancer.is_worth_waiting(memory, now);
-            return Err(if wait { NoPeer::Busy } else { NoPeer::NoneAlive });
+            return Err(if wait {
+                NoPeer::Busy
+            } else {
+                NoPeer::NoneAlive
+            });
         };
         peer.load.connections.add(1);
         peer.load.requests.add(1);
-        let inflight = matches!(busy.balancer.method, Method::LeastTime { inflight: true, .. });
+        let inflight = matches!(
+            busy.balancer.method,
+            Method::LeastTime { inflight: true, .. }
+        );
         if inflight {
             inflight_begins(&peer, now);
         }
@@ -258,10 +282,22 @@ impl GroupState {
         let ticket = busy.next_ticket;
         busy.next_ticket += 1;
         let (sender, receiver) = remote_oneshot::channel();
-        busy.waiters.push_back(Waiter { ticket, memory: std::mem::take(memory), sender });
+        busy.waiters.push_back(Waiter {
+            ticket,
+            memory: std::mem::take(memory),
+            sender,
+        });
         // What was released between the choice and now.
         self.serve(&mut busy);
-        Ok((Place { state: self.clone(), ticket, left: false }, receiver, queue.timeout))
+        Ok((
+            Place {
+                state: self.clone(),
+                ticket,
+                left: false,
+            },
+            receiver,
+            queue.timeout,
+        ))
     }
 
     /// Gives peers that have become free to those who wait, in their order.
@@ -276,13 +312,26 @@ impl GroupState {
             if let Err((_, Ok(lease))) = waiter.sender.send((waiter.memory, result)) {
                 // Its client has left meanwhile.
                 let peer = lease.into_peer();
-                busy.free(&peer, None, matches!(busy.balancer.method, Method::LeastTime { inflight: true, .. }), now);
+                busy.free(
+                    &peer,
+                    None,
+                    matches!(
+                        busy.balancer.method,
+                        Method::LeastTime { inflight: true, .. }
+                    ),
+                    now,
+                );
             }
         }
     }
 
     /// The end of a lease. The flag says that the group has only this peer.
-    pub(crate) fn release(self: Arc<Self>, peer: &Peer, outcome: Option<Outcome>, inflight: bool) -> (Released, bool) {
+    pub(crate) fn release(
+        self: Arc<Self>,
+        peer: &Peer,
+        outcome: Option<Outcome>,
+        inflight: bool,
+    ) -> (Released, bool) {
         let mut busy = self.busy();
         let released = busy.free(peer, outcome, inflight, now());
         let single = busy.balancer.is_single();
@@ -292,10 +341,20 @@ impl GroupState {
         (released, single)
     }
 
-    pub(crate) fn head_arrived(&self, peer: &Peer, took: Duration, inflight: bool, still: &mut bool) {
+    pub(crate) fn head_arrived(
+        &self,
+        peer: &Peer,
+        took: Duration,
+        inflight: bool,
+        still: &mut bool,
+    ) {
         let busy = self.busy();
         *still = inflight;
-        if let Method::LeastTime { metric: Metric::Header, inflight: true } = busy.balancer.method {
+        if let Method::LeastTime {
+            metric: Metric::Header,
+            inflight: true,
+        } = busy.balancer.method
+        {
             let took = milliseconds(took);
             average(&peer.load.header_time, took);
             if inflight {
@@ -332,7 +391,10 @@ impl Default for GroupState {
 
 impl fmt::Debug for GroupState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GroupState").field("peers", &self.status()).field("waiting", &self.waiting()).finish_non_exhaustive()
+        f.debug_struct("GroupState")
+            .field("peers", &self.status())
+            .field("waiting", &self.waiting())
+            .finish_non_exhaustive()
     }
 }
 
@@ -349,7 +411,10 @@ impl Drop for Place {
             return;
         }
         let mut busy = self.state.busy();
-        if let Ok(at) = busy.waiters.binary_search_by_key(&self.ticket, |waiter| waiter.ticket) {
+        if let Ok(at) = busy
+            .waiters
+            .binary_search_by_key(&self.ticket, |waiter| waiter.ticket)
+        {
             busy.waiters.remove(at);
         }
     }
@@ -367,11 +432,19 @@ enum Round {
 impl Busy {
     /// Makes the peers of the servers and of what is resolved.
     fn rebuild(&mut self, method: Method, round: Round) {
-        let old: Vec<Arc<Peer>> = self.balancer.peers().map(|(peer, _)| peer.clone()).collect();
+        let old: Vec<Arc<Peer>> = self
+            .balancer
+            .peers()
+            .map(|(peer, _)| peer.clone())
+            .collect();
         let (mut primary, mut backup) = (Vec::new(), Vec::new());
         let mut add = |line: usize, server: &Server, address: &Address, resolved: Resolve| {
             let peer = successor(&old, line, server, address, round, resolved);
-            if server.backup { backup.push(peer) } else { primary.push(peer) }
+            if server.backup {
+                backup.push(peer)
+            } else {
+                primary.push(peer)
+            }
         };
         for (line, server) in self.servers.iter().enumerate() {
             for address in &server.addresses {
@@ -383,7 +456,12 @@ impl Busy {
             let Some(at) = &server.resolve else { continue };
             for found in self.resolved.get(&key(at)).into_iter().flatten() {
                 if let Some(server) = server_of_record(server, found) {
-                    add(line, &server, &address_of_record(at, found), Resolve::WhileRunning);
+                    add(
+                        line,
+                        &server,
+                        &address_of_record(at, found),
+                        Resolve::WhileRunning,
+                    );
                 }
             }
         }
@@ -391,11 +469,18 @@ impl Busy {
     }
 
     /// Counts the end of an exchange.
-    fn free(&mut self, peer: &Peer, outcome: Option<Outcome>, inflight: bool, now: i64) -> Released {
+    fn free(
+        &mut self,
+        peer: &Peer,
+        outcome: Option<Outcome>,
+        inflight: bool,
+        now: i64,
+    ) -> Released {
         let load = &peer.load;
         load.connections.add(-1);
         let mut released = Released { disabled: false };
-        let Some(Outcome::Ok(times) | Outcome::Failed(times) | Outcome::Next(times)) = outcome else {
+        let Some(Outcome::Ok(times) | Outcome::Failed(times) | Outcome::Next(times)) = outcome
+        else {
             if inflight {
                 inflight_ends(peer, 0, now);
             }
@@ -434,7 +519,13 @@ impl Busy {
             average(&load.response_time, milliseconds(response));
         }
         // Counted when the head arrived.
-        if !matches!(self.balancer.method, Method::LeastTime { metric: Metric::Header, inflight: true }) {
+        if !matches!(
+            self.balancer.method,
+            Method::LeastTime {
+                metric: Metric::Header,
+                inflight: true
+            }
+        ) {
             average(&load.header_time, milliseconds(header));
         }
     }
@@ -450,7 +541,8 @@ fn fail(peer: &Peer, now: i64) -> bool {
         return false;
     }
     let lost = peer.weight / peer.max_fails * super::peer::UNIT;
-    peer.effective_weight.set((peer.effective_weight.get() - lost).max(0));
+    peer.effective_weight
+        .set((peer.effective_weight.get() - lost).max(0));
     fails >= peer.max_fails
 }
 
@@ -471,16 +563,38 @@ fn successor(
     resolve: Resolve,
 ) -> Arc<Peer> {
     let same = |peer: &&Arc<Peer>| peer.address() == address && *peer.server() == server.name;
-    let known = old.iter().filter(same).find(|peer| peer.line == line).or_else(|| old.iter().find(same));
+    let known = old
+        .iter()
+        .filter(same)
+        .find(|peer| peer.line == line)
+        .or_else(|| old.iter().find(same));
     match known {
-        Some(peer) if round == Round::GoesOn && peer.line == line && peer.weight == i64::from(server.weight) => peer.clone(),
-        Some(peer) => Arc::new(Peer::new(next_id(), line, server, address.clone(), peer.load.clone())),
+        Some(peer)
+            if round == Round::GoesOn
+                && peer.line == line
+                && peer.weight == i64::from(server.weight) =>
+        {
+            peer.clone()
+        }
+        Some(peer) => Arc::new(Peer::new(
+            next_id(),
+            line,
+            server,
+            address.clone(),
+            peer.load.clone(),
+        )),
         None => {
             let load = Load::default();
             if resolve == Resolve::WhileRunning && !old.is_empty() {
                 load.started.set(now());
             }
-            Arc::new(Peer::new(next_id(), line, server, address.clone(), Arc::new(load)))
+            Arc::new(Peer::new(
+                next_id(),
+                line,
+                server,
+                address.clone(),
+                Arc::new(load),
+            ))
         }
     }
 }
@@ -502,7 +616,11 @@ fn address_of_record(at: &ResolvedAt, found: &Resolved) -> Address {
 /// already.
 fn server_of_record(server: &Server, found: &Resolved) -> Option<Server> {
     let mut server = server.clone();
-    if server.resolve.as_ref().is_none_or(|at| at.service.is_empty()) {
+    if server
+        .resolve
+        .as_ref()
+        .is_none_or(|at| at.service.is_empty())
+    {
         return Some(server);
     }
     if found.backup && server.backup {

@@ -84,7 +84,11 @@ impl CookieAttributes {
         if !same_site.is_empty() {
             out.extend_from_slice(b"; samesite=");
             // A value that a browser would not know gives way to the safest one; constants were checked before.
-            let known = self.same_site.as_ref().is_some_and(|value| value.constant().is_some()) || is_same_site(same_site);
+            let known = self
+                .same_site
+                .as_ref()
+                .is_some_and(|value| value.constant().is_some())
+                || is_same_site(same_site);
             out.extend_from_slice(if known { same_site } else { b"strict" });
         }
         if let Some(path) = &self.path {
@@ -97,7 +101,9 @@ impl CookieAttributes {
 
 /// Whether a text is a value of the cookie attribute `SameSite`.
 pub fn is_same_site(text: &[u8]) -> bool {
-    [&b"strict"[..], b"lax", b"none"].iter().any(|known| text.eq_ignore_ascii_case(known))
+    [&b"strict"[..], b"lax", b"none"]
+        .iter()
+        .any(|known| text.eq_ignore_ascii_case(known))
 }
 
 /// `sticky learn`.
@@ -133,8 +139,13 @@ struct Session {
 
 impl Sessions {
     pub(crate) fn new(size: u64, timeout: i64) -> Sessions {
-        let most = usize::try_from(size / SESSION_BYTES).unwrap_or(usize::MAX).max(1);
-        Sessions { by_sum: Lru::new(most), timeout }
+        let most = usize::try_from(size / SESSION_BYTES)
+            .unwrap_or(usize::MAX)
+            .max(1);
+        Sessions {
+            by_sum: Lru::new(most),
+            timeout,
+        }
     }
 
     pub(crate) fn set_timeout(&mut self, timeout: i64) {
@@ -149,12 +160,22 @@ impl Sessions {
 
     /// Remembers the server of a session; one that is not known yet only if it is to be created.
     pub(crate) fn learn(&mut self, session: &[u8], create: Create, sid: &BString, now: i64) {
-        while self.by_sum.oldest().is_some_and(|(_, oldest)| now - oldest.used >= self.timeout) {
+        while self
+            .by_sum
+            .oldest()
+            .is_some_and(|(_, oldest)| now - oldest.used >= self.timeout)
+        {
             self.by_sum.pop_oldest();
         }
         let sum = sum(session);
         if create == Create::Yes || self.by_sum.peek(&sum).is_some() {
-            self.by_sum.insert(sum, Session { sid: sid.clone(), used: now });
+            self.by_sum.insert(
+                sum,
+                Session {
+                    sid: sid.clone(),
+                    used: now,
+                },
+            );
         }
     }
 
@@ -180,8 +201,13 @@ pub(crate) fn server_id(route: &BString, name: &BString) -> BString {
     if !route.is_empty() {
         return route.clone();
     }
-    let digits = |byte: u8| [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
-    sum(name).into_iter().flat_map(digits).collect::<Vec<u8>>().into()
+    let digits =
+        |byte: u8| [byte >> 4, byte & 15].map(|digit| b"0123456789abcdef"[usize::from(digit)]);
+    sum(name)
+        .into_iter()
+        .flat_map(digits)
+        .collect::<Vec<u8>>()
+        .into()
 }
 
 #[cfg(test)]
@@ -191,8 +217,14 @@ mod tests {
     #[test]
     fn a_server_without_route_is_called_by_the_sum_of_its_address() {
         // md5sum of "127.0.0.1:8081".
-        assert_eq!(server_id(&"".into(), &"127.0.0.1:8081".into()).len(), MAX_SERVER_ID);
-        assert_eq!(server_id(&"".into(), &"".into()), "d41d8cd98f00b204e9800998ecf8427e");
+        assert_eq!(
+            server_id(&"".into(), &"127.0.0.1:8081".into()).len(),
+            MAX_SERVER_ID
+        );
+        assert_eq!(
+            server_id(&"".into(), &"".into()),
+            "d41d8cd98f00b204e9800998ecf8427e"
+        );
         assert_eq!(server_id(&"a".into(), &"127.0.0.1:8081".into()), "a");
     }
 
@@ -210,8 +242,15 @@ mod tests {
             BStr::new(&attributes.text("id".into(), b"d", b"LAX", b"")),
             "c=id; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000; domain=d; httponly; secure; samesite=LAX; path=/p"
         );
-        let plain = CookieAttributes { name: "c".into(), expires: Some(Duration::from_secs(5)), ..Default::default() };
-        assert_eq!(BStr::new(&plain.text("id".into(), b"", b"bad", b"DATE")), "c=id; expires=DATE; max-age=5; samesite=strict");
+        let plain = CookieAttributes {
+            name: "c".into(),
+            expires: Some(Duration::from_secs(5)),
+            ..Default::default()
+        };
+        assert_eq!(
+            BStr::new(&plain.text("id".into(), b"", b"bad", b"DATE")),
+            "c=id; expires=DATE; max-age=5; samesite=strict"
+        );
     }
 
     #[test]

@@ -182,7 +182,10 @@ fn parse_version(text: &[u8]) -> Result<(Version, usize), RejectKind> {
 pub(crate) const fn is_ip_literal_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b':' | b'-' | b'.' | b'_' | b'~')
-        || matches!(byte, b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'=')
+        || matches!(
+            byte,
+            b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b',' | b';' | b'='
+        )
 }
 
 fn skip_spaces(text: &[u8], from: usize) -> usize {

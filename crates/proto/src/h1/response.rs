@@ -53,7 +53,10 @@ fn write_text(text: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(text);
     // No way out early, so that the compiler makes it a few instructions for the usual short text.
-    if !text.iter().fold(true, |clean, &byte| clean & (byte >= b' ')) {
+    if !text
+        .iter()
+        .fold(true, |clean, &byte| clean & (byte >= b' '))
+    {
         blank_line_breaks(&mut out[start..]);
     }
 }

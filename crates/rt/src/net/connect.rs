@@ -63,14 +63,17 @@ fn prepare(fd: &OwnedFd, address: &Address, options: &ConnectOptions) -> io::Res
     if options.send_buffer > 0 {
         sockopt::set_socket_send_buffer_size(fd, options.send_buffer)?;
     }
-    let Some(from) = &options.from else { return Ok(()) };
+    let Some(from) = &options.from else {
+        return Ok(());
+    };
     if options.transparent {
         set_transparent(fd, address)?;
     }
     if from.port() == 0 && !from.is_unix() {
         // The port is chosen at connect, so that it may serve several destinations.
         // Its absence only costs ephemeral ports.
-        let _best_effort = socket_option::set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        let _best_effort =
+            socket_option::set_int(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
     }
     Ok(rustix::net::bind(fd, &from.to_any()?)?)
 }

@@ -56,7 +56,10 @@ impl Codec {
     fn read_stdout(&mut self, output: &[u8]) -> Result<Option<usize>, Fault> {
         self.head_bytes.extend_from_slice(output);
         let limit = usize::try_from(self.settings.buffer_size).unwrap_or(usize::MAX);
-        let length = self.parser.parse(&self.head_bytes, limit, &mut self.head).map_err(Fault::new)?;
+        let length = self
+            .parser
+            .parse(&self.head_bytes, limit, &mut self.head)
+            .map_err(Fault::new)?;
         Ok(length.map(|length| self.head_bytes.len() - length))
     }
 
@@ -69,12 +72,19 @@ impl Codec {
 
     /// Logs the message, unless it makes the response an invalid one.
     fn log_head_message(&mut self, request: &Request) -> Result<(), Fault> {
-        let caught = self.conf.catch_stderr.iter().any(|text| self.stderr.contains_str(text));
+        let caught = self
+            .conf
+            .catch_stderr
+            .iter()
+            .any(|text| self.stderr.contains_str(text));
         let line = self.take_message();
         if caught {
             return Err(Fault::new(line));
         }
-        request.error(format_args!("{} while reading response header from upstream", line.as_bstr()));
+        request.error(format_args!(
+            "{} while reading response header from upstream",
+            line.as_bstr()
+        ));
         Ok(())
     }
 }
@@ -84,10 +94,17 @@ impl Protocol for Codec {
         "fastcgi://"
     }
 
-    fn write_head(&mut self, request: &mut Request, _: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        _: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let mut params = Vec::new();
         let fields = self.settings.pass_request_headers;
-        self.conf.params.write(request, fields, |name, value| fastcgi::push_param(name, value, &mut params));
+        self.conf.params.write(request, fields, |name, value| {
+            fastcgi::push_param(name, value, &mut params)
+        });
         fastcgi::write_begin(self.conf.keep_conn, out);
         fastcgi::write_params(&params, out);
         Ok(())
@@ -114,7 +131,12 @@ impl Protocol for Codec {
 
     /// Records are taken out of the input as they come ([`HeadProgress::Interim`] with an empty head): messages for the
     /// error log can be any number, and do not count for the size of the head.
-    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+    fn read_head(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<HeadProgress, Fault> {
         let mut at = 0;
         loop {
             let (event, used) = self.decoder.next(&input[at..]).map_err(Fault::new)?;
@@ -139,8 +161,12 @@ impl Protocol for Codec {
                         self.log_head_message(request)?;
                     }
                 }
-                Event::StdoutEnd => return Err(Fault::new("upstream prematurely closed FastCGI stdout")),
-                Event::End => return Err(Fault::new("upstream prematurely closed FastCGI request")),
+                Event::StdoutEnd => {
+                    return Err(Fault::new("upstream prematurely closed FastCGI stdout"));
+                }
+                Event::End => {
+                    return Err(Fault::new("upstream prematurely closed FastCGI request"));
+                }
             }
             at += used;
         }
@@ -160,11 +186,15 @@ impl Protocol for Codec {
                 Event::More => return Ok(Piece::More),
                 Event::Stdout(range) => {
                     let range = at + range.start..at + range.end;
-                    let Some(left) = &mut self.left else { return Ok(Piece::Data(range)) };
+                    let Some(left) = &mut self.left else {
+                        return Ok(Piece::Data(range));
+                    };
                     if *left == 0 {
                         return Ok(Piece::End(range.start));
                     }
-                    let length = usize::try_from(*left).unwrap_or(usize::MAX).min(range.len());
+                    let length = usize::try_from(*left)
+                        .unwrap_or(usize::MAX)
+                        .min(range.len());
                     *left -= length as u64;
                     self.decoder.unread(range.len() - length);
                     return Ok(Piece::Data(range.start..range.start + length));
@@ -172,12 +202,19 @@ impl Protocol for Codec {
                 Event::Stderr(range, is_end) => {
                     self.stderr.extend_from_slice(&input[at..][range]);
                     if is_end {
-                        request.error(format_args!("{} while reading upstream", self.take_message().as_bstr()));
+                        request.error(format_args!(
+                            "{} while reading upstream",
+                            self.take_message().as_bstr()
+                        ));
                     }
                 }
-                Event::StdoutEnd if is_short => return Err(Fault::new("upstream prematurely closed FastCGI stdout")),
+                Event::StdoutEnd if is_short => {
+                    return Err(Fault::new("upstream prematurely closed FastCGI stdout"));
+                }
                 Event::StdoutEnd => self.stdout_ended = true,
-                Event::End if is_short => return Err(Fault::new("upstream prematurely closed FastCGI request")),
+                Event::End if is_short => {
+                    return Err(Fault::new("upstream prematurely closed FastCGI request"));
+                }
                 Event::End => {
                     self.alive = self.conf.keep_conn;
                     return Ok(Piece::End(at + used));

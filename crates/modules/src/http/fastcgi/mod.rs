@@ -67,7 +67,14 @@ pub(crate) enum Fastcgi {}
 
 static UPSTREAM_ROWS: Prefixed<Fastcgi> = Prefixed::new(
     "fastcgi_",
-    &["Status", "X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering", "X-Accel-Charset"],
+    &[
+        "Status",
+        "X-Accel-Expires",
+        "X-Accel-Redirect",
+        "X-Accel-Limit-Rate",
+        "X-Accel-Buffering",
+        "X-Accel-Charset",
+    ],
 );
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
@@ -148,7 +155,10 @@ struct Conf {
 fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let regex = line.regex(0, line.text(0), false)?;
     if regex.group_count() != 2 {
-        return Err(line.error_at(0, format!("pattern \"{}\" must have 2 captures", line.text(0))));
+        return Err(line.error_at(
+            0,
+            format!("pattern \"{}\" must have 2 captures", line.text(0)),
+        ));
     }
     conf.split = Some(regex);
     Ok(())
@@ -158,7 +168,9 @@ fn pass(request: &mut Request) -> Step<'_> {
     Step::later(async move {
         let conf = request.conf::<Conf>();
         let settings = Upstream::<Fastcgi>::of(request);
-        let Some(pass) = &conf.pass else { return Outcome::Declined };
+        let Some(pass) = &conf.pass else {
+            return Outcome::Declined;
+        };
         let target = match pass.target(request, b"") {
             Ok(target) => target,
             Err(status) => return Outcome::Status(status),
@@ -198,7 +210,10 @@ fn split(conf: &Conf, request: &Request, take: impl FnOnce(&[u8], &[u8])) {
     let mut groups = Captures::new();
     match &conf.split {
         Some(regex) if regex.captures(path, &mut groups) => {
-            take(groups.text(1, path).unwrap_or_default(), groups.text(2, path).unwrap_or_default());
+            take(
+                groups.text(1, path).unwrap_or_default(),
+                groups.text(2, path).unwrap_or_default(),
+            );
         }
         _ => take(path, b""),
     }

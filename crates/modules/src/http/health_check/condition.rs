@@ -8,9 +8,19 @@ use proto::h1::response::ResponseHead;
 pub(super) struct Condition(Vec<Test>);
 
 enum Test {
-    Status { ranges: Vec<(u16, u16)>, negated: bool },
-    Field { name: BString, value: Value, negated: bool },
-    Body { regex: Regex, negated: bool },
+    Status {
+        ranges: Vec<(u16, u16)>,
+        negated: bool,
+    },
+    Field {
+        name: BString,
+        value: Value,
+        negated: bool,
+    },
+    Body {
+        regex: Regex,
+        negated: bool,
+    },
 }
 
 enum Value {
@@ -42,10 +52,17 @@ impl Condition {
     pub(super) fn test(&self, head: &ResponseHead, content: &[u8]) -> Result<(), String> {
         for test in &self.0 {
             let (holds, negated) = match test {
-                Test::Status { ranges, negated } => {
-                    (ranges.iter().any(|&(first, last)| (first..=last).contains(&head.status)), *negated)
-                }
-                Test::Field { name, value, negated } => (value.is_in(head, name), *negated),
+                Test::Status { ranges, negated } => (
+                    ranges
+                        .iter()
+                        .any(|&(first, last)| (first..=last).contains(&head.status)),
+                    *negated,
+                ),
+                Test::Field {
+                    name,
+                    value,
+                    negated,
+                } => (value.is_in(head, name), *negated),
                 Test::Body { regex, negated } => (regex.is_match(content), *negated),
             };
             if holds == negated {
@@ -74,16 +91,25 @@ impl Value {
 fn status(row: &Node, words: &[&BStr]) -> Result<Test, Diagnostic> {
     let negated = words.first().is_some_and(|word| *word == "!");
     let codes = &words[usize::from(negated)..];
-    let code = |text: &[u8]| parse::number(text).and_then(|code| u16::try_from(code).ok()).filter(|code| (100..1000).contains(code));
+    let code = |text: &[u8]| {
+        parse::number(text)
+            .and_then(|code| u16::try_from(code).ok())
+            .filter(|code| (100..1000).contains(code))
+    };
     let range = |word: &&BStr| {
         let (first, last) = word.split_once_str("-").unwrap_or((word, word));
-        let range = code(first).zip(code(last)).filter(|(first, last)| first <= last);
+        let range = code(first)
+            .zip(code(last))
+            .filter(|(first, last)| first <= last);
         range.ok_or_else(|| row.error(format!("invalid status \"{word}\"")))
     };
     if codes.is_empty() {
         return Err(row.error("invalid number of arguments in \"status\" test"));
     }
-    Ok(Test::Status { ranges: codes.iter().map(range).collect::<Result<_, _>>()?, negated })
+    Ok(Test::Status {
+        ranges: codes.iter().map(range).collect::<Result<_, _>>()?,
+        negated,
+    })
 }
 
 /// `header [!] name`, `header name = | != | ~ | !~ value`
@@ -102,15 +128,20 @@ fn field(row: &Node, words: &[&BStr]) -> Result<Test, Diagnostic> {
         }
         _ => return Err(row.error("invalid number of arguments in \"header\" test")),
     };
-    Ok(Test::Field { name: name.to_owned(), value, negated })
+    Ok(Test::Field {
+        name: name.to_owned(),
+        value,
+        negated,
+    })
 }
 
 /// `body ~ | !~ "regex"`
 fn body(row: &Node, words: &[&BStr]) -> Result<Test, Diagnostic> {
     match words {
-        [operator, pattern] if *operator == "~" || *operator == "!~" => {
-            Ok(Test::Body { regex: regex(row, pattern)?, negated: *operator == "!~" })
-        }
+        [operator, pattern] if *operator == "~" || *operator == "!~" => Ok(Test::Body {
+            regex: regex(row, pattern)?,
+            negated: *operator == "!~",
+        }),
         _ => Err(row.error("invalid \"body\" test")),
     }
 }

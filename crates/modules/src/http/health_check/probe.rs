@@ -43,11 +43,29 @@ impl Probe {
     }
 
     async fn ask(&self) -> Result<(), String> {
-        let options = ConnectOptions { timeout: PATIENCE, ..ConnectOptions::default() };
-        let stream = net::connect(&self.address, &options).await.map_err(|error| format!("connect() failed: {error}"))?;
-        let head = [b"GET ", &self.uri[..], b" HTTP/1.0\r\nHost: ", &self.host[..], b"\r\nConnection: close\r\n\r\n"].concat();
-        stream.write_all(&head).await.map_err(|error| format!("the request could not be sent: {error}"))?;
-        let needs_body = self.condition.as_ref().is_some_and(|condition| condition.needs_body());
+        let options = ConnectOptions {
+            timeout: PATIENCE,
+            ..ConnectOptions::default()
+        };
+        let stream = net::connect(&self.address, &options)
+            .await
+            .map_err(|error| format!("connect() failed: {error}"))?;
+        let head = [
+            b"GET ",
+            &self.uri[..],
+            b" HTTP/1.0\r\nHost: ",
+            &self.host[..],
+            b"\r\nConnection: close\r\n\r\n",
+        ]
+        .concat();
+        stream
+            .write_all(&head)
+            .await
+            .map_err(|error| format!("the request could not be sent: {error}"))?;
+        let needs_body = self
+            .condition
+            .as_ref()
+            .is_some_and(|condition| condition.needs_body());
         let (mut parser, mut response) = (Parser::new(), ResponseHead::default());
         let mut answer = Vec::new();
         let mut head_length = None;
@@ -68,7 +86,8 @@ impl Probe {
                 break;
             }
         }
-        let length = head_length.ok_or("it closed the connection before the answer was complete")?;
+        let length =
+            head_length.ok_or("it closed the connection before the answer was complete")?;
         match &self.condition {
             Some(condition) => condition.test(&response, &answer[length..]),
             None if (200..400).contains(&response.status) => Ok(()),

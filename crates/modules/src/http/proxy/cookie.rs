@@ -13,16 +13,24 @@ struct Attribute {
 
 /// Appends the field as the directives want it. `false`: it stays as it is.
 pub(super) fn map(request: &mut Request, conf: &Conf, field: &[u8], out: &mut Vec<u8>) -> bool {
-    if conf.cookie_domains.is_empty() && conf.cookie_paths.is_empty() && conf.cookie_flags.is_empty() {
+    if conf.cookie_domains.is_empty()
+        && conf.cookie_paths.is_empty()
+        && conf.cookie_flags.is_empty()
+    {
         return false;
     }
     let mut attributes: Vec<Attribute> = field.split_str(b";").map(parse).collect();
-    if attributes.first().is_none_or(|cookie| cookie.value.is_none()) {
+    if attributes
+        .first()
+        .is_none_or(|cookie| cookie.value.is_none())
+    {
         return false;
     }
     let mut changed = false;
     for attribute in &mut attributes[1..] {
-        let Some(value) = &attribute.value else { continue };
+        let Some(value) = &attribute.value else {
+            continue;
+        };
         let new = if attribute.name.eq_ignore_ascii_case(b"domain") {
             rules::map_domain(request, &conf.cookie_domains, value)
         } else if attribute.name.eq_ignore_ascii_case(b"path") {
@@ -48,10 +56,14 @@ pub(super) fn map(request: &mut Request, conf: &Conf, field: &[u8], out: &mut Ve
 fn parse(text: &[u8]) -> Attribute {
     let blank = |c: char| c == ' ';
     match text.split_once_str(b"=") {
-        Some((name, value)) => {
-            Attribute { name: name.trim_with(blank).into(), value: Some(value.trim_with(blank).into()) }
-        }
-        None => Attribute { name: text.trim_with(blank).into(), value: None },
+        Some((name, value)) => Attribute {
+            name: name.trim_with(blank).into(),
+            value: Some(value.trim_with(blank).into()),
+        },
+        None => Attribute {
+            name: text.trim_with(blank).into(),
+            value: None,
+        },
     }
 }
 
@@ -68,10 +80,20 @@ fn apply(flag: &[u8], attributes: &mut Vec<Attribute>) -> bool {
         b"nosamesite" => return remove(attributes, b"samesite"),
         _ => return false,
     };
-    match attributes[1..].iter_mut().find(|known| known.name.eq_ignore_ascii_case(name)) {
-        None => attributes.push(Attribute { name: name.into(), value: value.map(<[u8]>::to_vec) }),
+    match attributes[1..]
+        .iter_mut()
+        .find(|known| known.name.eq_ignore_ascii_case(name))
+    {
+        None => attributes.push(Attribute {
+            name: name.into(),
+            value: value.map(<[u8]>::to_vec),
+        }),
         Some(known) => {
-            let same = known.value.as_deref().unwrap_or_default().eq_ignore_ascii_case(value.unwrap_or_default());
+            let same = known
+                .value
+                .as_deref()
+                .unwrap_or_default()
+                .eq_ignore_ascii_case(value.unwrap_or_default());
             if value.is_some() && !same {
                 known.name = name.into();
                 known.value = value.map(<[u8]>::to_vec);

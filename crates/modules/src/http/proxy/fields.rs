@@ -9,7 +9,14 @@ use proto::Known;
 
 /// Fields that are the connection's own business, so that the client's are never sent.
 const OURS: [&str; 9] = [
-    "Host", "Connection", "Proxy-Connection", "Content-Length", "Transfer-Encoding", "TE", "Keep-Alive", "Expect",
+    "Host",
+    "Connection",
+    "Proxy-Connection",
+    "Content-Length",
+    "Transfer-Encoding",
+    "TE",
+    "Keep-Alive",
+    "Expect",
     "Upgrade",
 ];
 
@@ -37,7 +44,11 @@ enum FieldLine {
 
 impl FieldPlan {
     pub(super) fn new(set: &[(BString, Expression)], _http_1_0: bool) -> FieldPlan {
-        let mut plan = FieldPlan { length: true, chunked: true, ..FieldPlan::default() };
+        let mut plan = FieldPlan {
+            length: true,
+            chunked: true,
+            ..FieldPlan::default()
+        };
         for name in OURS {
             plan.replaced.insert(name.as_bytes());
         }
@@ -55,9 +66,13 @@ impl FieldPlan {
             match value.constant() {
                 Some(text) if text.is_empty() => {}
                 Some(text) => {
-                    plan.lines.push(FieldLine::Text([name.as_slice(), b": ", text, b"\r\n"].concat()));
+                    plan.lines.push(FieldLine::Text(
+                        [name.as_slice(), b": ", text, b"\r\n"].concat(),
+                    ));
                 }
-                None => plan.lines.push(FieldLine::Value(name.clone(), value.clone())),
+                None => plan
+                    .lines
+                    .push(FieldLine::Value(name.clone(), value.clone())),
             }
         }
         plan
@@ -97,7 +112,9 @@ impl FieldPlan {
                 http::text::write_number(length, out);
                 out.extend_from_slice(b"\r\n");
             }
-            Content::Unknown if self.chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+            Content::Unknown if self.chunked => {
+                out.extend_from_slice(b"Transfer-Encoding: chunked\r\n")
+            }
             Content::None | Content::Length(_) | Content::Unknown => {}
         }
         if pass_client_fields {

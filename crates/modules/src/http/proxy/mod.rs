@@ -20,7 +20,9 @@ use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION_IF_EXCEPT};
-use conf::{Arity, Confs, Diagnostic, Directive, Expression, Level, Repeat, Setter, Table, Variable};
+use conf::{
+    Arity, Confs, Diagnostic, Directive, Expression, Level, Repeat, Setter, Table, Variable,
+};
 use http::module::{Answer, Module, Outcome, Step};
 use http::upstream::{Plan, RequestContent};
 use http::{Request, upstream};
@@ -34,15 +36,31 @@ pub(crate) static MODULE: Module = Module {
     name: "proxy",
     doc: "Passes requests to another HTTP server.",
     location: &DIRECTIVES,
-    answer: Some(Answer { when: |location| location.confs.get::<Conf>().pass.is_some(), handler, adds_slash: true }),
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().pass.is_some(),
+        handler,
+        adds_slash: true,
+    }),
     group: |location| match &location.confs.get::<Conf>().pass {
         Some(Pass::Constant { group, .. }) => Some(group.clone()),
         _ => None,
     },
     variables: &[
-        Variable::new("proxy_host", host, "The host and port of `proxy_pass`.").volatile().settable(ignore),
-        Variable::new("proxy_port", port, "The port of `proxy_pass`, or the usual one of its scheme.").volatile().settable(ignore),
-        Variable::new("proxy_add_x_forwarded_for", add_x_forwarded_for, "`X-Forwarded-For` of the client with its address appended."),
+        Variable::new("proxy_host", host, "The host and port of `proxy_pass`.")
+            .volatile()
+            .settable(ignore),
+        Variable::new(
+            "proxy_port",
+            port,
+            "The port of `proxy_pass`, or the usual one of its scheme.",
+        )
+        .volatile()
+        .settable(ignore),
+        Variable::new(
+            "proxy_add_x_forwarded_for",
+            add_x_forwarded_for,
+            "`X-Forwarded-For` of the client with its address appended.",
+        ),
     ],
     nested,
     ..Module::EMPTY
@@ -61,7 +79,13 @@ pub(crate) enum Proxy {}
 
 /// Fields of responses that end here.
 const HIDDEN: &[&str] = &[
-    "Date", "Server", "X-Pad", "X-Accel-Expires", "X-Accel-Redirect", "X-Accel-Limit-Rate", "X-Accel-Buffering",
+    "Date",
+    "Server",
+    "X-Pad",
+    "X-Accel-Expires",
+    "X-Accel-Redirect",
+    "X-Accel-Limit-Rate",
+    "X-Accel-Buffering",
     "X-Accel-Charset",
 ];
 
@@ -223,7 +247,9 @@ fn handler(request: &mut Request) -> Step<'_> {
     };
     let content = if conf.set_body.is_some() || !settings.pass_request_body {
         RequestContent::Dropped
-    } else if !settings.request_buffering && (request.body.announced_length().is_some() || !conf.http_1_0) {
+    } else if !settings.request_buffering
+        && (request.body.announced_length().is_some() || !conf.http_1_0)
+    {
         RequestContent::Streamed
     } else {
         RequestContent::Buffered
@@ -233,7 +259,17 @@ fn handler(request: &mut Request) -> Step<'_> {
         request.set_state(Arc::clone(&address));
     }
     let protocol = Box::new(protocol::Http1::new(conf, settings.clone(), address));
-    Step::later(upstream::pass(request, Plan { settings, target, protocol, content, watch_client: true, tag }))
+    Step::later(upstream::pass(
+        request,
+        Plan {
+            settings,
+            target,
+            protocol,
+            content,
+            watch_client: true,
+            tag,
+        },
+    ))
 }
 
 /// The address of the URL: what was made of variables, or what the location says.
@@ -248,13 +284,17 @@ fn address(request: &mut Request) -> Option<Arc<url::Address>> {
 }
 
 fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(address) = address(request) else { return false };
+    let Some(address) = address(request) else {
+        return false;
+    };
     out.extend_from_slice(&address.host_header);
     true
 }
 
 fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(address) = address(request) else { return false };
+    let Some(address) = address(request) else {
+        return false;
+    };
     out.extend_from_slice(&address.port);
     true
 }

@@ -6,11 +6,13 @@ use bstr::ByteSlice;
 use http::Request;
 use http::site::ConfRef;
 use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol, SettingsRef};
-use proto::fields::Fields;
-use proto::h1::body::{CHUNK_END, ChunkDecoder, ResponseFraming, write_chunk_start, write_last_chunk};
-use proto::h1::response::{Parser, ResponseHead, Status};
-use proto::h1::Method;
 use proto::Known;
+use proto::fields::Fields;
+use proto::h1::Method;
+use proto::h1::body::{
+    CHUNK_END, ChunkDecoder, ResponseFraming, write_chunk_start, write_last_chunk,
+};
+use proto::h1::response::{Parser, ResponseHead, Status};
 
 use super::{Conf, cookie, rules, url};
 
@@ -39,7 +41,11 @@ enum Body {
 }
 
 impl Http1 {
-    pub(super) fn new(conf: ConfRef<Conf>, settings: SettingsRef, address: Arc<url::Address>) -> Http1 {
+    pub(super) fn new(
+        conf: ConfRef<Conf>,
+        settings: SettingsRef,
+        address: Arc<url::Address>,
+    ) -> Http1 {
         Http1 {
             conf,
             settings,
@@ -55,7 +61,12 @@ impl Http1 {
         }
     }
 
-    fn accept(&mut self, request: &Request, head: &ResponseHead, used: usize) -> Result<HeadProgress, Fault> {
+    fn accept(
+        &mut self,
+        request: &Request,
+        head: &ResponseHead,
+        used: usize,
+    ) -> Result<HeadProgress, Fault> {
         if head.status < 200 && head.status != 101 {
             self.parser.reset();
             return Ok(HeadProgress::Interim(used));
@@ -77,7 +88,10 @@ impl Http1 {
         (self.body, self.length) = match framing {
             ResponseFraming::None => (Body::None, ContentLength::None),
             ResponseFraming::Length(length) => (Body::Length(length), ContentLength::Known(length)),
-            ResponseFraming::Chunked => (Body::Chunked(Box::new(ChunkDecoder::new())), ContentLength::Unknown),
+            ResponseFraming::Chunked => (
+                Body::Chunked(Box::new(ChunkDecoder::new())),
+                ContentLength::Unknown,
+            ),
             ResponseFraming::UntilClose => {
                 self.keeps_alive = false;
                 (Body::UntilClose, ContentLength::Unknown)
@@ -86,7 +100,12 @@ impl Http1 {
         Ok(HeadProgress::Complete(used))
     }
 
-    fn write_request_line(&mut self, request: &mut Request, address: &url::Address, out: &mut Vec<u8>) {
+    fn write_request_line(
+        &mut self,
+        request: &mut Request,
+        address: &url::Address,
+        out: &mut Vec<u8>,
+    ) {
         let start = out.len();
         match &self.conf.method {
             Some(method) => {
@@ -106,7 +125,11 @@ impl Http1 {
         let target = out.len();
         url::write_target(request, &self.conf, address, out);
         self.target.extend_from_slice(&out[target..]);
-        out.extend_from_slice(if self.conf.http_1_0 { b" HTTP/1.0\r\n" } else { b" HTTP/1.1\r\n" });
+        out.extend_from_slice(if self.conf.http_1_0 {
+            b" HTTP/1.0\r\n"
+        } else {
+            b" HTTP/1.1\r\n"
+        });
     }
 }
 
@@ -119,7 +142,12 @@ impl Protocol for Http1 {
         &self.target
     }
 
-    fn write_head(&mut self, request: &mut Request, content: Content, out: &mut Vec<u8>) -> Result<(), u16> {
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        content: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let address = Arc::clone(&self.address);
         self.write_request_line(request, &address, out);
         if self.target.is_empty() {
@@ -128,10 +156,19 @@ impl Protocol for Http1 {
         }
         self.chunked_request = content == Content::Unknown;
         let body = self.conf.set_body.as_ref().map(|body| request.value(body));
-        let content = body.as_ref().map_or(content, |body| Content::Length(body.len() as u64));
+        let content = body
+            .as_ref()
+            .map_or(content, |body| Content::Length(body.len() as u64));
         let pass_fields = self.settings.pass_request_headers;
         let fields = &self.conf.fields;
-        fields.write(request, content, &address.host_header, self.conf.http_1_0, pass_fields, out);
+        fields.write(
+            request,
+            content,
+            &address.host_header,
+            self.conf.http_1_0,
+            pass_fields,
+            out,
+        );
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(&body.unwrap_or_default());
         self.asks_upgrade = request.head.wire.fields.has(Known::Upgrade);
@@ -164,7 +201,12 @@ impl Protocol for Http1 {
         self.keeps_alive = false;
     }
 
-    fn read_head(&mut self, request: &Request, input: &[u8], head: &mut ResponseHead) -> Result<HeadProgress, Fault> {
+    fn read_head(
+        &mut self,
+        request: &Request,
+        input: &[u8],
+        head: &mut ResponseHead,
+    ) -> Result<HeadProgress, Fault> {
         match self.parser.parse(input, usize::MAX, head) {
             Ok(Status::Partial) => Ok(HeadProgress::Partial),
             Ok(Status::Complete(used)) => self.accept(request, head, used),
@@ -189,13 +231,15 @@ impl Protocol for Http1 {
             Body::None | Body::Length(0) => Ok(Piece::End(0)),
             _ if input.is_empty() => Ok(Piece::More),
             Body::Length(left) => {
-                let n = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+                let n = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(input.len());
                 *left -= n as u64;
                 Ok(Piece::Data(0..n))
             }
-            Body::Chunked(decoder) => {
-                decoder.next(input).map_err(|_| Fault::new("upstream sent invalid chunked response"))
-            }
+            Body::Chunked(decoder) => decoder
+                .next(input)
+                .map_err(|_| Fault::new("upstream sent invalid chunked response")),
             Body::UntilClose => Ok(Piece::Data(0..input.len())),
         }
     }
@@ -203,7 +247,9 @@ impl Protocol for Http1 {
     fn end_of_input(&mut self) -> Result<(), Fault> {
         match self.body {
             Body::UntilClose => Ok(()),
-            Body::None | Body::Length(_) | Body::Chunked(_) => Err(Fault::new("upstream prematurely closed connection")),
+            Body::None | Body::Length(_) | Body::Chunked(_) => {
+                Err(Fault::new("upstream prematurely closed connection"))
+            }
         }
     }
 
@@ -222,7 +268,13 @@ impl Protocol for Http1 {
         self.conf.pass_trailers
     }
 
-    fn map_field(&mut self, request: &mut Request, field: Known, value: &[u8], out: &mut Vec<u8>) -> bool {
+    fn map_field(
+        &mut self,
+        request: &mut Request,
+        field: Known,
+        value: &[u8],
+        out: &mut Vec<u8>,
+    ) -> bool {
         match field {
             Known::Location => rules::map_location(request, &self.conf, value, out),
             Known::Refresh => rules::map_refresh(request, &self.conf, value, out),

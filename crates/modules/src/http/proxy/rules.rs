@@ -50,7 +50,9 @@ pub(super) fn redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnosti
     }
     let word = line.text(0);
     let rule = match line.args().len() {
-        1 if word == "off" && line.is_repeated() => return Err(line.directive_error("is duplicate")),
+        1 if word == "off" && line.is_repeated() => {
+            return Err(line.directive_error("is duplicate"));
+        }
         1 if word == "off" => {
             conf.redirects = Redirects::Off;
             return Ok(());
@@ -65,7 +67,10 @@ pub(super) fn redirect(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnosti
                 return Err(line.error("\"proxy_redirect default\" should be placed after the \"proxy_pass\" directive"));
             }
         },
-        _ => Some(Rule { pattern: pattern(line, Case::AsWritten)?, replacement: line.expression(1)? }),
+        _ => Some(Rule {
+            pattern: pattern(line, Case::AsWritten)?,
+            replacement: line.expression(1)?,
+        }),
     };
     match &mut conf.redirects {
         Redirects::List(list) => list.push(rule),
@@ -83,11 +88,18 @@ enum Case {
 
 fn pattern(line: &mut Line, case: Case) -> Result<Text, Diagnostic> {
     let word = line.text(0);
-    if case == Case::AsWritten && let Some(text) = word.strip_prefix(b"~*") {
+    if case == Case::AsWritten
+        && let Some(text) = word.strip_prefix(b"~*")
+    {
         return Ok(Text::Regex(Pattern::compile(line, 0, text, true)?));
     }
     match word.strip_prefix(b"~") {
-        Some(text) => Ok(Text::Regex(Pattern::compile(line, 0, text, case == Case::Ignored)?)),
+        Some(text) => Ok(Text::Regex(Pattern::compile(
+            line,
+            0,
+            text,
+            case == Case::Ignored,
+        )?)),
         None => Ok(Text::Plain(line.expression(0)?)),
     }
 }
@@ -109,14 +121,30 @@ pub(super) fn cookie_domain(conf: &mut Conf, line: &mut Line) -> Result<(), Diag
     }
     let is_regex = line.text(0).starts_with(b"~");
     // A leading dot says nothing (RFC 6265, section 5.2.3).
-    let without_dot = |i: usize| line.arg(i).text.strip_prefix(b".").unwrap_or(&line.arg(i).text).to_vec();
-    let (domain, value) = (without_dot(0), if is_regex { line.arg(1).text.to_vec() } else { without_dot(1) });
+    let without_dot = |i: usize| {
+        line.arg(i)
+            .text
+            .strip_prefix(b".")
+            .unwrap_or(&line.arg(i).text)
+            .to_vec()
+    };
+    let (domain, value) = (
+        without_dot(0),
+        if is_regex {
+            line.arg(1).text.to_vec()
+        } else {
+            without_dot(1)
+        },
+    );
     let pattern = match is_regex {
         true => pattern(line, Case::Ignored)?,
         false => Text::Plain(line.expression_of(line.arg(0), &domain)?),
     };
     let replacement = line.expression_of(line.arg(1), &value)?;
-    conf.cookie_domains.push(Rule { pattern, replacement });
+    conf.cookie_domains.push(Rule {
+        pattern,
+        replacement,
+    });
     Ok(())
 }
 
@@ -125,7 +153,10 @@ pub(super) fn cookie_path(conf: &mut Conf, line: &mut Line) -> Result<(), Diagno
     if is_off(line)? {
         return Ok(());
     }
-    let rule = Rule { pattern: pattern(line, Case::AsWritten)?, replacement: line.expression(1)? };
+    let rule = Rule {
+        pattern: pattern(line, Case::AsWritten)?,
+        replacement: line.expression(1)?,
+    };
     conf.cookie_paths.push(rule);
     Ok(())
 }
@@ -136,13 +167,20 @@ pub(super) fn cookie_flags(conf: &mut Conf, line: &mut Line) -> Result<(), Diagn
         return Ok(());
     }
     let pattern = pattern(line, Case::Ignored)?;
-    let flags = (1..line.args().len()).map(|i| line.expression(i)).collect::<Result<_, _>>()?;
+    let flags = (1..line.args().len())
+        .map(|i| line.expression(i))
+        .collect::<Result<_, _>>()?;
     conf.cookie_flags.push(CookieFlags { pattern, flags });
     Ok(())
 }
 
 /// Appends what a redirect target becomes. `false`: it stays as it is.
-pub(super) fn map_location(request: &mut Request, conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn map_location(
+    request: &mut Request,
+    conf: &Conf,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
     match &conf.redirects {
         Redirects::Off => false,
         Redirects::Default => map_default(conf, value, out),
@@ -154,9 +192,16 @@ pub(super) fn map_location(request: &mut Request, conf: &Conf, value: &[u8], out
 }
 
 /// The same for the URL in a `Refresh` field.
-pub(super) fn map_refresh(request: &mut Request, conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
+pub(super) fn map_refresh(
+    request: &mut Request,
+    conf: &Conf,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
     let lower = value.to_ascii_lowercase();
-    let Some(at) = lower.find(b"url=") else { return false };
+    let Some(at) = lower.find(b"url=") else {
+        return false;
+    };
     let start = at + 4;
     out.extend_from_slice(&value[..start]);
     if map_location(request, conf, &value[start..], out) {
@@ -167,14 +212,26 @@ pub(super) fn map_refresh(request: &mut Request, conf: &Conf, value: &[u8], out:
 }
 
 fn map_default(conf: &Conf, value: &[u8], out: &mut Vec<u8>) -> bool {
-    let Some(Pass::Constant { address, url, location, .. }) = &conf.pass else { return false };
-    let Some(rest) = value.strip_prefix(url.as_slice()) else { return false };
+    let Some(Pass::Constant {
+        address,
+        url,
+        location,
+        ..
+    }) = &conf.pass
+    else {
+        return false;
+    };
+    let Some(rest) = value.strip_prefix(url.as_slice()) else {
+        return false;
+    };
     if !address.uri.is_empty() {
         out.extend_from_slice(location);
         out.extend_from_slice(rest);
         return true;
     }
-    let Some(rest) = rest.strip_prefix(b"/") else { return false };
+    let Some(rest) = rest.strip_prefix(b"/") else {
+        return false;
+    };
     out.push(b'/');
     out.extend_from_slice(rest);
     true
@@ -186,7 +243,9 @@ impl Rule {
         let rest = match &self.pattern {
             Text::Plain(text) => {
                 let text = request.value(text);
-                let Some(rest) = value.strip_prefix(text.as_slice()) else { return false };
+                let Some(rest) = value.strip_prefix(text.as_slice()) else {
+                    return false;
+                };
                 rest
             }
             Text::Regex(pattern) => {
@@ -229,7 +288,10 @@ impl Rule {
 /// The path that a cookie's path becomes.
 pub(super) fn map_path(request: &mut Request, rules: &[Rule], value: &[u8]) -> Option<BString> {
     let mut out = Vec::new();
-    rules.iter().any(|rule| rule.map_beginning(request, value, &mut out)).then(|| out.into())
+    rules
+        .iter()
+        .any(|rule| rule.map_beginning(request, value, &mut out))
+        .then(|| out.into())
 }
 
 /// The domain that a cookie's domain becomes.

@@ -60,15 +60,21 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
         return Ok(());
     }
     if text.len() >= 8 && text[..8].eq_ignore_ascii_case(b"https://") {
-        return Err(line.error("https protocol requires SSL support").note("known to nginx, not yet in Weir"));
+        return Err(line
+            .error("https protocol requires SSL support")
+            .note("known to nginx, not yet in Weir"));
     }
-    let Some(rest) = without_scheme(text) else { return Err(line.error("invalid URL prefix")) };
-    let (parsed, uri) =
-        ConfAddress::peer_and_uri(rest).map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;
+    let Some(rest) = without_scheme(text) else {
+        return Err(line.error("invalid URL prefix"));
+    };
+    let (parsed, uri) = ConfAddress::peer_and_uri(rest)
+        .map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;
     let authority = authority(rest, uri, &parsed);
     let place = line.sources().place(line.node.span).unwrap_or_default();
     let groups = line.shared::<Groups>().clone();
-    let reference = groups.refer(authority, 80, &place).map_err(|why| line.error(why))?;
+    let reference = groups
+        .refer(authority, 80, &place)
+        .map_err(|why| line.error(why))?;
     if let Some(warning) = reference.warning {
         line.warn(warning);
     }
@@ -85,7 +91,12 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
         ));
     }
     let address = Arc::new(parts(&parsed, authority, uri));
-    conf.pass = Some(Pass::Constant { group: reference.group, address, url: text.to_owned(), location });
+    conf.pass = Some(Pass::Constant {
+        group: reference.group,
+        address,
+        url: text.to_owned(),
+        location,
+    });
     Ok(())
 }
 
@@ -104,13 +115,22 @@ fn authority<'a>(rest: &'a [u8], uri: &[u8], parsed: &ConfAddress) -> &'a [u8] {
 }
 
 fn parts(parsed: &ConfAddress, authority: &[u8], uri: &[u8]) -> Address {
-    let uri = if uri.starts_with(b"?") { [b"/", uri].concat() } else { uri.to_vec() };
+    let uri = if uri.starts_with(b"?") {
+        [b"/", uri].concat()
+    } else {
+        uri.to_vec()
+    };
     let (host_header, port) = match (&parsed.host, parsed.port) {
         (Host::Unix(_), _) => (b"localhost".as_bstr(), BString::default()),
         (_, None | Some(80)) => (host_of(authority, parsed), "80".into()),
         (_, Some(port)) => (authority.as_bstr(), port.to_string().into()),
     };
-    Address { host_header: host_header.to_owned(), port, uri: uri.into(), variable: false }
+    Address {
+        host_header: host_header.to_owned(),
+        port,
+        uri: uri.into(),
+        variable: false,
+    }
 }
 
 /// The host without the port.
@@ -126,7 +146,10 @@ fn host_of<'a>(authority: &'a [u8], parsed: &ConfAddress) -> &'a BStr {
 pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destination> {
     let expression = match conf.pass.as_ref()? {
         Pass::Constant { group, address, .. } => {
-            return Some(Destination { address: Arc::clone(address), target: Target::Group(Arc::clone(group)) });
+            return Some(Destination {
+                address: Arc::clone(address),
+                target: Target::Group(Arc::clone(group)),
+            });
         }
         Pass::Variable(expression) => expression,
     };
@@ -147,9 +170,19 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destinat
         Host::Unix(_) => (authority.as_bstr(), None),
         _ => (host_of(authority, &parsed), Some(parsed.port.unwrap_or(80))),
     };
-    let target = Target::Host { host: host.to_owned(), port, explicit_port: parsed.port.is_some() };
-    let address = Address { variable: true, ..parts(&parsed, authority, uri) };
-    Some(Destination { address: Arc::new(address), target })
+    let target = Target::Host {
+        host: host.to_owned(),
+        port,
+        explicit_port: parsed.port.is_some(),
+    };
+    let address = Address {
+        variable: true,
+        ..parts(&parsed, authority, uri)
+    };
+    Some(Destination {
+        address: Arc::new(address),
+        target,
+    })
 }
 
 /// Appends the path and arguments to ask for.
@@ -165,7 +198,8 @@ pub(super) fn write_target(request: &Request, conf: &Conf, address: &Address, ou
     // After a rewrite has changed the path, what the location matched is not its beginning any more.
     if !request.flow.rewritten {
         out.extend_from_slice(&address.uri);
-        if let (Some(Pass::Constant { location, .. }), false) = (&conf.pass, address.uri.is_empty()) {
+        if let (Some(Pass::Constant { location, .. }), false) = (&conf.pass, address.uri.is_empty())
+        {
             replaced = location.len().min(path.len());
         }
     }

@@ -19,7 +19,10 @@ mod sticky;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use conf::{Arity, Confs, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, dispatch, parse};
+use conf::{
+    Arity, Confs, Diagnostic, Directive, HTTP, Line, Repeat, Setter, Table, UPSTREAM, dispatch,
+    parse,
+};
 use http::Module;
 use http::core::resolver::ResolverConf;
 use http::engine::HttpLoop;
@@ -87,7 +90,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         contexts: UPSTREAM,
         since: "0.1",
         doc: "Accepted. A group's state is always shared by all loops and kept over reloads.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| upstream::zone(line)),
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
+            upstream::zone(line)
+        }),
     },
     Directive {
         name: "hash",
@@ -131,7 +136,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         since: "0.1",
         doc: "Chooses the server that will probably be done first, by its mean time until the response head (`header`) or \
               its end (`last_byte`), and its connections in use. With `inflight` requests under way count too.",
-        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| upstream::least_time(draft, line, TIMES)),
+        set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
+            upstream::least_time(draft, line, TIMES)
+        }),
     },
     Directive {
         name: "random",
@@ -141,7 +148,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         since: "0.1",
         doc: "Chooses the server by lot, by weight. With `two` the better of two: with fewer connections in use \
               (`least_conn`, the default), or that takes less time (`least_time=header`, `least_time=last_byte`).",
-        set: Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| upstream::random(draft, line, TIMES)),
+        set: Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
+            upstream::random(draft, line, TIMES)
+        }),
     },
     Directive {
         name: "keepalive",
@@ -238,7 +247,12 @@ fn start(engine: &HttpLoop) {
     }
     let site = engine.site();
     let ResolverConf { resolver, timeout } = site.outer_confs.get::<ResolverConf>();
-    let names = Names::follow(site.main_confs.get::<Groups>(), resolver, *timeout, &engine.log);
+    let names = Names::follow(
+        site.main_confs.get::<Groups>(),
+        resolver,
+        *timeout,
+        &engine.log,
+    );
     // Those of the former generation end here.
     NAMES.replace(Some(names));
 }
@@ -246,18 +260,35 @@ fn start(engine: &HttpLoop) {
 /// Reads an `upstream` block.
 fn block(line: &mut Line) -> Result<(), Diagnostic> {
     let mut confs = Confs::new(vec![vec![&BLOCK]]);
-    dispatch(line.node.block.nodes(), &mut confs, None, &mut line.level.inner(UPSTREAM));
-    let draft = confs.get_mut::<Draft>().map(std::mem::take).unwrap_or_default();
+    dispatch(
+        line.node.block.nodes(),
+        &mut confs,
+        None,
+        &mut line.level.inner(UPSTREAM),
+    );
+    let draft = confs
+        .get_mut::<Draft>()
+        .map(std::mem::take)
+        .unwrap_or_default();
     let settings = draft.finished(line)?;
     let groups = line.shared::<Groups>().clone();
-    groups.define(settings).map_err(|message| line.error_at(0, message))?;
+    groups
+        .define(settings)
+        .map_err(|message| line.error_at(0, message))?;
     Ok(())
 }
 
 fn keepalive(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
     let count = parse::number(line.text(0)).and_then(|count| usize::try_from(count).ok());
     let count = count.ok_or_else(|| {
-        line.error_at(0, format!("invalid value \"{}\" in \"{}\" directive", line.text(0), line.name()))
+        line.error_at(
+            0,
+            format!(
+                "invalid value \"{}\" in \"{}\" directive",
+                line.text(0),
+                line.name()
+            ),
+        )
     })?;
     let local = match line.get(1) {
         None => false,
@@ -274,7 +305,8 @@ fn queue(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
         None => QUEUE_TIMEOUT,
         Some(word) => {
             let time = parse::parameter(&word.text, "timeout").and_then(parse::millis);
-            time.filter(|time| !time.is_zero()).ok_or_else(|| line.invalid_parameter(1))?
+            time.filter(|time| !time.is_zero())
+                .ok_or_else(|| line.invalid_parameter(1))?
         }
     };
     draft.queue = Some(Queue { length, timeout });

@@ -23,7 +23,10 @@ struct Zones(HashMap<BString, BString>);
 pub(super) fn read(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
     let sticky = match line.text(0).as_bytes() {
         b"cookie" => cookie(line)?,
-        b"route" => Sticky { lookup: variables(line, 1)?, method: StickyMethod::Route },
+        b"route" => Sticky {
+            lookup: variables(line, 1)?,
+            method: StickyMethod::Route,
+        },
         b"learn" => learn(line)?,
         _ => return Err(unknown(line, 0)),
     };
@@ -50,16 +53,26 @@ fn cookie(line: &mut Line) -> Result<Sticky, Diagnostic> {
     if name.is_empty() {
         return Err(line.directive_error_at(1, "empty cookie name"));
     }
-    let mut attributes = CookieAttributes { name: name.into(), ..CookieAttributes::default() };
+    let mut attributes = CookieAttributes {
+        name: name.into(),
+        ..CookieAttributes::default()
+    };
     for i in 2..line.args().len() {
         cookie_attribute(&mut attributes, line, i)?;
     }
     let variable = format!("$cookie_{name}");
     let lookup = line.expression_of(line.arg(1), variable.as_bytes())?;
-    Ok(Sticky { lookup: vec![lookup], method: StickyMethod::Cookie(Box::new(attributes)) })
+    Ok(Sticky {
+        lookup: vec![lookup],
+        method: StickyMethod::Cookie(Box::new(attributes)),
+    })
 }
 
-fn cookie_attribute(attributes: &mut CookieAttributes, line: &mut Line, i: usize) -> Result<(), Diagnostic> {
+fn cookie_attribute(
+    attributes: &mut CookieAttributes,
+    line: &mut Line,
+    i: usize,
+) -> Result<(), Diagnostic> {
     let word = line.arg(i);
     let (name, value) = match word.text.split_once_str(b"=") {
         Some((name, value)) => (name, Some(value)),
@@ -97,13 +110,21 @@ fn expires(line: &Line, i: usize, value: &[u8]) -> Result<Duration, Diagnostic> 
     if value == b"max" {
         return Ok(Duration::MAX);
     }
-    parse::seconds(value).ok_or_else(|| line.directive_error_at(i, "invalid \"expires\" parameter value"))
+    parse::seconds(value)
+        .ok_or_else(|| line.directive_error_at(i, "invalid \"expires\" parameter value"))
 }
 
-fn same_site(line: &mut Line, i: usize, word: &Word, value: &[u8]) -> Result<Expression, Diagnostic> {
+fn same_site(
+    line: &mut Line,
+    i: usize,
+    word: &Word,
+    value: &[u8],
+) -> Result<Expression, Diagnostic> {
     let expression = line.expression_of(word, value)?;
     match expression.constant() {
-        Some(text) if !is_same_site(text) => Err(line.directive_error_at(i, "invalid \"samesite\" parameter value")),
+        Some(text) if !is_same_site(text) => {
+            Err(line.directive_error_at(i, "invalid \"samesite\" parameter value"))
+        }
         _ => Ok(expression),
     }
 }
@@ -137,19 +158,34 @@ fn learn(line: &mut Line) -> Result<Sticky, Diagnostic> {
             return Err(unknown(line, i));
         }
     }
-    for (name, missing) in [("lookup", lookup.is_empty()), ("create", create.is_empty()), ("zone", zone.is_none())] {
+    for (name, missing) in [
+        ("lookup", lookup.is_empty()),
+        ("create", create.is_empty()),
+        ("zone", zone.is_none()),
+    ] {
         if missing {
             return Err(line.directive_error(&format!("\"{name}\" parameter is not specified")));
         }
     }
     let (zone, size) = zone.unwrap_or_default();
     let timeout = timeout.unwrap_or(SESSION_TIMEOUT);
-    Ok(Sticky { lookup, method: StickyMethod::Learn(Learn { create, zone, size, timeout, after_head }) })
+    Ok(Sticky {
+        lookup,
+        method: StickyMethod::Learn(Learn {
+            create,
+            zone,
+            size,
+            timeout,
+            after_head,
+        }),
+    })
 }
 
 fn variable(line: &mut Line, i: usize, name: &str, value: &[u8]) -> Result<Expression, Diagnostic> {
     if !value.starts_with(b"$") {
-        return Err(line.directive_error_at(i, &format!("missing variable in the \"{name}\" parameter")));
+        return Err(
+            line.directive_error_at(i, &format!("missing variable in the \"{name}\" parameter"))
+        );
     }
     line.expression_of(line.arg(i), value)
 }
@@ -168,7 +204,13 @@ fn session_zone(line: &mut Line, i: usize, text: &[u8]) -> Result<(BString, u64)
     }
     let place = line.sources().place(line.node.span).unwrap_or_default();
     if let Some(other) = line.shared::<Zones>().0.insert(name.into(), place.into()) {
-        return Err(line.error_at(i, format!("sticky zone \"{}\" is already used at {other}", name.as_bstr())));
+        return Err(line.error_at(
+            i,
+            format!(
+                "sticky zone \"{}\" is already used at {other}",
+                name.as_bstr()
+            ),
+        ));
     }
     Ok((name.into(), size))
 }

@@ -14,7 +14,10 @@ use http::upstream::{RequestContent, Settings};
 
 /// What becomes of the content of a request. `streams` says that the protocol can send content before all of it is here.
 pub(crate) fn request_content(settings: &Settings, streams: bool) -> RequestContent {
-    match (settings.pass_request_body, settings.request_buffering || !streams) {
+    match (
+        settings.pass_request_body,
+        settings.request_buffering || !streams,
+    ) {
         (false, _) => RequestContent::Dropped,
         (true, true) => RequestContent::Buffered,
         (true, false) => RequestContent::Streamed,

@@ -43,7 +43,11 @@ impl Params {
             None => false,
         };
         let value = line.expression(1)?;
-        self.list.push(Param { name: line.text(0).to_owned(), value, skip_empty });
+        self.list.push(Param {
+            name: line.text(0).to_owned(),
+            value,
+            skip_empty,
+        });
         Ok(())
     }
 
@@ -56,9 +60,18 @@ impl Params {
     pub(crate) fn settle(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
         let names = self.list.iter().map(|param| param.name.as_slice());
         let fields = names.filter(|name| is_field(name)).chain([HTTP_HOST]);
-        self.replaced = fields.map(|name| param_name(&name[FIELD_PREFIX.len()..]).collect::<Vec<u8>>().into()).collect();
+        self.replaced = fields
+            .map(|name| {
+                param_name(&name[FIELD_PREFIX.len()..])
+                    .collect::<Vec<u8>>()
+                    .into()
+            })
+            .collect();
         self.replaced.sort_unstable();
-        let has_host = self.list.iter().any(|param| param.name.eq_ignore_ascii_case(HTTP_HOST));
+        let has_host = self
+            .list
+            .iter()
+            .any(|param| param.name.eq_ignore_ascii_case(HTTP_HOST));
         self.host = match has_host {
             true => Expression::default(),
             false => Expression::parse(HOST, Span::NONE, level.names)?,
@@ -67,7 +80,12 @@ impl Params {
     }
 
     /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so.
-    pub(crate) fn write(&self, request: &mut Request, fields: bool, mut add: impl FnMut(&[u8], &[u8])) {
+    pub(crate) fn write(
+        &self,
+        request: &mut Request,
+        fields: bool,
+        mut add: impl FnMut(&[u8], &[u8]),
+    ) {
         let mut value = Vec::new();
         for param in &self.list {
             // An empty one only keeps the field away.
@@ -96,7 +114,10 @@ impl Params {
         for (index, (known, field, value)) in fields.iter_known().enumerate() {
             name.clear();
             name.extend(param_name(field));
-            let is_replaced = self.replaced.binary_search_by(|other| other.as_slice().cmp(&name)).is_ok();
+            let is_replaced = self
+                .replaced
+                .binary_search_by(|other| other.as_slice().cmp(&name))
+                .is_ok();
             if is_replaced || is_repeated(fields, index, known, field) {
                 continue;
             }
@@ -124,11 +145,19 @@ fn is_field(name: &[u8]) -> bool {
 /// Whether an earlier field has the same name, so that this one was joined to it.
 fn is_repeated(fields: &Fields, index: usize, known: Known, name: &[u8]) -> bool {
     let mut earlier = fields.iter_known().take(index);
-    earlier.any(|(other, text, _)| other == known && (known != Known::Other || text.eq_ignore_ascii_case(name)))
+    earlier.any(|(other, text, _)| {
+        other == known && (known != Known::Other || text.eq_ignore_ascii_case(name))
+    })
 }
 
 /// The name of the param that a field becomes: `X-Two` is `HTTP_X_TWO`.
 fn param_name(field: &[u8]) -> impl Iterator<Item = u8> {
-    let upper = field.iter().map(|byte| if *byte == b'-' { b'_' } else { byte.to_ascii_uppercase() });
+    let upper = field.iter().map(|byte| {
+        if *byte == b'-' {
+            b'_'
+        } else {
+            byte.to_ascii_uppercase()
+        }
+    });
     FIELD_PREFIX.iter().copied().chain(upper)
 }

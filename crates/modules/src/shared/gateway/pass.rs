@@ -27,8 +27,14 @@ impl Pass {
         let text = without(scheme, line.text(0));
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let groups = line.shared::<Groups>().clone();
-        let reference = groups.refer(text, NO_PORT, &place).map_err(|error| line.error_at(0, error))?;
-        if reference.group.settings.origin == (Origin::Url { port: Some(NO_PORT) }) {
+        let reference = groups
+            .refer(text, NO_PORT, &place)
+            .map_err(|error| line.error_at(0, error))?;
+        if reference.group.settings.origin
+            == (Origin::Url {
+                port: Some(NO_PORT),
+            })
+        {
             return Err(line.error_at(0, format!("no port in upstream \"{}\"", text.as_bstr())));
         }
         if let Some(warning) = reference.warning {
@@ -49,7 +55,11 @@ impl Pass {
             500_u16
         })?;
         let is_unix = matches!(address.host, Host::Unix(_));
-        let end = if address.port.is_some() { text.rfind_byte(b':').unwrap_or(text.len()) } else { text.len() };
+        let end = if address.port.is_some() {
+            text.rfind_byte(b':').unwrap_or(text.len())
+        } else {
+            text.len()
+        };
         let host = BString::from(&text[..end]);
         if address.port.is_none() && !is_unix {
             // Without a port it can only be the name of an upstream block.
@@ -62,7 +72,11 @@ impl Pass {
                 }
             };
         }
-        Ok(Target::Host { host, port: address.port, explicit_port: address.port.is_some() })
+        Ok(Target::Host {
+            host,
+            port: address.port,
+            explicit_port: address.port.is_some(),
+        })
     }
 }
 

@@ -44,7 +44,11 @@ impl CgiResponse {
         input: &[u8],
         head: &mut ResponseHead,
     ) -> Result<HeadProgress, Fault> {
-        let Some(used) = self.parser.parse(input, self.head_limit, head).map_err(Fault::new)? else {
+        let Some(used) = self
+            .parser
+            .parse(input, self.head_limit, head)
+            .map_err(Fault::new)?
+        else {
             return Ok(HeadProgress::Partial);
         };
         self.content = content_length(request, head)?;
@@ -67,7 +71,9 @@ impl CgiResponse {
             _ if input.is_empty() => Piece::More,
             None => Piece::Data(0..input.len()),
             Some(left) => {
-                let length = usize::try_from(*left).unwrap_or(usize::MAX).min(input.len());
+                let length = usize::try_from(*left)
+                    .unwrap_or(usize::MAX)
+                    .min(input.len());
                 *left -= length as u64;
                 Piece::Data(0..length)
             }
@@ -84,7 +90,10 @@ impl CgiResponse {
 }
 
 /// What the head of a CGI response says of the content.
-pub(crate) fn content_length(request: &Request, head: &ResponseHead) -> Result<ContentLength, Fault> {
+pub(crate) fn content_length(
+    request: &Request,
+    head: &ResponseHead,
+) -> Result<ContentLength, Fault> {
     if is_bodyless(request, head.status) {
         return Ok(ContentLength::None);
     }
@@ -92,7 +101,14 @@ pub(crate) fn content_length(request: &Request, head: &ResponseHead) -> Result<C
         None => Ok(ContentLength::Unknown),
         Some(value) => match parse_length(value) {
             Some(length) => Ok(ContentLength::Known(length)),
-            None => Err(Fault::new([b"upstream sent invalid \"Content-Length\" header: \"", value, b"\""].concat())),
+            None => Err(Fault::new(
+                [
+                    b"upstream sent invalid \"Content-Length\" header: \"",
+                    value,
+                    b"\"",
+                ]
+                .concat(),
+            )),
         },
     }
 }

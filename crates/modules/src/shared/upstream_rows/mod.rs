@@ -31,7 +31,9 @@ pub(crate) struct Upstream<P> {
 impl<P: 'static> Upstream<P> {
     /// The settings in the request's present location.
     pub(crate) fn of(request: &Request) -> SettingsRef {
-        SettingsRef::new::<Upstream<P>>(request, |confs, position| &confs.at::<Upstream<P>>(position).settings)
+        SettingsRef::new::<Upstream<P>>(request, |confs, position| {
+            &confs.at::<Upstream<P>>(position).settings
+        })
     }
 }
 
@@ -49,7 +51,13 @@ pub(crate) struct Prefixed<P> {
 impl<P> Prefixed<P> {
     /// All rows, under `prefix`, which ends with `_`.
     pub(crate) const fn new(prefix: &'static str, hidden: &'static [&'static str]) -> Prefixed<P> {
-        Prefixed { prefix, hidden, without: &[], infos: OnceLock::new(), protocol: PhantomData }
+        Prefixed {
+            prefix,
+            hidden,
+            without: &[],
+            infos: OnceLock::new(),
+            protocol: PhantomData,
+        }
     }
 
     /// Without these rows, named without the prefix.
@@ -77,7 +85,12 @@ impl<P> Prefixed<P> {
             "temp_path" => Some(&*format!("{}temp", self.prefix).leak()),
             _ => info.default,
         };
-        RowInfo { name, doc, default, ..info }
+        RowInfo {
+            name,
+            doc,
+            default,
+            ..info
+        }
     }
 }
 
@@ -91,12 +104,18 @@ impl<P: 'static> Rows for Prefixed<P> {
     }
 
     fn create(&self) -> Box<dyn AnyConf> {
-        Box::new(Upstream::<P> { settings: Settings::default(), protocol: PhantomData })
+        Box::new(Upstream::<P> {
+            settings: Settings::default(),
+            protocol: PhantomData,
+        })
     }
 
     fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
         let settings = downcast::<Upstream<P>>(parent).settings.clone();
-        Box::new(Upstream::<P> { settings, protocol: PhantomData })
+        Box::new(Upstream::<P> {
+            settings,
+            protocol: PhantomData,
+        })
     }
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
@@ -156,7 +175,9 @@ impl<P: 'static> Rows for Bare<P> {
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
         match row.checked_sub(self.common.len()) {
             None => self.common.apply(row, conf, line),
-            Some(row) => self.own.apply(row, &mut downcast_mut::<Upstream<P>>(conf).settings, line),
+            Some(row) => self
+                .own
+                .apply(row, &mut downcast_mut::<Upstream<P>>(conf).settings, line),
         }
     }
 
@@ -164,16 +185,29 @@ impl<P: 'static> Rows for Bare<P> {
         Ok(())
     }
 
-    fn finish(&self, _: &mut dyn AnyConf, _: Option<&dyn AnyConf>, _: &mut Level) -> Result<(), Diagnostic> {
+    fn finish(
+        &self,
+        _: &mut dyn AnyConf,
+        _: Option<&dyn AnyConf>,
+        _: &mut Level,
+    ) -> Result<(), Diagnostic> {
         // There are no buffers to check, and no fields to hide.
         Ok(())
     }
 }
 
 /// The value of a `next_upstream` row that has words of its own.
-pub(crate) fn next_upstream_words(line: &mut Line, words: &[(&str, u32)]) -> Result<NextUpstream, Diagnostic> {
+pub(crate) fn next_upstream_words(
+    line: &mut Line,
+    words: &[(&str, u32)],
+) -> Result<NextUpstream, Diagnostic> {
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
     let chosen = line.bits(&names, 0)?;
-    let bits = words.iter().enumerate().filter(|(index, _)| chosen & 1 << index != 0);
-    Ok(NextUpstream(bits.map(|(_, (_, bit))| bit).fold(0, |all, bit| all | bit)))
+    let bits = words
+        .iter()
+        .enumerate()
+        .filter(|(index, _)| chosen & 1 << index != 0);
+    Ok(NextUpstream(
+        bits.map(|(_, (_, bit))| bit).fold(0, |all, bit| all | bit),
+    ))
 }

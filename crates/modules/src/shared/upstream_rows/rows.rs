@@ -17,107 +17,251 @@ const fn row(
     doc: &'static str,
     set: Setter<Settings>,
 ) -> Directive<Settings> {
-    Directive { name, syntax, default, contexts: HTTP_SERVER_LOCATION, since: "0.1", doc, set }
+    Directive {
+        name,
+        syntax,
+        default,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc,
+        set,
+    }
 }
 
 pub(super) static ROWS: Table<Settings> = Table::new(&[
-    row("bind", "address [transparent] | off", None,
+    row(
+        "bind",
+        "address [transparent] | off",
+        None,
         "The local address that connections are made from. With `transparent` it may be one that is not of this machine.",
-        Setter::Custom(Arity::between(1, 2), Repeat::Once, bind)),
-    row("socket_keepalive", "on | off", Some("off"),
+        Setter::Custom(Arity::between(1, 2), Repeat::Once, bind),
+    ),
+    row(
+        "socket_keepalive",
+        "on | off",
+        Some("off"),
         "TCP keep-alive probes on connections to the server.",
-        Setter::Flag(|c| &mut c.socket_keepalive)),
-    row("socket_rcvbuf", "size", Some("0"),
+        Setter::Flag(|c| &mut c.socket_keepalive),
+    ),
+    row(
+        "socket_rcvbuf",
+        "size",
+        Some("0"),
         "The receive buffer of connections to the server; 0 leaves it to the system.",
-        Setter::Size(|c| &mut c.socket_rcvbuf)),
-    row("socket_sndbuf", "size", Some("0"),
+        Setter::Size(|c| &mut c.socket_rcvbuf),
+    ),
+    row(
+        "socket_sndbuf",
+        "size",
+        Some("0"),
         "The send buffer of connections to the server; 0 leaves it to the system.",
-        Setter::Size(|c| &mut c.socket_sndbuf)),
-    row("connect_timeout", "time", Some("60s"),
+        Setter::Size(|c| &mut c.socket_sndbuf),
+    ),
+    row(
+        "connect_timeout",
+        "time",
+        Some("60s"),
         "How long connecting to a server may take.",
-        Setter::Millis(|c| &mut c.connect_timeout)),
-    row("send_timeout", "time", Some("60s"),
+        Setter::Millis(|c| &mut c.connect_timeout),
+    ),
+    row(
+        "send_timeout",
+        "time",
+        Some("60s"),
         "How long a server may take nothing of the request.",
-        Setter::Millis(|c| &mut c.send_timeout)),
-    row("read_timeout", "time", Some("60s"),
+        Setter::Millis(|c| &mut c.send_timeout),
+    ),
+    row(
+        "read_timeout",
+        "time",
+        Some("60s"),
         "How long a server may be silent.",
-        Setter::Millis(|c| &mut c.read_timeout)),
-    row("send_lowat", "size", Some("0"),
+        Setter::Millis(|c| &mut c.read_timeout),
+    ),
+    row(
+        "send_lowat",
+        "size",
+        Some("0"),
         "Accepted for nginx's sake.",
-        Setter::Ignored(Arity::ONE, "Linux has no such option for sockets.")),
-    row("next_upstream", "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off …",
+        Setter::Ignored(Arity::ONE, "Linux has no such option for sockets."),
+    ),
+    row(
+        "next_upstream",
+        "error | timeout | invalid_header | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | non_idempotent | updating | off …",
         Some("error timeout"),
         "When a request goes to the next server. Nothing is sent twice once the response has begun, nor, without `non_idempotent`, once a POST, LOCK or PATCH was sent.",
-        Setter::Bits(NextUpstream::WORDS, |c| &mut c.next_upstream.0)),
-    row("next_upstream_tries", "number", Some("0"),
+        Setter::Bits(NextUpstream::WORDS, |c| &mut c.next_upstream.0),
+    ),
+    row(
+        "next_upstream_tries",
+        "number",
+        Some("0"),
         "How many servers are tried; 0 is all.",
-        Setter::Number(|c| &mut c.next_upstream_tries, 0, i64::MAX)),
-    row("next_upstream_timeout", "time", Some("0"),
+        Setter::Number(|c| &mut c.next_upstream_tries, 0, i64::MAX),
+    ),
+    row(
+        "next_upstream_timeout",
+        "time",
+        Some("0"),
         "For how long servers are tried; 0 is without limit.",
-        Setter::Millis(|c| &mut c.next_upstream_timeout)),
-    row("buffer_size", "size", Some("4k"),
+        Setter::Millis(|c| &mut c.next_upstream_timeout),
+    ),
+    row(
+        "buffer_size",
+        "size",
+        Some("4k"),
         "The buffer for the head of a response, which must fit into it.",
-        Setter::Size(|c| &mut c.buffer_size)),
-    row("buffering", "on | off", Some("on"),
+        Setter::Size(|c| &mut c.buffer_size),
+    ),
+    row(
+        "buffering",
+        "on | off",
+        Some("on"),
         "Whether a response is read as fast as the server sends it, ahead of a slow client. `X-Accel-Buffering` of the response changes it.",
-        Setter::Flag(|c| &mut c.buffering)),
-    row("buffers", "number size", Some("8 4k"),
+        Setter::Flag(|c| &mut c.buffering),
+    ),
+    row(
+        "buffers",
+        "number size",
+        Some("8 4k"),
         "How far a response is read ahead in memory.",
-        Setter::Buffers(|c| &mut c.buffers)),
-    row("busy_buffers_size", "size", None,
+        Setter::Buffers(|c| &mut c.buffers),
+    ),
+    row(
+        "busy_buffers_size",
+        "size",
+        None,
         "How much of that may wait for the client at the same time. It is checked as in nginx, and has no other effect.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| { c.busy_buffers_size = Some(line.size(0)?); Ok(()) })),
-    row("max_temp_file_size", "size", None,
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.busy_buffers_size = Some(line.size(0)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "max_temp_file_size",
+        "size",
+        None,
         "How far a response is read ahead into a temporary file when memory is used up, 1 GB if not set; 0 turns such files off.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| { c.max_temp_file_size = Some(line.size(0)?); Ok(()) })),
-    row("temp_file_write_size", "size", None,
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.max_temp_file_size = Some(line.size(0)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "temp_file_write_size",
+        "size",
+        None,
         "How much is written to a temporary file at a time.",
-        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| { c.temp_file_write_size = Some(line.size(0)?); Ok(()) })),
-    row("temp_path", "path [level1 [level2 [level3]]]", None,
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.temp_file_write_size = Some(line.size(0)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "temp_path",
+        "path [level1 [level2 [level3]]]",
+        None,
         "The folder for temporary files. Their names are gone as soon as they are open, so the levels have no effect.",
-        Setter::Custom(Arity::between(1, 4), Repeat::Once, temp_path)),
-    row("request_buffering", "on | off", Some("on"),
+        Setter::Custom(Arity::between(1, 4), Repeat::Once, temp_path),
+    ),
+    row(
+        "request_buffering",
+        "on | off",
+        Some("on"),
         "Whether the content of a request is read before a server is connected to.",
-        Setter::Flag(|c| &mut c.request_buffering)),
-    row("ignore_client_abort", "on | off", Some("off"),
+        Setter::Flag(|c| &mut c.request_buffering),
+    ),
+    row(
+        "ignore_client_abort",
+        "on | off",
+        Some("off"),
         "Whether a request goes on when its client leaves.",
-        Setter::Flag(|c| &mut c.ignore_client_abort)),
-    row("intercept_errors", "on | off", Some("off"),
+        Setter::Flag(|c| &mut c.ignore_client_abort),
+    ),
+    row(
+        "intercept_errors",
+        "on | off",
+        Some("off"),
         "Whether responses with a status of 300 or more get the page of `error_page`, if there is one.",
-        Setter::Flag(|c| &mut c.intercept_errors)),
-    row("force_ranges", "on | off", Some("off"),
+        Setter::Flag(|c| &mut c.intercept_errors),
+    ),
+    row(
+        "force_ranges",
+        "on | off",
+        Some("off"),
         "Whether ranges are made here, whatever the server's `Accept-Ranges` says.",
-        Setter::Flag(|c| &mut c.force_ranges)),
-    row("limit_rate", "rate", None,
+        Setter::Flag(|c| &mut c.force_ranges),
+    ),
+    row(
+        "limit_rate",
+        "rate",
+        None,
         "Bytes per second that are read of a response; 0 is without limit. Works with buffering only.",
-        Setter::OptionalValue(|c| &mut c.limit_rate)),
-    row("pass_request_headers", "on | off", Some("on"),
+        Setter::OptionalValue(|c| &mut c.limit_rate),
+    ),
+    row(
+        "pass_request_headers",
+        "on | off",
+        Some("on"),
         "Whether the client's fields are sent.",
-        Setter::Flag(|c| &mut c.pass_request_headers)),
-    row("pass_request_body", "on | off", Some("on"),
+        Setter::Flag(|c| &mut c.pass_request_headers),
+    ),
+    row(
+        "pass_request_body",
+        "on | off",
+        Some("on"),
         "Whether the client's content is sent.",
-        Setter::Flag(|c| &mut c.pass_request_body)),
-    row("hide_header", "field", None,
+        Setter::Flag(|c| &mut c.pass_request_body),
+    ),
+    row(
+        "hide_header",
+        "field",
+        None,
         "A field of responses that is not passed on.",
-        Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.hide_header.clear()), |c, line| {
-            c.hide_header.push(line.arg(0).text.clone());
-            Ok(())
-        })),
-    row("pass_header", "field", None,
+        Setter::Custom(
+            Arity::ONE,
+            Repeat::Fresh(|c| c.hide_header.clear()),
+            |c, line| {
+                c.hide_header.push(line.arg(0).text.clone());
+                Ok(())
+            },
+        ),
+    ),
+    row(
+        "pass_header",
+        "field",
+        None,
         "A field of responses that is passed on though it usually is not.",
-        Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.pass_header.clear()), |c, line| {
-            c.pass_header.push(line.arg(0).text.clone());
-            Ok(())
-        })),
-    row("ignore_headers", "X-Accel-Redirect | X-Accel-Expires | X-Accel-Limit-Rate | X-Accel-Buffering | X-Accel-Charset | Expires | Cache-Control | Set-Cookie | Vary …", None,
+        Setter::Custom(
+            Arity::ONE,
+            Repeat::Fresh(|c| c.pass_header.clear()),
+            |c, line| {
+                c.pass_header.push(line.arg(0).text.clone());
+                Ok(())
+            },
+        ),
+    ),
+    row(
+        "ignore_headers",
+        "X-Accel-Redirect | X-Accel-Expires | X-Accel-Limit-Rate | X-Accel-Buffering | X-Accel-Charset | Expires | Cache-Control | Set-Cookie | Vary …",
+        None,
         "Fields of responses that have no effect here.",
-        Setter::Bits(IgnoreHeaders::WORDS, |c| &mut c.ignore_headers.0)),
-    row("store", "on | off | string", Some("off"),
+        Setter::Bits(IgnoreHeaders::WORDS, |c| &mut c.ignore_headers.0),
+    ),
+    row(
+        "store",
+        "on | off | string",
+        Some("off"),
         "Whether responses are saved as files: `on` where `root` or `alias` would look for them, a string under that name.",
-        Setter::Custom(Arity::ONE, Repeat::Once, store)),
-    row("store_access", "users:permissions …", Some("user:rw"),
+        Setter::Custom(Arity::ONE, Repeat::Once, store),
+    ),
+    row(
+        "store_access",
+        "users:permissions …",
+        Some("user:rw"),
         "The permissions of saved files: `user:rw group:r all:r`.",
-        Setter::Custom(Arity::between(1, 3), Repeat::Once, store_access)),
+        Setter::Custom(Arity::between(1, 3), Repeat::Once, store_access),
+    ),
 ]);
 
 fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
@@ -134,13 +278,18 @@ fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     if address.constant().is_some() && http::upstream::parse_local_address(line.text(0)).is_none() {
         return Err(line.error_at(0, format!("invalid address \"{}\"", line.text(0))));
     }
-    conf.bind = Some(Bind { address, transparent });
+    conf.bind = Some(Bind {
+        address,
+        transparent,
+    });
     Ok(())
 }
 
 fn temp_path(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     conf.temp_path = line.prefix_path(line.arg(0));
-    line.shared::<Directories>().0.insert(conf.temp_path.clone());
+    line.shared::<Directories>()
+        .0
+        .insert(conf.temp_path.clone());
     Ok(())
 }
 
@@ -181,10 +330,14 @@ pub(super) fn check_buffers(conf: &Settings, prefix: &str) -> Result<(), Diagnos
     }
     let largest = conf.buffer_size.max(conf.buffers.size);
     let all_but_one = u64::from(conf.buffers.count.saturating_sub(1)) * conf.buffers.size;
-    let least = format!("the maximum of the value of \"{prefix}buffer_size\" and one of the \"{prefix}buffers\"");
+    let least = format!(
+        "the maximum of the value of \"{prefix}buffer_size\" and one of the \"{prefix}buffers\""
+    );
     let busy = conf.busy_buffers_size.unwrap_or(2 * largest);
     if busy < largest {
-        return error(format!("\"{prefix}busy_buffers_size\" must be equal to or greater than {least}"));
+        return error(format!(
+            "\"{prefix}busy_buffers_size\" must be equal to or greater than {least}"
+        ));
     }
     if conf.buffers.count > 0 && busy > all_but_one {
         return error(format!(
@@ -192,13 +345,17 @@ pub(super) fn check_buffers(conf: &Settings, prefix: &str) -> Result<(), Diagnos
         ));
     }
     if conf.temp_file_write_size.is_some_and(|size| size < largest) {
-        return error(format!("\"{prefix}temp_file_write_size\" must be equal to or greater than {least}"));
+        return error(format!(
+            "\"{prefix}temp_file_write_size\" must be equal to or greater than {least}"
+        ));
     }
-    if conf.max_temp_file_size.is_some_and(|size| size != 0 && size < largest) {
+    if conf
+        .max_temp_file_size
+        .is_some_and(|size| size != 0 && size < largest)
+    {
         return error(format!(
             "\"{prefix}max_temp_file_size\" must be equal to zero to disable temporary files usage or must be equal to or greater than {least}"
         ));
     }
     Ok(())
 }
-

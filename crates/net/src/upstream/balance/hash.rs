@@ -10,7 +10,8 @@ use super::{MAX_DRAWS, Memory, Ring, bound, may_take, round_robin};
 use crate::upstream::peer::Peer;
 
 pub(super) fn choose(ring: &Ring, memory: &mut Memory, now: i64) -> Option<Arc<Peer>> {
-    if memory.draws > MAX_DRAWS || ring.peers.len() < 2 || memory.key.is_empty() || memory.on_backup {
+    if memory.draws > MAX_DRAWS || ring.peers.len() < 2 || memory.key.is_empty() || memory.on_backup
+    {
         return round_robin::choose(ring, memory, now);
     }
     if let Some(bound) = bound(ring, memory, now) {
@@ -51,7 +52,10 @@ mod tests {
     #[test]
     fn a_key_keeps_its_server_and_another_one_follows() {
         let mut by_key = balancer(Method::Hash, &[1, 1, 1]);
-        let memory = || Memory { key: b"123456789".to_vec(), ..Memory::default() };
+        let memory = || Memory {
+            key: b"123456789".to_vec(),
+            ..Memory::default()
+        };
         // The sum of these nine digits is known: cbf43926.
         assert_eq!(port(&mut by_key, &mut memory()), (0x4bf4 % 3 + 1) as u16);
         let mut all: Vec<u16> = {

@@ -60,7 +60,10 @@ mod tests {
         let mut by_ip = balancer(Method::IpHash, &[1, 2, 3]);
         let mut counts = [0; 4];
         for i in 0..=255 {
-            let memory = |last| Memory { client: Some(IpAddr::from([10, 1, i, last])), ..Memory::default() };
+            let memory = |last| Memory {
+                client: Some(IpAddr::from([10, 1, i, last])),
+                ..Memory::default()
+            };
             let first = port(&mut by_ip, &mut memory(1));
             assert_eq!(first, port(&mut by_ip, &mut memory(200)));
             counts[usize::from(first)] += 1;
@@ -76,7 +79,10 @@ mod tests {
             hash = (hash * FACTOR + octet) % MODULUS;
         }
         let mut by_ip = balancer(Method::IpHash, &[1, 1, 1]);
-        let mut memory = Memory { client: Some(IpAddr::from([127, 0, 0, 1])), ..Memory::default() };
+        let mut memory = Memory {
+            client: Some(IpAddr::from([127, 0, 0, 1])),
+            ..Memory::default()
+        };
         assert_eq!(u64::from(port(&mut by_ip, &mut memory)), hash % 3 + 1);
     }
 }

@@ -15,7 +15,11 @@ pub(super) fn choose(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>
 }
 
 /// The candidate with the smallest cost relative to its weight, or a turn of the round among several.
-pub(super) fn least<'a, C, I>(candidates: C, cost: impl Fn(&Peer) -> i64, now: i64) -> Option<Arc<Peer>>
+pub(super) fn least<'a, C, I>(
+    candidates: C,
+    cost: impl Fn(&Peer) -> i64,
+    now: i64,
+) -> Option<Arc<Peer>>
 where
     C: Fn() -> I,
     I: Iterator<Item = &'a Arc<Peer>>,
@@ -34,7 +38,11 @@ where
     if !several {
         return Some(best.clone());
     }
-    round_robin::turn(candidates().filter(|peer| compare(peer, best) == Ordering::Equal), None, now)
+    round_robin::turn(
+        candidates().filter(|peer| compare(peer, best) == Ordering::Equal),
+        None,
+        now,
+    )
 }
 
 /// Compares costs for each unit of weight.

@@ -15,7 +15,13 @@ const STEP: i64 = 20;
 /// Milliseconds from which on a peer is as slow as any.
 const SLOWEST: i64 = 5000;
 
-pub(super) fn choose(ring: &Ring, memory: &Memory, metric: Metric, inflight: bool, now: i64) -> Option<Arc<Peer>> {
+pub(super) fn choose(
+    ring: &Ring,
+    memory: &Memory,
+    metric: Metric,
+    inflight: bool,
+    now: i64,
+) -> Option<Arc<Peer>> {
     if let Some(bound) = bound(ring, memory, now) {
         return Some(bound);
     }
@@ -40,7 +46,11 @@ pub(super) fn expected(peer: &Peer, metric: Metric, now: i64) -> i64 {
         // Requests that are under way for longer than it takes in the mean: something is wrong there.
         time = time.max(peer.load.inflight_time.get());
     }
-    let time = if time > SLOWEST { SLOWEST } else { time + STEP - time % STEP };
+    let time = if time > SLOWEST {
+        SLOWEST
+    } else {
+        time + STEP - time % STEP
+    };
     time * (1 + peer.load.connections.get())
 }
 
@@ -59,7 +69,8 @@ pub(crate) fn inflight_begins(peer: &Peer, now: i64) {
     let load = &peer.load;
     let count = load.inflight.get();
     if count > 0 {
-        load.inflight_spent.add((now - load.inflight_changed.get()) * count);
+        load.inflight_spent
+            .add((now - load.inflight_changed.get()) * count);
     }
     load.inflight_changed.set(now);
     load.inflight.set(count + 1);
@@ -72,7 +83,8 @@ pub(crate) fn inflight_ends(peer: &Peer, took: i64, now: i64) {
     if count <= 1 {
         load.inflight_spent.set(0);
     } else {
-        load.inflight_spent.add((now - load.inflight_changed.get()) * count - took);
+        load.inflight_spent
+            .add((now - load.inflight_changed.get()) * count - took);
         load.inflight_changed.set(now);
     }
     load.inflight.set((count - 1).max(0));
@@ -84,7 +96,10 @@ mod tests {
     use super::super::tests::{NOW, balancer, ports};
     use super::*;
 
-    const METHOD: Method = Method::LeastTime { metric: Metric::Header, inflight: false };
+    const METHOD: Method = Method::LeastTime {
+        metric: Metric::Header,
+        inflight: false,
+    };
 
     #[test]
     fn the_fastest_until_it_is_busy() {
@@ -110,7 +125,13 @@ mod tests {
 
     #[test]
     fn requests_under_way_weigh_by_their_age() {
-        let mut least = balancer(Method::LeastTime { metric: Metric::Header, inflight: true }, &[1, 1]);
+        let mut least = balancer(
+            Method::LeastTime {
+                metric: Metric::Header,
+                inflight: true,
+            },
+            &[1, 1],
+        );
         let peers = least.primary.peers.clone();
         peers.iter().for_each(|peer| peer.load.checked.set(NOW));
         inflight_begins(&peers[0], NOW - 1000);

@@ -44,10 +44,17 @@ impl Method {
             Balance::RoundRobin => Method::RoundRobin,
             Balance::LeastConn => Method::LeastConn,
             Balance::IpHash => Method::IpHash,
-            Balance::Hash { consistent: false, .. } => Method::Hash,
-            Balance::Hash { consistent: true, .. } => Method::ConsistentHash,
+            Balance::Hash {
+                consistent: false, ..
+            } => Method::Hash,
+            Balance::Hash {
+                consistent: true, ..
+            } => Method::ConsistentHash,
             Balance::Random { two } => Method::Random { two: *two },
-            Balance::LeastTime { metric, inflight } => Method::LeastTime { metric: *metric, inflight: *inflight },
+            Balance::LeastTime { metric, inflight } => Method::LeastTime {
+                metric: *metric,
+                inflight: *inflight,
+            },
         }
     }
 }
@@ -95,7 +102,12 @@ impl Tried {
 
 impl Memory {
     pub(crate) fn new(key: &[u8], client: Option<IpAddr>, sid: Option<BString>) -> Memory {
-        Memory { key: key.to_vec(), client, sid, ..Memory::default() }
+        Memory {
+            key: key.to_vec(),
+            client,
+            sid,
+            ..Memory::default()
+        }
     }
 }
 
@@ -123,7 +135,12 @@ impl Ring {
             Method::ConsistentHash => ring::Points::new(&peers),
             _ => ring::Points::default(),
         };
-        Ring { peers, total_weight, points, starts }
+        Ring {
+            peers,
+            total_weight,
+            points,
+            starts,
+        }
     }
 
     /// The peer on which a number below the total weight falls.
@@ -135,7 +152,10 @@ impl Ring {
     /// How many tries it is worth.
     fn tries(&self) -> u32 {
         // One that drains does not count: nearly nobody is bound to it.
-        let up = self.peers.iter().filter(|peer| peer.state == ServerState::Up);
+        let up = self
+            .peers
+            .iter()
+            .filter(|peer| peer.state == ServerState::Up);
         u32::try_from(up.count()).unwrap_or(u32::MAX)
     }
 }
@@ -150,7 +170,12 @@ pub(crate) struct Balancer {
 }
 
 impl Balancer {
-    pub(crate) fn new(method: Method, primary: Vec<Arc<Peer>>, backup: Vec<Arc<Peer>>, seed: u64) -> Balancer {
+    pub(crate) fn new(
+        method: Method,
+        primary: Vec<Arc<Peer>>,
+        backup: Vec<Arc<Peer>>,
+        seed: u64,
+    ) -> Balancer {
         Balancer {
             method,
             primary: Ring::new(primary, method),
@@ -213,11 +238,17 @@ impl Balancer {
     }
 
     fn choose_of_ring(&mut self, memory: &mut Memory, now: i64) -> Option<Arc<Peer>> {
-        let ring = if memory.on_backup { &self.backup } else { &self.primary };
+        let ring = if memory.on_backup {
+            &self.backup
+        } else {
+            &self.primary
+        };
         match self.method {
             Method::RoundRobin => round_robin::choose(ring, memory, now),
             Method::LeastConn => least_conn::choose(ring, memory, now),
-            Method::LeastTime { metric, inflight } => least_time::choose(ring, memory, metric, inflight, now),
+            Method::LeastTime { metric, inflight } => {
+                least_time::choose(ring, memory, metric, inflight, now)
+            }
             Method::IpHash => ip_hash::choose(ring, memory, now),
             Method::Hash => hash::choose(ring, memory, now),
             Method::ConsistentHash => ring::choose(ring, memory, now),
@@ -275,35 +306,57 @@ pub(crate) mod tests {
 
     /// Peers 127.0.0.1:1, :2, … with these weights.
     pub(crate) fn balancer(method: Method, weights: &[u32]) -> Balancer {
-        with_servers(method, weights.len(), |i, server| server.weight = weights[i])
+        with_servers(method, weights.len(), |i, server| {
+            server.weight = weights[i]
+        })
     }
 
-    pub(crate) fn with_servers(method: Method, count: usize, change: impl Fn(usize, &mut Server)) -> Balancer {
+    pub(crate) fn with_servers(
+        method: Method,
+        count: usize,
+        change: impl Fn(usize, &mut Server),
+    ) -> Balancer {
         let (mut primary, mut backup) = (Vec::new(), Vec::new());
         for i in 0..count {
             let address = SocketAddr::from((Ipv4Addr::LOCALHOST, i as u16 + 1)).into();
             let mut server = Server::new(format!("127.0.0.1:{}", i + 1), Vec::new());
             change(i, &mut server);
-            let peer = Arc::new(Peer::new(i as u64 + 1, i, &server, address, Arc::new(Load::default())));
-            if server.backup { backup.push(peer) } else { primary.push(peer) }
+            let peer = Arc::new(Peer::new(
+                i as u64 + 1,
+                i,
+                &server,
+                address,
+                Arc::new(Load::default()),
+            ));
+            if server.backup {
+                backup.push(peer)
+            } else {
+                primary.push(peer)
+            }
         }
         Balancer::new(method, primary, backup, 1)
     }
 
     /// The ports of one pick for each of `count` requests.
     pub(crate) fn ports(balancer: &mut Balancer, count: usize) -> Vec<u16> {
-        (0..count).map(|_| port(balancer, &mut Memory::default())).collect()
+        (0..count)
+            .map(|_| port(balancer, &mut Memory::default()))
+            .collect()
     }
 
     /// The port of the next pick; 0 for none.
     pub(crate) fn port(balancer: &mut Balancer, memory: &mut Memory) -> u16 {
-        balancer.choose(memory, NOW).map_or(0, |peer| peer.address().port())
+        balancer
+            .choose(memory, NOW)
+            .map_or(0, |peer| peer.address().port())
     }
 
     #[test]
     fn a_number_falls_on_peers_by_weight() {
         let balancer = balancer(Method::RoundRobin, &[2, 1, 3]);
-        let found: Vec<u16> = (0..6).map(|i| balancer.primary.at_weight(i).address().port()).collect();
+        let found: Vec<u16> = (0..6)
+            .map(|i| balancer.primary.at_weight(i).address().port())
+            .collect();
         assert_eq!(found, [1, 1, 2, 3, 3, 3]);
     }
 
@@ -318,7 +371,13 @@ pub(crate) mod tests {
 
     #[test]
     fn a_bound_request_goes_to_a_server_that_drains() {
-        let methods = [Method::RoundRobin, Method::LeastConn, Method::Hash, Method::ConsistentHash, Method::IpHash];
+        let methods = [
+            Method::RoundRobin,
+            Method::LeastConn,
+            Method::Hash,
+            Method::ConsistentHash,
+            Method::IpHash,
+        ];
         for method in methods {
             let mut balancer = with_servers(method, 3, |i, server| {
                 server.route = format!("r{}", i + 1).into();
@@ -326,7 +385,11 @@ pub(crate) mod tests {
                     server.state = ServerState::Drain;
                 }
             });
-            let mut memory = Memory { sid: Some("r2".into()), key: b"k".to_vec(), ..Memory::default() };
+            let mut memory = Memory {
+                sid: Some("r2".into()),
+                key: b"k".to_vec(),
+                ..Memory::default()
+            };
             assert_eq!(port(&mut balancer, &mut memory), 2, "{method:?}");
             let rest: Vec<u16> = (0..3).map(|_| port(&mut balancer, &mut memory)).collect();
             assert!(!rest.contains(&2), "{method:?}");

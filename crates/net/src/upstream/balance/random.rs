@@ -42,14 +42,28 @@ pub(super) fn choose(
     }
 }
 
-fn better<'a>(two: RandomTwo, first: &'a Arc<Peer>, second: &'a Arc<Peer>, now: i64) -> &'a Arc<Peer> {
+fn better<'a>(
+    two: RandomTwo,
+    first: &'a Arc<Peer>,
+    second: &'a Arc<Peer>,
+    now: i64,
+) -> &'a Arc<Peer> {
     let order = match two {
-        RandomTwo::LeastConn => least_conn::relative(second, first, |peer| peer.load.connections.get(), now),
-        RandomTwo::LeastTime(metric) => {
-            least_conn::relative(second, first, |peer| least_time::expected(peer, metric, now), now)
+        RandomTwo::LeastConn => {
+            least_conn::relative(second, first, |peer| peer.load.connections.get(), now)
         }
+        RandomTwo::LeastTime(metric) => least_conn::relative(
+            second,
+            first,
+            |peer| least_time::expected(peer, metric, now),
+            now,
+        ),
     };
-    if order == Ordering::Greater { first } else { second }
+    if order == Ordering::Greater {
+        first
+    } else {
+        second
+    }
 }
 
 #[cfg(test)]
@@ -61,13 +75,21 @@ mod tests {
     #[test]
     fn weights_are_shares() {
         let mut random = balancer(Method::Random { two: None }, &[1, 3]);
-        let second = ports(&mut random, 4000).iter().filter(|&&port| port == 2).count();
+        let second = ports(&mut random, 4000)
+            .iter()
+            .filter(|&&port| port == 2)
+            .count();
         assert!((2800..3200).contains(&second), "{second}");
     }
 
     #[test]
     fn the_better_of_two_is_never_the_worst() {
-        let mut random = balancer(Method::Random { two: Some(RandomTwo::LeastConn) }, &[1, 1, 1]);
+        let mut random = balancer(
+            Method::Random {
+                two: Some(RandomTwo::LeastConn),
+            },
+            &[1, 1, 1],
+        );
         random.primary.peers[1].load.connections.set(5);
         let picks = ports(&mut random, 200);
         assert!(!picks.contains(&2));

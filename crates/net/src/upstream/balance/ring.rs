@@ -44,7 +44,10 @@ impl Points {
                 let mut crc = base;
                 crc.update(&previous.to_le_bytes());
                 previous = crc.finish();
-                points.push(Point { hash: previous, server: server as u32 });
+                points.push(Point {
+                    hash: previous,
+                    server: server as u32,
+                });
             }
         }
         points.sort_by_key(|point| point.hash);
@@ -74,27 +77,41 @@ fn base_of(server: &BString) -> Crc32 {
 }
 
 fn host_and_port(server: &[u8]) -> (&[u8], &[u8]) {
-    if server.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"unix:")) {
+    if server
+        .get(..5)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case(b"unix:"))
+    {
         return (&server[5..], b"");
     }
     match server.rfind_byte(b':') {
-        Some(colon) if server[colon + 1..].iter().all(u8::is_ascii_digit) => (&server[..colon], &server[colon + 1..]),
+        Some(colon) if server[colon + 1..].iter().all(u8::is_ascii_digit) => {
+            (&server[..colon], &server[colon + 1..])
+        }
         _ => (server, b""),
     }
 }
 
 pub(super) fn choose(ring: &Ring, memory: &mut Memory, now: i64) -> Option<Arc<Peer>> {
-    if memory.draws > MAX_DRAWS || memory.key.is_empty() || memory.on_backup || ring.points.points.is_empty() {
+    if memory.draws > MAX_DRAWS
+        || memory.key.is_empty()
+        || memory.on_backup
+        || ring.points.points.is_empty()
+    {
         return round_robin::choose(ring, memory, now);
     }
     if let Some(bound) = bound(ring, memory, now) {
         return Some(bound);
     }
-    let mut position = memory.hash.unwrap_or_else(|| ring.points.position(crc32(&memory.key)));
+    let mut position = memory
+        .hash
+        .unwrap_or_else(|| ring.points.position(crc32(&memory.key)));
     loop {
         memory.hash = Some(position);
         let server = ring.points.server(position);
-        let of_server = ring.peers.iter().filter(|peer| peer.server() == server && may_take(peer, memory, now));
+        let of_server = ring
+            .peers
+            .iter()
+            .filter(|peer| peer.server() == server && may_take(peer, memory, now));
         if let Some(peer) = round_robin::turn(of_server, None, now) {
             return Some(peer);
         }
@@ -114,7 +131,10 @@ mod tests {
     use super::*;
 
     fn memory(key: u32) -> Memory {
-        Memory { key: key.to_string().into_bytes(), ..Memory::default() }
+        Memory {
+            key: key.to_string().into_bytes(),
+            ..Memory::default()
+        }
     }
 
     #[test]
@@ -142,14 +162,19 @@ mod tests {
         for key in 0..1000 {
             let before = port(&mut all, &mut memory(key));
             let after = port(&mut without, &mut memory(key));
-            assert!(before == after || before == 3, "key {key}: {before} {after}");
+            assert!(
+                before == after || before == 3,
+                "key {key}: {before} {after}"
+            );
         }
     }
 
     #[test]
     fn weights_are_shares() {
         let mut ring = balancer(Method::ConsistentHash, &[1, 3]);
-        let second = (0..4000).filter(|&key| port(&mut ring, &mut memory(key)) == 2).count();
+        let second = (0..4000)
+            .filter(|&key| port(&mut ring, &mut memory(key)) == 2)
+            .count();
         assert!((2600..3400).contains(&second), "{second}");
     }
 }

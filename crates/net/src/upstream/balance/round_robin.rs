@@ -13,7 +13,8 @@ pub(super) fn choose(ring: &Ring, memory: &Memory, now: i64) -> Option<Arc<Peer>
     if let Some(bound) = &bound {
         // Requests that are bound pay as others do, so that the rest of the round makes up for them; but only for one in
         // a row, or a server with many bound clients would get no new ones for long.
-        let lowest = bound.weight * UNIT - i64::try_from(ring.total_weight).unwrap_or(i64::MAX / UNIT) * UNIT;
+        let lowest = bound.weight * UNIT
+            - i64::try_from(ring.total_weight).unwrap_or(i64::MAX / UNIT) * UNIT;
         if bound.current_weight.get() <= lowest {
             return Some(bound.clone());
         }
@@ -91,19 +92,29 @@ mod tests {
 
     #[test]
     fn a_slow_start_begins_near_zero_and_ends_at_the_weight() {
-        let mut round = with_servers(Method::RoundRobin, 2, |_, server| server.slow_start = Duration::from_secs(10));
+        let mut round = with_servers(Method::RoundRobin, 2, |_, server| {
+            server.slow_start = Duration::from_secs(10)
+        });
         let peer = round.primary.peers[1].clone();
         peer.load.started.set(NOW - 1000);
         assert_eq!(peer.weight_at(NOW), UNIT / 10);
         assert_eq!(peer.weight_at(NOW + 9000), UNIT);
-        let share = ports(&mut round, 110).iter().filter(|&&port| port == 2).count();
+        let share = ports(&mut round, 110)
+            .iter()
+            .filter(|&&port| port == 2)
+            .count();
         assert!((9..=11).contains(&share), "{share}");
     }
 
     #[test]
     fn bound_requests_count_in_the_round() {
-        let mut round = with_servers(Method::RoundRobin, 2, |i, server| server.route = format!("{}", i + 1).into());
-        let mut bound = Memory { sid: Some("1".into()), ..Memory::default() };
+        let mut round = with_servers(Method::RoundRobin, 2, |i, server| {
+            server.route = format!("{}", i + 1).into()
+        });
+        let mut bound = Memory {
+            sid: Some("1".into()),
+            ..Memory::default()
+        };
         assert_eq!(port(&mut round, &mut bound), 1);
         assert_eq!(ports(&mut round, 1), [2]);
     }
