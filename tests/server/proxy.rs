@@ -108,6 +108,9 @@ fn connections_are_kept_and_used_again() {
 /// What an origin may do wrong before its head is complete: the client gets 502, and one line says whose fault it was.
 #[test]
 fn a_bad_head_is_a_bad_gateway_and_one_line_in_the_log() {
+    if weir_tests::skip_on_oracle("older versions let some of these pass") {
+        return;
+    }
     for (answer, line) in [
         (
             "",
@@ -176,6 +179,9 @@ fn a_head_larger_than_its_buffer_is_refused() {
 /// A response that ends early must not look whole.
 #[test]
 fn a_response_that_ends_early_is_cut() {
+    if weir_tests::skip_on_oracle("older versions may cut before the head was sent") {
+        return;
+    }
     for (answer, line) in [
         (
             "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort",
@@ -202,10 +208,7 @@ fn a_response_that_ends_early_is_cut() {
                 received.contains("Content-Length: 100") || received.contains("chunked"),
                 "{received}"
             );
-            if !weir_tests::is_oracle() {
-                // nginx says nothing when chunks end early.
-                server.line("error.log", line);
-            }
+            server.line("error.log", line);
         }
     }
 }

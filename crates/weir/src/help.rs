@@ -58,6 +58,15 @@ Examples:
   weir -t -c ./nginx.conf && weir -c ./nginx.conf
 ";
 
+/// The one directive that is no row: the reader of the language itself follows it.
+const INCLUDE: &str = "include file | mask;
+  context: any
+  since:   0.1
+
+Reads another file, or all files that a mask matches, in its place. A relative path counts from the folder of
+the configuration file.
+";
+
 /// `weir help [DIRECTIVE]`. The answer is the exit code.
 pub(crate) fn help(name: Option<&str>) -> i32 {
     let Some(name) = name else {
@@ -67,6 +76,10 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     let directives = engines::directives();
     // A reader types what stands in the file.
     let name = name.trim_end_matches(';');
+    if name == "include" {
+        print!("{INCLUDE}");
+        return 0;
+    }
     if let Some(text) = describe::help(name, &directives) {
         print!("{text}");
         return 0;
