@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
+use net::Transport;
 use rt::listen::ListenAddress;
-use rt::net::{Address, Stream};
+use rt::net::Address;
 
 use crate::listen::Endpoint;
 use crate::request::Remote;
@@ -17,8 +18,8 @@ use crate::request::Remote;
 pub struct Client {
     /// The number of the connection, as `$connection` and the error log show it. Unique in this process.
     pub number: u64,
-    /// The socket.
-    pub stream: Stream,
+    /// The connection itself.
+    pub stream: Transport,
     /// Who is at the other end. `realip` may replace it for a request, never here.
     pub remote: Rc<Remote>,
     /// `debug_connection` names this client: everything about it is logged.
@@ -51,6 +52,7 @@ impl Client {
     /// The address that the client connected to. A socket that can not tell it any more counts as a unix socket.
     pub fn local(&self) -> Address {
         self.stream
+            .socket()
             .local_addr()
             .cloned()
             .unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::new(Path::new(""))))

@@ -7,6 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bstr::BString;
+use net::Transport;
 use proto::proxy_protocol::{Header, Status};
 use rt::engine::ListenerSpec;
 use rt::error_log::Level;
@@ -60,7 +61,7 @@ pub async fn serve(
         generation: Cell::new(site.generation),
         socket: socket.address.clone(),
         endpoint: RefCell::new(Arc::clone(endpoint)),
-        stream,
+        stream: Transport::plain(stream),
     };
     if endpoint.proxy_protocol {
         let timeout = site

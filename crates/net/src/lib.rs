@@ -7,6 +7,8 @@
 mod connect;
 pub mod listen;
 pub mod resolver;
+mod transport;
 pub mod upstream;
 
 pub use connect::{ConnectOptions, connect};
+pub use transport::{Parts, Transport};

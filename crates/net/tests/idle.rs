@@ -70,11 +70,11 @@ async fn request(group: &Group, byte: u8, tag: u64) -> bool {
         Some(connection) => connection,
         None => {
             let options = net::ConnectOptions::default();
-            Connection::new(
+            Connection::new(net::Transport::plain(
                 net::connect(lease.address(), &options)
                     .await
                     .expect("it listens"),
-            )
+            ))
         }
     };
     let reused = connection.is_reused();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use bstr::BString;
 use rt::listen::ListenAddress;
-use rt::net::{Address, Stream};
+use rt::net::Address;
 
 use crate::datagrams::Flow;
 
@@ -36,7 +36,7 @@ pub struct Client {
 /// What a session runs on.
 pub enum Transport {
     /// A connection, TCP or unix.
-    Stream(Rc<Stream>),
+    Stream(Rc<net::Transport>),
     /// Datagrams.
     Datagrams(Rc<Flow>),
 }
@@ -65,6 +65,7 @@ impl Client {
     pub fn local(&self) -> Address {
         match &self.transport {
             Transport::Stream(stream) => stream
+                .socket()
                 .local_addr()
                 .cloned()
                 .unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::default())),
@@ -73,7 +74,7 @@ impl Client {
     }
 
     /// The connection, unless it is datagrams.
-    pub fn stream(&self) -> Option<&Rc<Stream>> {
+    pub fn stream(&self) -> Option<&Rc<net::Transport>> {
         match &self.transport {
             Transport::Stream(stream) => Some(stream),
             Transport::Datagrams(_) => None,

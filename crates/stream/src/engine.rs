@@ -287,7 +287,7 @@ impl StreamLoop {
         };
         for _ in 0..listener.spec.options.backlog.max(0) {
             match socket.try_accept() {
-                Ok(stream) => self.open(Transport::Stream(Rc::new(stream)), &listener.spec),
+                Ok(stream) => self.open(connection(stream), &listener.spec),
                 Err(_) => return,
             }
         }
@@ -327,10 +327,15 @@ impl StreamLoop {
     }
 }
 
+/// A connection before anything is known of it.
+fn connection(socket: rt::net::Stream) -> Transport {
+    Transport::Stream(Rc::new(net::Transport::plain(socket)))
+}
+
 async fn accept(engine: Rc<StreamLoop>, socket: Rc<Listener>, spec: Arc<ListenerSpec>) {
     loop {
         match socket.accept().await {
-            Ok(stream) => engine.open(Transport::Stream(Rc::new(stream)), &spec),
+            Ok(stream) => engine.open(connection(stream), &spec),
             // What passes by itself was waited for already; what is left is a socket that is no good.
             Err(error) => {
                 engine.log.plain(

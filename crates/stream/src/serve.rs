@@ -9,7 +9,6 @@ use bstr::BString;
 use proto::proxy_protocol::{Header, MAX_HEADER, Status};
 use rt::engine::ListenerSpec;
 use rt::error_log::Level;
-use rt::net::Stream;
 
 use crate::client::{Client, Remote, Transport};
 use crate::engine::StreamLoop;
@@ -94,7 +93,7 @@ impl Drop for Place {
 fn begin(engine: Rc<StreamLoop>, transport: Transport, socket: &ListenerSpec) -> Option<Session> {
     let site = engine.site();
     let address = match &transport {
-        Transport::Stream(stream) => stream.peer_addr().clone(),
+        Transport::Stream(stream) => stream.socket().peer_addr().clone(),
         Transport::Datagrams(flow) => flow.client().clone(),
     };
     let debug = engine.main.is_debugged(address.ip());
@@ -138,7 +137,7 @@ async fn run(session: &mut Session) -> u16 {
             && !session.remote.address.is_unix()
         {
             // It fails on a connection that is gone, which its first use tells better.
-            let _ = stream.set_nodelay(true);
+            let _ = stream.socket().set_nodelay(true);
         }
         for handler in &server.phases[phase] {
             match handler(session).outcome().await {
@@ -190,11 +189,15 @@ async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
 /// (`pass`); else it is left in `input`.
 async fn receive_proxy_header(
     session: &Session,
-    stream: &Stream,
+    stream: &net::Transport,
     input: &mut Vec<u8>,
 ) -> Result<Option<Header>, u16> {
     let mut buffer = [0; MAX_HEADER];
-    let mut known = stream.peek(&mut buffer).await.map_err(|_| status::OK)?;
+    let mut known = stream
+        .socket()
+        .peek(&mut buffer)
+        .await
+        .map_err(|_| status::OK)?;
     loop {
         match proto::proxy_protocol::parse(if input.is_empty() {
             &buffer[..known]

@@ -70,7 +70,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
             Next::Linger(core) => return lingering::close(&connection.client, &core).await,
             Next::Reset => {
                 // The descriptor goes with the client; how it goes is decided here.
-                let _ = connection.client.stream.set_reset_on_close();
+                let _ = connection.client.stream.socket().set_reset_on_close();
                 return;
             }
         }
@@ -178,6 +178,7 @@ impl Connection {
         let local = || {
             self.client
                 .stream
+                .socket()
                 .local_addr()
                 .ok()
                 .and_then(|address| address.ip())

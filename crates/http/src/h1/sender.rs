@@ -86,7 +86,7 @@ impl Sender {
         self.gather(request, framing)?;
         let sent = self.client.stream.try_write(&self.out).ok()?;
         self.count(request, sent as u64);
-        if sent < self.out.len() {
+        if sent < self.out.len() || self.client.stream.has_pending() {
             self.out.drain(..sent);
             return None;
         }
@@ -278,7 +278,10 @@ impl Sender {
             if job.pace.is_some() {
                 want = want.min(self.pace(job).await?);
             }
-            let read = !job.sendfile || range.file.is_direct() || end - offset <= READ_FILES_UP_TO;
+            let read = !job.sendfile
+                || self.client.stream.is_tls()
+                || range.file.is_direct()
+                || end - offset <= READ_FILES_UP_TO;
             let sent = if read {
                 self.read_file(request, job, &range, offset, want.min(job.buffer as u64))
                     .await?
@@ -384,19 +387,21 @@ impl Sender {
             }
             let want = resident.min(end - at) as usize;
             let mut position = at;
-            let sent = match self
-                .client
-                .stream
-                .try_sendfile(&range.file, &mut position, want)
-            {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.writable(request, job).await?;
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(SendError::Client(error)),
-                Ok(n) => n as u64,
-            };
+            let sent =
+                match self
+                    .client
+                    .stream
+                    .socket()
+                    .try_sendfile(&range.file, &mut position, want)
+                {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.writable(request, job).await?;
+                        continue;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(SendError::Client(error)),
+                    Ok(n) => n as u64,
+                };
             if sent == 0 {
                 return Err(SendError::Body(BodyError::FileTruncated));
             }
@@ -517,6 +522,18 @@ impl Sender {
                 .await?;
         }
         self.out.clear();
+        self.finish_write(request, timeout).await
+    }
+
+    /// Waits until what the connection has accepted is in the socket.
+    async fn finish_write(
+        &self,
+        request: &mut Request,
+        timeout: Duration,
+    ) -> Result<(), SendError> {
+        while self.client.stream.has_pending() {
+            self.wait_flushed(request, timeout).await?;
+        }
         Ok(())
     }
 
@@ -538,7 +555,7 @@ impl Sender {
             at += self.write_some(request, first, second, job.timeout).await?;
         }
         self.out.clear();
-        Ok(())
+        self.finish_write(request, job.timeout).await
     }
 
     async fn write_some(
@@ -582,6 +599,24 @@ impl Sender {
         self.timer.set(timeout);
         std::future::poll_fn(|context| {
             if let Poll::Ready(result) = self.client.stream.poll_writable(context) {
+                return Poll::Ready(result.map_err(SendError::Client));
+            }
+            Body::poll_ahead_of(request, context);
+            self.timer
+                .poll_expired(context)
+                .map(|()| Err(SendError::TimedOut))
+        })
+        .await
+    }
+
+    async fn wait_flushed(
+        &self,
+        request: &mut Request,
+        timeout: Duration,
+    ) -> Result<(), SendError> {
+        self.timer.set(timeout);
+        std::future::poll_fn(|context| {
+            if let Poll::Ready(result) = self.client.stream.poll_flush(context) {
                 return Poll::Ready(result.map_err(SendError::Client));
             }
             Body::poll_ahead_of(request, context);

@@ -9,8 +9,8 @@ use std::time::Instant;
 
 use bstr::ByteSlice;
 use bytes::Bytes;
-use net::ConnectOptions;
 use net::upstream::{Connection, Group, Lease, NoPeer, Outcome as PeerOutcome, Selection, Times};
+use net::{ConnectOptions, Transport};
 use proto::h1::Method;
 use proto::h1::response::ResponseHead;
 use rt::error_log::{Errno, Level};
@@ -272,7 +272,7 @@ impl Exchange {
             options.transparent = bind.transparent;
         }
         match net::connect(lease.address(), &options).await {
-            Ok(stream) => Ok(Connection::new(stream)),
+            Ok(stream) => Ok(Connection::new(Transport::plain(stream))),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 Err(Failure::TimedOut("connecting to upstream"))
             }

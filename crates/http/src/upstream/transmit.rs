@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use net::Transport;
 use proto::fields::Fields;
 use rt::file::File;
-use rt::net::Stream;
 
 use super::protocol::Protocol;
 use crate::body_reader::{BodyReadError, TemporaryFile};
@@ -176,7 +176,7 @@ impl Transmit {
     pub(super) fn poll(
         &mut self,
         request: &mut Request,
-        stream: &Stream,
+        stream: &Transport,
         protocol: &dyn Protocol,
         context: &mut Context<'_>,
     ) -> Result<Progress, SendFailure> {
@@ -209,7 +209,11 @@ impl Transmit {
                 }
             }
             if self.done {
-                return Ok(Progress::Done);
+                return match stream.poll_flush(context) {
+                    Poll::Ready(Ok(())) => Ok(Progress::Done),
+                    Poll::Ready(Err(error)) => Err(SendFailure::Peer(error)),
+                    Poll::Pending => Ok(Progress::PeerBusy { moved }),
+                };
             }
             self.out.clear();
             self.out_sent = 0;

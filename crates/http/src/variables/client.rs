@@ -182,7 +182,7 @@ fn connection_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn tcp(request: &Request, part: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool {
-    let info = request.client.stream.tcp_info();
+    let info = request.client.stream.socket().tcp_info();
     info.is_some_and(|info| number(part(&info).into(), out))
 }
 

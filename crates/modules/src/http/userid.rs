@@ -401,6 +401,7 @@ fn address(request: &Request) -> u32 {
     match request
         .client
         .stream
+        .socket()
         .local_addr()
         .ok()
         .and_then(|address| address.ip())

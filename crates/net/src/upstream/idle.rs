@@ -5,22 +5,20 @@
 //! with the loop that used them last, registered there, so that the usual case, the same loop again, costs no system
 //! call. Another loop asks the home loop for the socket.
 
-use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rt::net::{Address, Stream};
+use rt::net::Address;
 use rt::sync::remote_oneshot;
 
 use super::group::Keepalive;
 use super::state::GroupState;
+use crate::transport::{Parts, Transport};
 
 /// How often the idle connections of a loop are looked at.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -33,20 +31,17 @@ const HAND_OVER: Duration = Duration::from_millis(50);
 
 /// A connection to a peer.
 pub struct Connection {
-    /// The socket.
-    pub stream: Stream,
-    /// What a layer above it needs to go on: the state of TLS.
-    pub state: Option<Box<dyn Any + Send>>,
+    /// The connection itself.
+    pub stream: Transport,
     since: Instant,
     requests: u64,
 }
 
 impl Connection {
     /// A connection that was just opened, for its first request.
-    pub fn new(stream: Stream) -> Connection {
+    pub fn new(stream: Transport) -> Connection {
         Connection {
             stream,
-            state: None,
             since: rt::now(),
             requests: 1,
         }
@@ -116,7 +111,7 @@ struct Parked {
 impl Parked {
     /// Whether it is of no use any more: its time is over, the peer has closed it, or its group is gone.
     fn is_over(&self, now: Instant) -> bool {
-        self.expires <= now || self.pool.strong_count() == 0 || !is_quiet(&self.connection.stream)
+        self.expires <= now || self.pool.strong_count() == 0 || !self.connection.stream.is_quiet()
     }
 }
 
@@ -165,7 +160,7 @@ thread_local! {
 }
 
 /// What one loop sends another.
-type HandedOver = (OwnedFd, Option<Box<dyn Any + Send>>, Instant, u64);
+type HandedOver = (Parts, Instant, u64);
 
 impl Idle {
     pub(crate) fn len(&self) -> usize {
@@ -199,7 +194,7 @@ impl Idle {
                 hand_over((self.id, number), &home).await
             };
             if let Some(mut connection) = taken
-                && is_quiet(&connection.stream)
+                && connection.stream.is_quiet()
             {
                 connection.requests += 1;
                 return Some(connection);
@@ -221,7 +216,7 @@ impl Idle {
         };
         let old = connection.requests >= settings.requests
             || now.saturating_duration_since(connection.since) > settings.time;
-        if old || settings.connections == 0 || ENDING.get() || !is_quiet(&connection.stream) {
+        if old || settings.connections == 0 || ENDING.get() || !connection.stream.is_quiet() {
             return;
         }
         let expires = now + settings.timeout;
@@ -354,32 +349,20 @@ async fn hand_over(key: Key, home: &rt::Handle) -> Option<Connection> {
         if let Some(Parked { connection, .. }) = unpark(key) {
             let Connection {
                 stream,
-                state,
                 since,
                 requests,
             } = connection;
             // If nobody waits any more the socket is closed.
-            let _left = sender.send((stream.into_fd(), state, since, requests));
+            let _left = sender.send((stream.into_parts(), since, requests));
         }
     };
     home.post(message).ok()?;
-    let (fd, state, since, requests) = rt::timeout(HAND_OVER, receiver).await.ok()?.ok()?;
+    let (parts, since, requests) = rt::timeout(HAND_OVER, receiver).await.ok()?.ok()?;
     Some(Connection {
-        stream: Stream::from_fd(fd).ok()?,
-        state,
+        stream: Transport::from_parts(parts).ok()?,
         since,
         requests,
     })
-}
-
-/// Whether the peer has neither closed nor sent anything: either makes a connection useless for the next request.
-fn is_quiet(stream: &Stream) -> bool {
-    // What the loop knows is as good as what nginx knows, and costs no call; the rest shows when the request is sent.
-    if stream.is_quiet() {
-        return true;
-    }
-    let peeked = stream.try_peek(&mut [0]);
-    matches!(peeked, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
 /// Closes what has expired or was closed by the peer, as long as there is anything.

@@ -15,7 +15,7 @@
 //! let lease = selection.acquire().await?;              // may wait in the queue of the group
 //! let connection = match lease.reuse(tag).await {
 //!     Some(connection) => connection,
-//!     None => Connection::new(net::connect(lease.address(), &options).await?),
+//!     None => Connection::new(Transport::plain(net::connect(lease.address(), &options).await?)),
 //! };
 //! …
 //! lease.keep(connection, tag);

@@ -24,9 +24,10 @@ use conf::{
     Arity, Diagnostic, Directive, Expression, Host, Line, Repeat, STREAM_SERVER, Setter, Table,
 };
 use net::ConnectOptions;
+use net::Transport;
 use net::upstream::{Group, Origin, Pick, Request, Times};
 use rt::error_log::{Errno, Level};
-use rt::net::{Address, Stream, UdpSocket, UnixPath};
+use rt::net::{Address, UdpSocket, UnixPath};
 
 use super::upstream::Groups;
 
@@ -410,7 +411,7 @@ async fn resolve(session: &mut Session, host: &BStr) -> Option<Vec<std::net::IpA
 
 /// A connection to a server.
 enum Upstream {
-    Stream(Stream),
+    Stream(Transport),
     Datagrams(UdpSocket),
 }
 
@@ -516,7 +517,7 @@ async fn connect(
     if !session.server().core.tcp_nodelay && !address.is_unix() {
         stream.set_nodelay(false)?;
     }
-    Ok(Upstream::Stream(stream))
+    Ok(Upstream::Stream(Transport::plain(stream)))
 }
 
 fn new_try(session: &mut Session, address: &BStr) {
@@ -554,7 +555,7 @@ fn log_connected(session: &mut Session, upstream: &Upstream) {
         return;
     }
     let (udp, local) = match upstream {
-        Upstream::Stream(stream) => ("", stream.local_addr().cloned().ok()),
+        Upstream::Stream(stream) => ("", stream.socket().local_addr().cloned().ok()),
         Upstream::Datagrams(socket) => ("udp ", socket.local_addr().ok()),
     };
     let Some(local) = local else { return };

@@ -12,9 +12,10 @@ use std::time::{Duration, Instant};
 
 use ::stream::Session;
 use ::stream::module::status;
+use net::Transport;
 use net::upstream::Times;
 use rt::error_log::{Errno, Level};
-use rt::net::{Pipe, Stream};
+use rt::net::Pipe;
 
 use super::rate::Pace;
 use super::{Conf, Ended, last, proxy_header, traffic};
@@ -27,8 +28,8 @@ const SPLICE_SIZE: usize = 64 * 1024;
 
 /// One direction.
 struct Direction {
-    from: Rc<Stream>,
-    to: Rc<Stream>,
+    from: Rc<Transport>,
+    to: Rc<Transport>,
     buffer: Vec<u8>,
     /// How much of the buffer is sent.
     at: usize,
@@ -57,7 +58,7 @@ enum Moved {
 }
 
 impl Direction {
-    fn new(from: &Rc<Stream>, to: &Rc<Stream>, size: u64, pace: Pace) -> Direction {
+    fn new(from: &Rc<Transport>, to: &Rc<Transport>, size: u64, pace: Pace) -> Direction {
         Direction {
             from: Rc::clone(from),
             to: Rc::clone(to),
@@ -110,7 +111,7 @@ impl Direction {
         let mut total = 0;
         while self.held() > 0 {
             let sent = match &self.pipe {
-                Some(pipe) if pipe.held() > 0 => pipe.poll_empty(context, &self.to),
+                Some(pipe) if pipe.held() > 0 => pipe.poll_empty(context, self.to.socket()),
                 _ => self.to.poll_write(context, &self.buffer[self.at..]),
             };
             match sent {
@@ -127,18 +128,26 @@ impl Direction {
         }
         self.buffer.clear();
         self.at = 0;
-        Poll::Ready(Ok(total))
+        match self.to.poll_flush(context) {
+            Poll::Ready(result) => Poll::Ready(result.map(|()| total)),
+            Poll::Pending => Poll::Pending,
+        }
     }
 
     /// Reads; everything that was read before is sent.
     fn poll_receive(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if self.pipe.is_none() && self.received >= SPLICE_AFTER && self.pace.is_unlimited() {
+        if self.pipe.is_none()
+            && self.received >= SPLICE_AFTER
+            && self.pace.is_unlimited()
+            && !self.from.is_tls()
+            && !self.to.is_tls()
+        {
             // Without descriptors for it the buffer serves on.
             self.pipe = Pipe::new().ok();
             self.buffer = Vec::new();
         }
         let received = match &self.pipe {
-            Some(pipe) => pipe.poll_fill(context, &self.from, SPLICE_SIZE),
+            Some(pipe) => pipe.poll_fill(context, self.from.socket(), SPLICE_SIZE),
             None => {
                 let most = self.size.min(self.pace.allows(self.received));
                 if most == 0 {
@@ -246,7 +255,7 @@ impl Relay {
 pub(super) async fn run(
     session: &mut Session,
     conf: &Conf,
-    upstream: Stream,
+    upstream: Transport,
     since: Instant,
 ) -> Ended {
     let Some(client) = session.client.stream().cloned() else {
