@@ -12,17 +12,19 @@
 //! it from the disk. When it is not stored, the writer waits for the slowest follower instead. Wake-ups are
 //! wakers called in the order in which their followers began to wait.
 
+use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::future::poll_fn;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 
 use crate::format::{Description, EXTENT_MAX, EXTENTS_MAX, Extent, INLINE_MAX};
 use crate::log::Log;
-use crate::object::{Stored, read_extent};
+use crate::object::{ReadError, Stored, read_extent};
 use crate::reclaim::{Commit, append_extent, commit};
 use crate::segment::Segment;
 use crate::store::Core;
@@ -59,6 +61,38 @@ pub enum Ended {
     Released,
     /// It ended early. Who has received nothing may start anew.
     Failed(Failure),
+    /// There is no body to follow; what to do instead, its producer says.
+    Instead(Instead),
+}
+
+/// What a producer tells its followers in place of a body. The cache does not look into it.
+#[derive(Clone)]
+pub struct Instead(Arc<dyn Any + Send + Sync>);
+
+impl Instead {
+    /// Wraps what the followers shall get.
+    pub fn new(message: impl Any + Send + Sync) -> Self {
+        Self(Arc::new(message))
+    }
+
+    /// The message, if it is of this type.
+    pub fn get<T: Any>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl PartialEq for Instead {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Instead {}
+
+impl fmt::Debug for Instead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Instead")
+    }
 }
 
 /// Nobody follows any more and nothing is stored: fetching on is useless.
@@ -68,8 +102,11 @@ pub struct Abandoned;
 /// A fill. Shared by its writer, its followers, the table of fills and jobs of the store's writer.
 pub(crate) struct Fill {
     core: Arc<Core>,
+    /// The key that was looked up, under which others join.
     key: Key,
     pub(crate) hash: u64,
+    /// The key under which it is stored, and its hash, where that is another one: the head named a variant.
+    stored_as: OnceLock<(Key, u64)>,
     /// The first byte of the body that it brings.
     pub(crate) base: u64,
     /// The sequence when it began: a later purge hits it.
@@ -91,6 +128,7 @@ struct State {
     /// The answer is for the first follower only.
     private: bool,
     head: Option<Arc<Head>>,
+    instead: Option<Instead>,
     /// Consecutive pieces, each with its place in the body.
     chunks: VecDeque<(u64, Bytes)>,
     chunk_bytes: usize,
@@ -156,6 +194,7 @@ impl Fill {
             phase: Phase::Waiting,
             private: false,
             head: None,
+            instead: None,
             chunks: VecDeque::new(),
             chunk_bytes: 0,
             received: base,
@@ -172,6 +211,7 @@ impl Fill {
             core: Arc::clone(core),
             key: key.clone(),
             hash,
+            stored_as: OnceLock::new(),
             base,
             born: core.next_sequence(),
             began_ms: now_ms,
@@ -184,8 +224,19 @@ impl Fill {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn key(&self) -> &Key {
-        &self.key
+    /// The key under which it is stored, and its hash.
+    fn target(&self) -> (&Key, u64) {
+        let other = self.stored_as.get().map(|(key, hash)| (key, *hash));
+        other.unwrap_or((&self.key, self.hash))
+    }
+
+    /// The hashes of the keys under which it may stand in the table.
+    pub(crate) fn hashes(&self) -> [u64; 2] {
+        [self.hash, self.target().1]
+    }
+
+    pub(crate) fn answers_to(&self, key: &Key) -> bool {
+        self.key == *key || self.target().0 == key
     }
 
     /// A cursor at the beginning. `None`: it is not to be shared any more.
@@ -198,10 +249,16 @@ impl Fill {
         let readable = begun <= self.base || state.on_disk(self.base) >= begun;
         let joinable =
             state.phase != Phase::Passing && readable && !matches!(state.end, Some(Err(_)));
+        let joinable = joinable && state.instead.is_none();
         if !joinable {
             return None;
         }
         Some(Follower::new(self, &mut state, self.base))
+    }
+
+    /// The cursor of whoever began it.
+    pub(crate) fn first(self: &Arc<Self>) -> Follower {
+        Follower::new(self, &mut self.state(), self.base)
     }
 
     /// Changes the state, then wakes everybody, outside of the lock.
@@ -244,10 +301,11 @@ impl Fill {
         if self.state().phase != Phase::Storing {
             return;
         }
-        let written = append_extent(core, log, false, self.hash, offset, data).and_then(|extent| {
-            log.flush(core)?;
-            Ok(extent)
-        });
+        let written =
+            append_extent(core, log, false, self.target().1, offset, data).and_then(|extent| {
+                log.flush(core)?;
+                Ok(extent)
+            });
         let segment = written
             .ok()
             .and_then(|extent| Some((extent, core.segment(extent.segment)?)));
@@ -296,7 +354,7 @@ impl Fill {
         };
         if core
             .purges()
-            .verdict(self.born, self.key.text(), &head.tags)
+            .verdict(self.born, self.target().0.text(), &head.tags)
             == Some(Mode::Hard)
         {
             return None;
@@ -310,12 +368,13 @@ impl Fill {
         {
             return None;
         }
-        let main = log.ghosts.take(self.hash);
+        let (key, hash) = self.target();
+        let main = log.ghosts.take(hash);
         Some(Commit {
-            hash: self.hash,
+            hash,
             born: self.born,
             description: Description {
-                key: self.key.clone(),
+                key: key.clone(),
                 head,
                 extents,
             },
@@ -344,21 +403,23 @@ impl Fill {
             return false;
         }
         if !inline.is_empty() {
-            let Ok(extent) = append_extent(core, log, false, self.hash, self.base, inline) else {
+            let Ok(extent) = append_extent(core, log, false, self.target().1, self.base, inline)
+            else {
                 return false;
             };
             extents.push(extent);
             *inline = Bytes::new();
         }
-        let Some(entry) = core.index.get(self.hash, None) else {
+        let (key, hash) = self.target();
+        let Some(entry) = core.index.get(hash, None) else {
             return !extents.is_empty();
         };
         let location = entry.location();
-        let present = core.segment(location.segment).and_then(|segment| {
-            Stored::parse(segment.read_record(location).ok()?, location, self.hash)
-        });
+        let present = core
+            .segment(location.segment)
+            .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
         let Some(present) = present else { return true };
-        let same = present.description.key == self.key
+        let same = present.description.key == *key
             && present.description.head.meta.version == head.meta.version
             && present.description.head.length == head.length;
         if !same {
@@ -415,6 +476,39 @@ impl Writer {
             state.phase = if fits { Phase::Storing } else { Phase::Passing };
             state.head = Some(Arc::new(head));
         });
+    }
+
+    /// The same, stored under another key: that of a variant, which this head was found to be. Those who look for it
+    /// join as well as those who look for the key that the fill began with; who must not have it can tell by the head.
+    pub fn head_as(&mut self, key: Key, head: Head) {
+        let hash = self.0.core.hash(&key);
+        if key != self.0.key && self.0.stored_as.set((key, hash)).is_ok() {
+            let mut tables = self.0.core.fills.lock();
+            tables
+                .running
+                .insert((hash, self.0.base), Arc::clone(&self.0));
+        }
+        self.head(head);
+    }
+
+    /// There is no body to follow. Everybody who waits is told `instead`, and nobody joins any more.
+    pub fn instead(self, instead: Instead) {
+        self.0.core.fills.remove(&self.0);
+        self.0.change(|state| {
+            state.phase = Phase::Passing;
+            state.instead = Some(instead);
+            state.end = Some(Err(Failure::ProducerGone));
+        });
+    }
+
+    /// Whether the first follower is still there.
+    pub fn first_stays(&self) -> bool {
+        self.0.state().cursors.contains_key(&0)
+    }
+
+    /// When the fill began: what a marker that was stored now would be born after.
+    pub fn began_ms(&self) -> u64 {
+        self.0.began_ms
     }
 
     /// The answer is for one only: who joined is released at once, the first follower goes on. Until `until_ms` the key
@@ -532,7 +626,11 @@ pub struct Follower {
     number: u64,
     position: u64,
     ticket: Option<u64>,
+    /// An extent that is being read back, and where it begins.
+    reading: Option<(u64, Reading)>,
 }
+
+type Reading = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
 
 /// What a follower finds at its place.
 enum Next {
@@ -551,6 +649,7 @@ impl Follower {
             number,
             position,
             ticket: None,
+            reading: None,
         }
     }
 
@@ -566,6 +665,9 @@ impl Follower {
         if let Err(released) = self.check(&state) {
             return Poll::Ready(Err(released));
         }
+        if let Some(instead) = &state.instead {
+            return Poll::Ready(Err(Ended::Instead(instead.clone())));
+        }
         if let Some(head) = &state.head {
             return Poll::Ready(Ok(Arc::clone(head)));
         }
@@ -578,20 +680,51 @@ impl Follower {
 
     /// Waits for more of the body, at most `max` bytes; `None` at its end.
     pub async fn next(&mut self, max: usize) -> Result<Option<Bytes>, Ended> {
-        let next = poll_fn(|cx| self.poll_place(cx)).await?;
-        let mut bytes = match next {
-            Next::End => return Ok(None),
-            Next::Memory(bytes) => bytes,
-            Next::Disk(extent, segment) => {
-                let read = read_extent(&segment, &extent, &self.fill.core.options.pool).await;
+        poll_fn(|cx| self.poll_next(cx, max)).await
+    }
+
+    /// [`Follower::next`] as a poll.
+    pub fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Option<Bytes>, Ended>> {
+        let mut bytes = loop {
+            if let Some((begin, reading)) = &mut self.reading {
+                let begin = *begin;
+                let read = ready!(reading.as_mut().poll(cx));
+                self.reading = None;
                 let whole = read
                     .map_err(|error| Ended::Failed(Failure::Storage(error.to_string().into())))?;
-                whole.slice((self.position - extent.offset) as usize..)
+                break whole.slice((self.position - begin) as usize..);
+            }
+            match ready!(self.poll_place(cx))? {
+                Next::End => return Poll::Ready(Ok(None)),
+                Next::Memory(bytes) => break bytes,
+                Next::Disk(extent, segment) => {
+                    let pool = self.fill.core.options.pool.clone();
+                    let read = async move { read_extent(&segment, &extent, &pool).await };
+                    self.reading = Some((extent.offset, Box::pin(read)));
+                }
             }
         };
         bytes.truncate(max);
         self.advance(bytes.len() as u64);
-        Ok(Some(bytes))
+        Poll::Ready(Ok(Some(bytes)))
+    }
+
+    /// The whole body, if it came to its end and is in memory still.
+    pub fn whole(&self) -> Option<Bytes> {
+        let state = self.fill.state();
+        let complete = state.end == Some(Ok(()))
+            && self.fill.base == 0
+            && state.received == state.chunk_bytes as u64;
+        complete.then(|| gather(&state.chunks, 0, state.chunk_bytes))
+    }
+
+    /// Whether it is the one that began with the fill.
+    pub fn is_first(&self) -> bool {
+        self.number == 0
     }
 
     fn poll_place(&mut self, cx: &mut Context<'_>) -> Poll<Result<Next, Ended>> {

@@ -27,13 +27,15 @@ impl Fills {
     /// Takes a fill out, if it is still the one under its key.
     pub(crate) fn remove(&self, fill: &Fill) {
         let mut tables = self.lock();
-        let place = (fill.hash, fill.base);
-        let same = tables
-            .running
-            .get(&place)
-            .is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill));
-        if same {
-            tables.running.remove(&place);
+        for hash in fill.hashes() {
+            let place = (hash, fill.base);
+            let same = tables
+                .running
+                .get(&place)
+                .is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill));
+            if same {
+                tables.running.remove(&place);
+            }
         }
     }
 }

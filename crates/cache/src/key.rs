@@ -23,10 +23,15 @@ impl Key {
     /// The secondary key of one variant below a [`Kind::Variants`] object. The marker's birth is part of it: once
     /// the marker is purged or replaced, no variant of it can be found any more, however many there are.
     pub fn variant(&self, marker: &Object, values: &[u8]) -> Self {
+        self.variant_of(marker.born(), values)
+    }
+
+    /// The same for a marker of which only the birth is known (see [`crate::Store::put_marker`]).
+    pub fn variant_of(&self, born: u64, values: &[u8]) -> Self {
         let mut text = Vec::with_capacity(self.0.len() + values.len() + 9);
         text.extend_from_slice(&self.0);
         text.push(0);
-        text.extend_from_slice(&marker.born().to_le_bytes());
+        text.extend_from_slice(&born.to_le_bytes());
         text.extend_from_slice(values);
         Self(text.into())
     }

@@ -27,7 +27,7 @@ mod reclaim;
 mod segment;
 mod store;
 
-pub use fill::{Abandoned, Ended, Failure, Follower, Writer};
+pub use fill::{Abandoned, Ended, Failure, Follower, Instead, Writer};
 pub use key::{Head, Key, Kind, Meta};
 pub use object::{FileRange, Object, ReadError};
 pub use purge::{Mode, Purge};

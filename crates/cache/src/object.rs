@@ -1,9 +1,10 @@
 //! An object of the store in somebody's hands: its head, and its body read on demand.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rt::file::File;
@@ -30,6 +31,8 @@ pub(crate) struct Shared {
     /// All that the extents name.
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) pool: Pool,
+    /// What the caller made of the head.
+    pub(crate) attached: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 /// Why a part of a body could not be read.
@@ -81,7 +84,16 @@ impl Object {
         &self.0.head
     }
 
-    pub(crate) fn born(&self) -> u64 {
+    /// What the caller makes of the head, made once for as long as the object is in memory. Only one type can be
+    /// attached; with another the answer is made anew each time.
+    pub fn attached<T: Any + Send + Sync>(&self, make: impl Fn(&Head) -> T) -> Arc<T> {
+        let known = self.0.attached.get_or_init(|| Arc::new(make(&self.0.head)));
+        let known = Arc::clone(known).downcast();
+        known.unwrap_or_else(|_| Arc::new(make(&self.0.head)))
+    }
+
+    /// The number of its beginning; [`Key::variant_of`] takes that of a marker.
+    pub fn born(&self) -> u64 {
         self.0.born
     }
 

@@ -22,7 +22,7 @@ use crate::object::{Object, Shared, Stored};
 use crate::purge::{self, Purges, Scope};
 use crate::reclaim::{Commit, bury, commit, new_record};
 use crate::segment::Segment;
-use crate::{Key, Meta, Mode, Purge};
+use crate::{Head, Key, Meta, Mode, Purge};
 
 /// How a store is set up.
 #[derive(Clone, Debug)]
@@ -361,6 +361,7 @@ impl Core {
                 body: stored.body,
                 segments,
                 pool: self.options.pool.clone(),
+                attached: std::sync::OnceLock::new(),
             })
         })
     }
@@ -490,7 +491,7 @@ impl Store {
         let running = tables
             .running
             .get(&(hash, offset))
-            .filter(|fill| fill.key() == key);
+            .filter(|fill| fill.answers_to(key));
         if let Some(follower) = running.and_then(|fill| fill.follow()) {
             return Start::Join(follower);
         }
@@ -505,6 +506,50 @@ impl Store {
         };
         tables.running.insert((hash, offset), fill);
         Start::First(writer, follower)
+    }
+
+    /// Begins a fetch of its own whatever is stored or under way. Who comes later joins this one.
+    pub fn fill_anew(&self, key: &Key, now_ms: u64) -> (Writer, Follower) {
+        let core = &self.0;
+        let hash = core.hash(key);
+        let (fill, writer) = Fill::start(core, key, hash, 0, now_ms);
+        let follower = fill.first();
+        core.fills.lock().running.insert((hash, 0), fill);
+        (writer, follower)
+    }
+
+    /// Whether a fetch of the key is under way.
+    pub fn is_filling(&self, key: &Key) -> bool {
+        let hash = self.0.hash(key);
+        let tables = self.0.fills.lock();
+        let running = tables.running.get(&(hash, 0));
+        running.is_some_and(|fill| fill.answers_to(key))
+    }
+
+    /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at
+    /// once ([`Key::variant_of`]).
+    pub fn put_marker(&self, key: &Key, head: Head, now_ms: u64) -> u64 {
+        let hash = self.0.hash(key);
+        let born = self.0.next_sequence();
+        let key = key.clone();
+        self.0.enqueue(Box::new(move |core, log| {
+            let entry = Commit {
+                hash,
+                born,
+                description: Description {
+                    key,
+                    head,
+                    extents: Vec::new(),
+                },
+                inline: bytes::Bytes::new(),
+                accessed: (now_ms / 1000) as u32,
+                main: false,
+                frequency: 0,
+            };
+            // A failure has been reported; the variants are not found then.
+            let _ = commit(core, log, entry, |_, _| ());
+        }));
+        born
     }
 
     /// After a validation: the same body under new metadata and, if given, a new head.
