@@ -35,3 +35,9 @@ impl Pattern {
         Ok(Pattern { regex, variables })
     }
 }
+
+impl AsRef<Regex> for Pattern {
+    fn as_ref(&self) -> &Regex {
+        &self.regex
+    }
+}

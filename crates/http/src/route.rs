@@ -1,16 +1,13 @@
 //! From a host to a server, and from a path to a location.
 //!
-//! Both follow nginx: of the server names an exact one wins over the longest wildcard at the front, that over the
-//! longest wildcard at the end, that over the first regular expression
-//! (<https://nginx.org/en/docs/http/server_names.html>). Of the locations an exact one wins, then the first matching
-//! regular expression unless the longest prefix was written with `^~`, then the longest prefix
+//! Both follow nginx. Hosts are looked up in [`net::server_name`]. Of the locations an exact one wins, then the first
+//! matching regular expression unless the longest prefix was written with `^~`, then the longest prefix
 //! (<https://nginx.org/en/docs/http/ngx_http_core_module.html#location>).
 
-use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice as _};
 
 use crate::pattern::Pattern;
 use crate::request::Request;
@@ -182,134 +179,7 @@ fn search(
 }
 
 /// The servers that answer at one listening address, by name.
-#[derive(Default)]
-pub struct ServerNames {
-    exact: HashMap<BString, ServerId>,
-    /// Names that began with `*.` or `.`, by what follows the star, with its dot.
-    front: HashMap<BString, ServerId>,
-    /// Names that ended in `.*`, by what stands before the star, with its dot.
-    end: HashMap<BString, ServerId>,
-    regexes: Vec<(Arc<Pattern>, ServerId)>,
-}
+pub type ServerNames = net::server_name::ServerNames<ServerId, Pattern>;
 
 /// A server's name as the configuration has it.
-#[derive(Clone, Debug)]
-pub enum ServerName {
-    /// `www.example.com`, or `""`
-    Exact(BString),
-    /// `*.example.com`; holds `.example.com`.
-    Front(BString),
-    /// `.example.com`: the name itself and everything below it; holds `.example.com`.
-    Below(BString),
-    /// `www.example.*`; holds `www.example.`.
-    End(BString),
-    /// `~pattern`
-    Regex(Arc<Pattern>),
-}
-
-impl ServerName {
-    /// As it was written, but for its case.
-    pub fn text(&self) -> BString {
-        match self {
-            ServerName::Exact(text) | ServerName::Below(text) => text.clone(),
-            ServerName::Front(text) => format!("*{text}").into(),
-            ServerName::End(text) => format!("{text}*").into(),
-            ServerName::Regex(pattern) => format!("~{}", pattern.regex.pattern()).into(),
-        }
-    }
-}
-
-impl ServerNames {
-    /// Adds a server under a name. The name of an earlier server stays; the answer is whether this one is new.
-    pub fn add(&mut self, name: &ServerName, server: ServerId) -> bool {
-        use std::collections::hash_map::Entry;
-        let claim = |entry: Entry<'_, BString, ServerId>| match entry {
-            Entry::Occupied(_) => false,
-            Entry::Vacant(slot) => {
-                slot.insert(server);
-                true
-            }
-        };
-        match name {
-            ServerName::Exact(text) => claim(self.exact.entry(text.clone())),
-            ServerName::Front(text) => claim(self.front.entry(text.clone())),
-            ServerName::End(text) => claim(self.end.entry(text.clone())),
-            ServerName::Below(text) => {
-                let itself = claim(self.exact.entry(text[1..].into()));
-                claim(self.front.entry(text.clone())) && itself
-            }
-            ServerName::Regex(regex) => {
-                self.regexes.push((Arc::clone(regex), server));
-                true
-            }
-        }
-    }
-
-    /// The server for a host (lower case, no port). With it comes the pattern that matched, if one did, so that the
-    /// caller can set the variables of its groups.
-    pub fn find(&self, host: &BStr) -> Option<(ServerId, Option<&Pattern>)> {
-        if let Some(server) = self.exact.get(host) {
-            return Some((*server, None));
-        }
-        if host.is_empty() {
-            return None;
-        }
-        if !self.front.is_empty() {
-            // The first dot leaves the longest rest.
-            for at in host.find_iter(b".") {
-                if at > 0
-                    && let Some(server) = self.front.get(&host[at..])
-                {
-                    return Some((*server, None));
-                }
-            }
-        }
-        if !self.end.is_empty() {
-            let mut rest: &[u8] = host;
-            while let Some(at) = rest.rfind_byte(b'.') {
-                if at + 1 < host.len()
-                    && let Some(server) = self.end.get(&host[..=at])
-                {
-                    return Some((*server, None));
-                }
-                rest = &rest[..at];
-            }
-        }
-        self.regexes
-            .iter()
-            .find(|(pattern, _)| pattern.regex.is_match(host))
-            .map(|(pattern, server)| (*server, Some(&**pattern)))
-    }
-
-    /// Whether every host leads to the same server.
-    pub fn is_empty(&self) -> bool {
-        self.exact.is_empty()
-            && self.front.is_empty()
-            && self.end.is_empty()
-            && self.regexes.is_empty()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn wildcards_take_the_longest_rest() {
-        let mut names = ServerNames::default();
-        names.add(&ServerName::Front(".example.com".into()), ServerId(1));
-        names.add(&ServerName::Front(".a.example.com".into()), ServerId(2));
-        names.add(&ServerName::End("www.".into()), ServerId(3));
-        names.add(&ServerName::End("www.example.".into()), ServerId(4));
-        names.add(&ServerName::Below(".below.net".into()), ServerId(5));
-        let find = |host: &str| names.find(host.into()).map(|(server, _)| server.0);
-        assert_eq!(find("x.example.com"), Some(1));
-        assert_eq!(find("x.a.example.com"), Some(2));
-        assert_eq!(find("www.example.org"), Some(4));
-        assert_eq!(find("www.other.org"), Some(3));
-        assert_eq!(find("below.net"), Some(5));
-        assert_eq!(find("x.y.below.net"), Some(5));
-        assert_eq!(find("example.com"), None);
-        assert_eq!(find(""), None);
-    }
-}
+pub type ServerName = net::server_name::ServerName<Pattern>;

@@ -7,6 +7,7 @@
 mod connect;
 pub mod listen;
 pub mod resolver;
+pub mod server_name;
 mod transport;
 pub mod upstream;
 

@@ -12,11 +12,13 @@
 //! - [`status`]: reason phrases.
 //! - [`cgi`], [`fastcgi`], [`scgi`], [`uwsgi`], [`memcached`]: what applications and caches speak.
 //! - [`proxy_protocol`]: the PROXY protocol, versions 1 and 2.
+//! - [`client_hello`]: what a TLS client says before anything is encrypted.
 #![forbid(unsafe_code)]
 
 pub mod accept_encoding;
 pub mod cache_control;
 pub mod cgi;
+pub mod client_hello;
 pub mod conditional;
 pub mod cookie;
 pub mod date;

@@ -103,6 +103,7 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         phases: Phases::default(),
     };
     let has_errors = line.level.build.has_errors();
+    let span = line.node.name.span;
     let builder = line.level.engine::<Builder>();
     let answer = builder
         .modules
@@ -120,7 +121,9 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
     handlers.extend(answer.map(|answer| (Phase::Content, answer.handler)));
     server.phases = Phases::collect(handlers.into_iter());
     let id = ServerId(builder.servers.len() as u32);
-    builder.claims.extend(listen::claims(&server.core, id));
+    builder
+        .claims
+        .extend(listen::claims(&server.core, id, span));
     builder.servers.push(server);
     // A line that was refused has said why.
     if has_errors {

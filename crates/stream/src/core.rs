@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BString, ByteSlice};
+use bstr::BString;
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{Arity, Diagnostic, Directive, Line, Repeat, STREAM, STREAM_SERVER, Setter, Table};
 use net::resolver::{Resolver, Settings};
+use net::server_name::ServerName;
 use rt::error_log::{LogFiles, Logger, MainLog, Target};
 
 use crate::listen::{self, Listen};
+use crate::session::Pattern;
 
 /// Settings of `stream` as a whole: none that has an effect.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +65,8 @@ const fn hash_row(name: &'static str, doc: &'static str) -> Directive<MainConf> 
 pub struct ServerConf {
     /// Where it listens.
     pub listens: Vec<Listen>,
+    /// The names that the server answers to.
+    pub names: Vec<ServerName<Pattern>>,
     /// The first name.
     pub name: BString,
     /// The error log.
@@ -75,18 +79,25 @@ pub struct ServerConf {
     pub proxy_protocol_timeout: Duration,
     /// Small packets are sent at once.
     pub tcp_nodelay: bool,
+    /// How many of a client's first bytes are looked at.
+    pub preread_buffer_size: u64,
+    /// Time for them to come.
+    pub preread_timeout: Duration,
 }
 
 impl Default for ServerConf {
     fn default() -> Self {
         ServerConf {
             listens: Vec::new(),
+            names: Vec::new(),
             name: BString::default(),
             log: Logger::default(),
             resolver: Resolver::new(Settings::default(), Logger::default()),
             resolver_timeout: Duration::ZERO,
             proxy_protocol_timeout: Duration::ZERO,
             tcp_nodelay: true,
+            preread_buffer_size: 0,
+            preread_timeout: Duration::ZERO,
         }
     }
 }
@@ -109,8 +120,8 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: None,
         contexts: STREAM_SERVER,
         since: "0.1",
-        doc: "The names of the server. The first is `$server_name`; without TLS no client says which server it wants, so \
-              that the default server of an address takes all.",
+        doc: "The names of the server. The first is `$server_name`. The name that a TLS client asks for chooses among the \
+              servers of an address, with `ssl` and with `ssl_preread`; other clients get its default server.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
     },
     Directive {
@@ -164,20 +175,21 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
     Directive {
         name: "preread_buffer_size",
         syntax: "size",
-        default: None,
+        default: Some("16k"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::ONE, "nothing is read ahead of the content phase: there is no `ssl_preread` yet"),
+        doc: "How far a client's first bytes are looked at (`ssl_preread`). What can not be made out of so many ends the \
+              session.",
+        set: Setter::Size(|c| &mut c.preread_buffer_size),
     },
     Directive {
         name: "preread_timeout",
         syntax: "time",
-        default: None,
+        default: Some("30s"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Accepted; has no effect.",
-        set: Setter::Ignored(Arity::ONE, "nothing is read ahead of the content phase: there is no `ssl_preread` yet"),
+        doc: "Time for a client to send as much as has to be looked at. Past it the connection is closed.",
+        set: Setter::Millis(|c| &mut c.preread_timeout),
     },
 ])
 .finish(|conf, outer, level| {
@@ -201,26 +213,15 @@ fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
-    for (index, word) in line.args().iter().enumerate() {
-        let name = word.text.as_bstr();
-        let bad_star = name.starts_with(b"*") && (name.len() < 3 || !name.starts_with(b"*."));
-        if bad_star || name == "." {
-            return Err(line.error_at(index, format!("server name \"{name}\" is invalid")));
-        }
-        if let Some(pattern) = name.strip_prefix(b"~") {
-            let regex = line.regex(index, pattern, true)?;
-            for (_, group) in regex.names() {
-                let Some(registry) = line.level.registry::<crate::Session>() else {
-                    continue;
-                };
-                registry
-                    .slot(group)
-                    .map_err(|message| line.error_at(index, message))?;
-            }
-        }
+    for index in 0..line.args().len() {
         if conf.name.is_empty() {
-            conf.name = name.to_owned();
+            let text = line.text(index);
+            conf.name = text.strip_prefix(b".").unwrap_or(text).into();
         }
+        let name = ServerName::parse(line, index, |line, pattern, caseless| {
+            Pattern::compile(line, index, pattern, caseless)
+        })?;
+        conf.names.push(name);
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ pub mod datagrams;
 pub mod engine;
 pub mod listen;
 pub mod module;
+pub mod preread;
 pub mod serve;
 pub mod session;
 pub mod site;

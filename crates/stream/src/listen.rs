@@ -7,12 +7,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use bstr::BString;
 use conf::{Diagnostic, Line, Span};
 use net::listen::{covers, is_wildcard};
+use net::server_name::{ServerName, ServerNames};
 use rt::engine::ListenerSpec;
 use rt::listen::{ListenAddress, ListenOptions};
 
 use crate::core::ServerConf;
+use crate::session::Pattern;
 use crate::site::ServerId;
 
 /// One address of a `listen` directive.
@@ -32,13 +35,17 @@ pub struct Listen {
 pub struct Claim {
     listen: Listen,
     server: ServerId,
+    names: Vec<ServerName<Pattern>>,
+    span: Span,
 }
 
 /// An address with the server that answers there.
 pub struct Endpoint {
     /// The address as configured.
     pub address: ListenAddress,
-    /// The server of sessions here.
+    /// Which server the name that a TLS client asks for belongs to.
+    pub names: ServerNames<ServerId, Pattern>,
+    /// The server of all other sessions here.
     pub server: ServerId,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
@@ -127,11 +134,17 @@ fn datagrams(address: ListenAddress) -> ListenAddress {
 }
 
 /// A server's claims.
-pub fn claims(core: &ServerConf, server: ServerId) -> impl Iterator<Item = Claim> {
-    core.listens
-        .clone()
-        .into_iter()
-        .map(move |listen| Claim { listen, server })
+pub fn claims(core: &ServerConf, server: ServerId, span: Span) -> impl Iterator<Item = Claim> {
+    let names = match core.names.is_empty() {
+        true => vec![ServerName::Exact(BString::default())],
+        false => core.names.clone(),
+    };
+    core.listens.clone().into_iter().map(move |listen| Claim {
+        listen,
+        server,
+        names: names.clone(),
+        span,
+    })
 }
 
 /// Puts the claims of all servers together. Contradictions are reported.
@@ -159,9 +172,11 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
             None => (address.clone(), options(&claims)),
         };
         let server = default_server(&address, &claims, line);
+        let names = names(&address, &claims, line);
         let proxy_protocol = claims.iter().any(|claim| claim.listen.proxy_protocol);
         endpoints.push(Arc::new(Endpoint {
             address,
+            names,
             server,
             proxy_protocol,
             socket,
@@ -169,6 +184,33 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
         }));
     }
     endpoints
+}
+
+/// Which server a name leads to; nothing is looked up where all lead to the same.
+fn names(
+    address: &ListenAddress,
+    claims: &[Claim],
+    line: &mut Line,
+) -> ServerNames<ServerId, Pattern> {
+    let mut names = ServerNames::default();
+    let is_pattern = |name: &ServerName<Pattern>| matches!(name, ServerName::Regex(_));
+    if claims.len() == 1 && !claims[0].names.iter().any(is_pattern) {
+        return names;
+    }
+    for claim in claims {
+        for name in &claim.names {
+            if !names.add(name, claim.server) {
+                let shown = name.text();
+                let mut warning = Diagnostic::error(
+                    format!("conflicting server name \"{shown}\" on {address}, ignored"),
+                    claim.span,
+                );
+                warning.severity = conf::Severity::Warn;
+                line.level.report(warning.place(conf::Place::Unsaid));
+            }
+        }
+    }
+    names
 }
 
 fn options(claims: &[Claim]) -> ListenOptions {
@@ -183,7 +225,7 @@ fn default_server(address: &ListenAddress, claims: &[Claim], line: &mut Line) ->
         |message: String, span: Span| line.level.report(Diagnostic::error(message, span));
     let mut default = None;
     let mut set = false;
-    for Claim { listen, server } in claims {
+    for Claim { listen, server, .. } in claims {
         if listen.set && std::mem::replace(&mut set, true) {
             report(
                 format!("duplicate listen options for {address}"),

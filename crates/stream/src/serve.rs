@@ -129,9 +129,10 @@ fn begin(engine: Rc<StreamLoop>, transport: Transport, socket: &ListenerSpec) ->
 /// Runs the phases up to the content; gives the status that the session ends with.
 async fn run(session: &mut Session) -> u16 {
     let site = Rc::clone(&session.site);
-    let server = site.server(session.server);
     for (phase, action) in PHASES {
         session.action = action;
+        // Looked up again: what a client's first bytes say may choose another server.
+        let server = site.server(session.server);
         if phase == Phase::Content
             && let Some(stream) = session.client.stream().filter(|_| server.core.tcp_nodelay)
             && !session.remote.address.is_unix()
@@ -164,7 +165,7 @@ async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
     };
     session.action = "reading PROXY protocol";
     let timeout = session.server().core.proxy_protocol_timeout;
-    let mut input = Vec::new();
+    let mut input = session.client.input.take();
     match rt::timeout(timeout, receive_proxy_header(session, &stream, &mut input)).await {
         Err(_) => {
             session.log(
@@ -185,38 +186,15 @@ async fn read_proxy_header(session: &mut Session) -> Result<(), u16> {
     }
 }
 
-/// What comes behind the header stays in the socket where that is possible, so that the connection can be handed on
-/// (`pass`); else it is left in `input`.
+/// What comes behind the header is left in `input`.
 async fn receive_proxy_header(
     session: &Session,
     stream: &net::Transport,
     input: &mut Vec<u8>,
 ) -> Result<Option<Header>, u16> {
-    let mut buffer = [0; MAX_HEADER];
-    let mut known = stream
-        .socket()
-        .peek(&mut buffer)
-        .await
-        .map_err(|_| status::OK)?;
     loop {
-        match proto::proxy_protocol::parse(if input.is_empty() {
-            &buffer[..known]
-        } else {
-            &input[..]
-        }) {
+        match proto::proxy_protocol::parse(input) {
             Ok(Status::Complete(used, header)) => {
-                if input.is_empty() {
-                    // All of it is there: it was seen.
-                    known = stream
-                        .read(&mut buffer[..used])
-                        .await
-                        .map_err(|_| status::OK)?;
-                    return if known == used {
-                        Ok(header)
-                    } else {
-                        Err(status::INTERNAL_SERVER_ERROR)
-                    };
-                }
                 input.drain(..used);
                 return Ok(header);
             }
@@ -227,8 +205,10 @@ async fn receive_proxy_header(
                 return Err(status::BAD_REQUEST);
             }
         }
-        if !matches!(stream.read_into(input, MAX_HEADER).await, Ok(1..)) {
-            return Err(status::BAD_REQUEST);
+        match stream.read_into(input, MAX_HEADER).await {
+            Ok(1..) => {}
+            Ok(0) => return Err(status::BAD_REQUEST),
+            Err(_) => return Err(status::OK),
         }
     }
 }

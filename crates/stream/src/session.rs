@@ -7,8 +7,8 @@ use std::any::Any;
 use std::fmt;
 use std::rc::Rc;
 
-use bstr::BString;
-use conf::{Captures, Expression, Regex, Scope, VarId};
+use bstr::{BStr, BString};
+use conf::{Captures, Diagnostic, Expression, Line, Regex, Scope, VarId};
 use rt::error_log::{Context, Level, Logger};
 
 use crate::client::{Client, Remote};
@@ -74,6 +74,35 @@ pub struct Pattern {
     pub variables: Vec<(VarId, usize)>,
 }
 
+impl Pattern {
+    /// Compiles word `index` of a directive, or the part `text` of it, and defines the variables of its named groups.
+    pub fn compile(
+        line: &mut Line,
+        index: usize,
+        text: &[u8],
+        caseless: bool,
+    ) -> Result<Pattern, Diagnostic> {
+        let regex = line.regex(index, text, caseless)?;
+        let mut variables = Vec::new();
+        for (group, name) in regex.names() {
+            let Some(registry) = line.level.registry::<Session>() else {
+                continue;
+            };
+            let variable = registry
+                .slot(name)
+                .map_err(|message| line.error_at(index, message))?;
+            variables.push((variable, *group));
+        }
+        Ok(Pattern { regex, variables })
+    }
+}
+
+impl AsRef<Regex> for Pattern {
+    fn as_ref(&self) -> &Regex {
+        &self.regex
+    }
+}
+
 impl Session {
     /// A session that has just begun.
     pub fn new(
@@ -103,6 +132,23 @@ impl Session {
     /// The server.
     pub fn server(&self) -> &Server {
         self.site.server(self.server)
+    }
+
+    /// Goes over to the server that a name leads to, if one at the session's address has it: the name that a TLS client
+    /// asks for. The name is checked first; one that is no host name changes nothing.
+    pub fn choose_server(&mut self, name: &[u8]) {
+        let Ok(host) = proto::host::parse(name) else {
+            return;
+        };
+        let mut lower = Vec::with_capacity(host.name.len());
+        host.write_lowercase(&mut lower);
+        let endpoint = std::sync::Arc::clone(&self.endpoint);
+        if let Some((server, pattern)) = endpoint.names.find(BStr::new(&lower)) {
+            if let Some(pattern) = pattern {
+                self.matches(pattern, &lower);
+            }
+            self.server = server;
+        }
     }
 
     /// A module's struct in the session's server. It may be held while the session changes.

@@ -1,6 +1,5 @@
 //! Settings that belong to a server, and which apply before a location is known: reading the request's head.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
@@ -154,7 +153,9 @@ fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
         if conf.names.is_empty() && conf.name.is_empty() {
             conf.name = display_name(text.as_bstr());
         }
-        let name = parse_name(text.as_bstr(), line, index)?;
+        let name = ServerName::parse(line, index, |line, pattern, caseless| {
+            Pattern::compile(line, index, pattern, caseless)
+        })?;
         conf.names.push(name);
     }
     Ok(())
@@ -162,51 +163,4 @@ fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
 
 fn display_name(text: &BStr) -> BString {
     text.strip_prefix(b".").unwrap_or(text).into()
-}
-
-fn parse_name(text: &BStr, line: &mut Line, index: usize) -> Result<ServerName, Diagnostic> {
-    if let Some(pattern) = text.strip_prefix(b"~") {
-        if pattern.is_empty() {
-            return Err(line.error_at(index, format!("empty regex in server name \"{text}\"")));
-        }
-        let caseless = pattern.iter().any(u8::is_ascii_uppercase);
-        return Ok(ServerName::Regex(Arc::new(Pattern::compile(
-            line, index, pattern, caseless,
-        )?)));
-    }
-    if text == "$hostname" {
-        return Ok(ServerName::Exact(
-            rt::process::hostname().to_lowercase().into(),
-        ));
-    }
-    let lower: BString = text.to_ascii_lowercase().into();
-    let invalid = || format!("invalid server name or wildcard \"{text}\"");
-    let body = lower
-        .strip_prefix(b"*")
-        .or(lower.strip_suffix(b"*"))
-        .unwrap_or(&lower);
-    let stars = lower.iter().filter(|byte| **byte == b'*').count();
-    if body.contains_str("..") || lower == "*" || lower == "." || stars > 1 || body.contains(&b'*')
-    {
-        return Err(line.error_at(index, invalid()));
-    }
-    if let Some(rest) = lower.strip_prefix(b"*") {
-        return match rest.starts_with(b".") {
-            true => Ok(ServerName::Front(rest.into())),
-            false => Err(line.error_at(index, invalid())),
-        };
-    }
-    if let Some(rest) = lower.strip_suffix(b"*") {
-        return match rest.ends_with(b".") {
-            true => Ok(ServerName::End(rest.into())),
-            false => Err(line.error_at(index, invalid())),
-        };
-    }
-    if lower.starts_with(b".") {
-        return Ok(ServerName::Below(lower));
-    }
-    if lower.contains(&b'/') {
-        line.warn(format!("server name \"{text}\" has suspicious symbols"));
-    }
-    Ok(ServerName::Exact(lower))
 }

@@ -11,6 +11,7 @@ mod return_text;
 mod session;
 mod set;
 mod split_clients;
+mod ssl_preread;
 mod upstream;
 
 /// All of them. The order is that of handlers within a phase: to move a module is to change behaviour.
@@ -28,6 +29,8 @@ pub static MODULES: &[&::stream::Module] = &[
     &limit_conn::MODULE,
     // Access.
     &access::MODULE,
+    // The client's first bytes.
+    &ssl_preread::MODULE,
     // Content: a server's one handler.
     &proxy::MODULE,
     &return_text::MODULE,

@@ -1,0 +1,102 @@
+//! `ssl_preread`: what a TLS client says in the clear, without taking part in its TLS.
+//!
+//! ```nginx
+//! map $ssl_preread_server_name $backend {
+//!     a.example.com  10.0.0.1:443;
+//!     default        10.0.0.2:443;
+//! }
+//! server {
+//!     listen      443;
+//!     ssl_preread on;
+//!     proxy_pass  $backend;
+//! }
+//! ```
+
+use ::stream::module::{Outcome, Phase, Step};
+use ::stream::preread::{Look, preread};
+use ::stream::{Module, Session};
+use conf::contexts::STREAM_AND_SERVER;
+use conf::{Directive, Setter, Table, Variable};
+use proto::client_hello::{ClientHello, Progress, Reader};
+
+pub(crate) static MODULE: Module = Module {
+    name: "ssl_preread",
+    doc: "Looks at the name, the versions and the protocols that a TLS client asks for, without decrypting anything.",
+    server: &DIRECTIVES,
+    phases: &[(Phase::Preread, |session| {
+        Step::later(async move { read(session).await })
+    })],
+    enabled: |server| server.confs.get::<Conf>().enabled,
+    variables: &[
+        Variable::new(
+            "ssl_preread_protocol",
+            |s, out| shown(s, |hello| hello.version_name().as_bytes(), out),
+            "The newest TLS version that the client speaks.",
+        ),
+        Variable::new(
+            "ssl_preread_server_name",
+            |s, out| shown(s, |hello| &hello.server_name, out),
+            "The host name that the client asks for.",
+        ),
+        Variable::new(
+            "ssl_preread_alpn_protocols",
+            |s, out| shown(s, |hello| &hello.alpn_protocols, out),
+            "The application protocols that the client speaks, separated by commas.",
+        ),
+    ],
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "ssl_preread",
+    syntax: "on | off",
+    default: Some("off"),
+    contexts: STREAM_AND_SERVER,
+    since: "0.1",
+    doc: "Whether the first message of a TLS client is looked at. Its server name chooses among the servers of an address, \
+          and what it says is in `$ssl_preread_…`. Clients that do not speak TLS go on without.",
+    set: Setter::Flag(|c| &mut c.enabled),
+}]);
+
+#[derive(Clone, Default)]
+struct Conf {
+    enabled: bool,
+}
+
+async fn read(session: &mut Session) -> Outcome {
+    if session.client.is_udp() {
+        return Outcome::Declined;
+    }
+    let mut reader = Reader::default();
+    let mut found = None;
+    let look = |input: &[u8]| match reader.read(input) {
+        Progress::Partial => Look::More,
+        Progress::NotHello => Look::Enough,
+        Progress::Complete(hello) => {
+            found = Some(hello);
+            Look::Enough
+        }
+    };
+    if let Err(status) = preread(session, look).await {
+        return Outcome::Status(status);
+    }
+    let Some(hello) = found else {
+        session.debug(format_args!("ssl preread: not a client hello"));
+        return Outcome::Declined;
+    };
+    let name = bstr::BString::from(hello.server_name.clone());
+    session.debug(format_args!("ssl preread server name: \"{name}\""));
+    if !name.is_empty() {
+        session.choose_server(&name);
+    }
+    session.set_state(hello);
+    Outcome::Ok
+}
+
+fn shown(session: &mut Session, which: fn(&ClientHello) -> &[u8], out: &mut Vec<u8>) -> bool {
+    let Some(hello) = session.state::<ClientHello>() else {
+        return false;
+    };
+    out.extend_from_slice(which(hello));
+    true
+}

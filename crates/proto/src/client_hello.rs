@@ -1,0 +1,322 @@
+//! What the first message of a TLS client says in the clear: which name it asks for, which versions and protocols it has.
+//!
+//! Nothing is decrypted and nothing answered: this is for those who pass a connection on by its name. The message may be
+//! spread over several records (RFC 8446, section 5.1), at any byte. What it shows is what nginx's `ssl_preread` shows:
+//!
+//! ```text
+//! record      16 03 vv len len                                    again and again
+//! handshake     01 len len len  03 vv  random[32]  session<1>  suites<2>  compression<1>  extensions<2>
+//! extension       type type len len  …       0: names, 16: application protocols, 43: versions
+//! ```
+
+/// A hello as far as it was read.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    /// How far into the input whole records were read.
+    at: usize,
+    /// The content of those records.
+    message: Vec<u8>,
+}
+
+/// What a hello says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientHello {
+    /// The newest version that the client speaks, as on the wire; `0304` whenever it sends a list of versions, as only
+    /// those do who know TLS 1.3.
+    pub version: [u8; 2],
+    /// The host name that it asks for; empty when it names none (RFC 6066, section 3). These are the client's bytes.
+    pub server_name: Vec<u8>,
+    /// The application protocols that it speaks, separated by commas (RFC 7301).
+    pub alpn_protocols: Vec<u8>,
+}
+
+/// How far reading came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// More input is needed.
+    Partial,
+    /// This is no client hello, or a broken one.
+    NotHello,
+    /// This is one.
+    Complete(ClientHello),
+}
+
+impl ClientHello {
+    /// The version in OpenSSL's words; empty for one that has none there.
+    pub fn version_name(&self) -> &'static str {
+        match self.version {
+            [0, 2] => "SSLv2",
+            [3, 0] => "SSLv3",
+            [3, 1] => "TLSv1",
+            [3, 2] => "TLSv1.1",
+            [3, 3] => "TLSv1.2",
+            [3, 4] => "TLSv1.3",
+            _ => "",
+        }
+    }
+}
+
+const RECORD_HEADER: usize = 5;
+const MESSAGE_HEADER: usize = 4;
+const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+const SERVER_NAME: u16 = 0;
+const ALPN: u16 = 16;
+const SUPPORTED_VERSIONS: u16 = 43;
+
+impl Reader {
+    /// Looks at `input`, all that has come from the client so far; it only grows from call to call. Keeps at most as many
+    /// bytes as the input has.
+    pub fn read(&mut self, input: &[u8]) -> Progress {
+        while let Some(&[kind, major, b2, b3, b4]) = input
+            .get(self.at..)
+            .and_then(<[u8]>::first_chunk::<RECORD_HEADER>)
+        {
+            // The hello of SSL 2, in which clients once asked for newer versions.
+            if kind & 0x80 != 0 && b2 == CLIENT_HELLO && (b3 == 0 || b3 == 3) {
+                return Progress::Complete(ClientHello {
+                    version: [b3, b4],
+                    ..ClientHello::default()
+                });
+            }
+            if kind != HANDSHAKE || major != 3 {
+                return Progress::NotHello;
+            }
+            let start = self.at + RECORD_HEADER;
+            let end = start + usize::from(u16::from_be_bytes([b3, b4]));
+            let Some(content) = input.get(start..end) else {
+                break;
+            };
+            self.message.extend_from_slice(content);
+            self.at = end;
+            match self.message() {
+                Progress::Partial => {}
+                done => return done,
+            }
+        }
+        Progress::Partial
+    }
+
+    fn message(&self) -> Progress {
+        if self
+            .message
+            .first()
+            .is_some_and(|&kind| kind != CLIENT_HELLO)
+        {
+            return Progress::NotHello;
+        }
+        let Some(&[_, a, b, c]) = self.message.first_chunk::<MESSAGE_HEADER>() else {
+            return Progress::Partial;
+        };
+        let length = u32::from_be_bytes([0, a, b, c]) as usize;
+        match self.message[MESSAGE_HEADER..].get(..length) {
+            None => Progress::Partial,
+            Some(body) => match hello(Cursor(body)) {
+                Some(hello) => Progress::Complete(hello),
+                None => Progress::NotHello,
+            },
+        }
+    }
+}
+
+/// Bytes that are still to be read.
+#[derive(Clone, Copy)]
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u8(&mut self) -> Option<usize> {
+        self.take(1).map(|bytes| usize::from(bytes[0]))
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2)
+            .map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+    }
+
+    /// Bytes after their length of one byte, or of two.
+    fn short(&mut self) -> Option<&'a [u8]> {
+        let length = self.u8()?;
+        self.take(length)
+    }
+
+    fn long(&mut self) -> Option<Cursor<'a>> {
+        let length = self.u16()?;
+        self.take(length.into()).map(Cursor)
+    }
+}
+
+/// `None`: it is broken.
+fn hello(mut body: Cursor) -> Option<ClientHello> {
+    let mut hello = ClientHello::default();
+    hello.version.copy_from_slice(body.take(2)?);
+    body.take(32)?;
+    body.short()?;
+    body.long()?;
+    body.short()?;
+    if body.0.is_empty() {
+        return Some(hello);
+    }
+    // Their length says what the message's says too, and who counts wrong there is not refused by nginx either.
+    body.u16()?;
+    let (mut named, mut protocols) = (false, false);
+    while !body.0.is_empty() {
+        let kind = body.u16()?;
+        let content = body.long()?;
+        match kind {
+            SERVER_NAME if !named => {
+                named = true;
+                hello.server_name = server_name(content)?.to_vec();
+            }
+            ALPN if !protocols => {
+                protocols = true;
+                hello.alpn_protocols = alpn_protocols(content)?;
+            }
+            SUPPORTED_VERSIONS => hello.version = [3, 4],
+            _ => {}
+        }
+    }
+    Some(hello)
+}
+
+/// The first name of the list; there is no other kind of name than that of a host, number 0.
+fn server_name(mut content: Cursor<'_>) -> Option<&[u8]> {
+    let mut list = content.long()?;
+    if list.u8()? != 0 {
+        return None;
+    }
+    list.long().map(|name| name.0)
+}
+
+fn alpn_protocols(mut content: Cursor) -> Option<Vec<u8>> {
+    let mut list = content.long()?;
+    let mut names = Vec::with_capacity(list.0.len());
+    loop {
+        let name = list.short().filter(|name| !name.is_empty())?;
+        names.extend_from_slice(name);
+        if list.0.is_empty() {
+            return Some(names);
+        }
+        names.push(b',');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extension(kind: u16, content: &[u8]) -> Vec<u8> {
+        let mut out = kind.to_be_bytes().to_vec();
+        out.extend((content.len() as u16).to_be_bytes());
+        out.extend(content);
+        out
+    }
+
+    fn listed(entries: &[u8]) -> Vec<u8> {
+        [&(entries.len() as u16).to_be_bytes()[..], entries].concat()
+    }
+
+    fn message(extensions: &[u8]) -> Vec<u8> {
+        let mut body = vec![3, 3];
+        body.extend([7; 32]);
+        body.extend([2, 1, 2]);
+        body.extend([0, 2, 0x13, 1]);
+        body.extend([1, 0]);
+        body.extend(listed(extensions));
+        let length = (body.len() as u32).to_be_bytes();
+        [&[1][..], &length[1..], &body].concat()
+    }
+
+    fn record(content: &[u8]) -> Vec<u8> {
+        [&[22, 3, 1][..], &listed(content)].concat()
+    }
+
+    fn sample() -> (Vec<u8>, ClientHello) {
+        let mut extensions = extension(10, &[0, 2, 0, 29]);
+        extensions.extend(extension(0, &listed(b"\0\0\x0bexample.com")));
+        extensions.extend(extension(16, &listed(b"\x02h2\x08http/1.1")));
+        extensions.extend(extension(43, &[2, 3, 4]));
+        let hello = ClientHello {
+            version: [3, 4],
+            server_name: b"example.com".to_vec(),
+            alpn_protocols: b"h2,http/1.1".to_vec(),
+        };
+        (message(&extensions), hello)
+    }
+
+    #[test]
+    fn a_hello_is_the_same_however_it_is_cut() {
+        let (message, hello) = sample();
+        assert_eq!(hello.version_name(), "TLSv1.3");
+        for size in 1..=message.len() {
+            let wire: Vec<u8> = message.chunks(size).flat_map(record).collect();
+            let mut reader = Reader::default();
+            for end in 0..wire.len() {
+                assert_eq!(reader.read(&wire[..end]), Progress::Partial, "{size} {end}");
+            }
+            assert_eq!(reader.read(&wire), Progress::Complete(hello.clone()));
+        }
+    }
+
+    #[test]
+    fn every_length_that_lies_is_refused_or_waited_for() {
+        let (message, hello) = sample();
+        for at in 0..message.len() {
+            for byte in [0, 1, 0x7f, 0xff] {
+                let mut broken = message.clone();
+                broken[at] = byte;
+                // It must end with some answer; which one depends on the byte.
+                let _ = Reader::default().read(&record(&broken));
+            }
+        }
+        for end in 0..message.len() {
+            let mut cut = message[..end].to_vec();
+            let Some(body) = end.checked_sub(MESSAGE_HEADER) else {
+                continue;
+            };
+            cut[1..4].copy_from_slice(&(body as u32).to_be_bytes()[1..]);
+            let progress = Reader::default().read(&record(&cut));
+            assert_ne!(progress, Progress::Complete(hello.clone()), "{end}");
+        }
+    }
+
+    #[test]
+    fn other_protocols_are_not_taken_for_a_hello() {
+        for (input, expected) in [
+            (&b"GET / HTTP/1.1\r\n"[..], Progress::NotHello),
+            (b"\x16\x02\x01\0\x01\x01", Progress::NotHello),
+            (b"\x16\x03\x01\0\x01\x02", Progress::NotHello),
+            (b"\x16\x03\x01\0", Progress::Partial),
+            (b"\x16\x03\x01\0\0", Progress::Partial),
+            (b"", Progress::Partial),
+            (
+                b"\x80\x2e\x01\x03\x01\0\0",
+                Progress::Complete(ClientHello {
+                    version: [3, 1],
+                    ..ClientHello::default()
+                }),
+            ),
+        ] {
+            assert_eq!(Reader::default().read(input), expected, "{input:?}");
+        }
+    }
+
+    #[test]
+    fn names_of_other_kinds_and_empty_protocols_are_broken() {
+        for extensions in [
+            extension(0, &listed(b"\x01\0\x01a")),
+            extension(0, &listed(b"\0\0\x09a")),
+            extension(16, &listed(b"\0")),
+            extension(16, &listed(b"")),
+            extension(16, &listed(b"\x03h2")),
+        ] {
+            let wire = record(&message(&extensions));
+            assert_eq!(Reader::default().read(&wire), Progress::NotHello);
+        }
+    }
+}
