@@ -314,6 +314,18 @@ impl Known {
         }
     }
 
+    /// As [`Known::from_name`], slowly, for tables that are built when the crate is compiled.
+    pub(crate) const fn from_name_const(name: &[u8]) -> Known {
+        let mut i = 0;
+        while i < NAMES.len() {
+            if NAMES[i].1.as_bytes().eq_ignore_ascii_case(name) {
+                return NAMES[i].0;
+            }
+            i += 1;
+        }
+        Known::Other
+    }
+
     /// The usual spelling; empty for [`Known::Other`].
     pub fn name(self) -> &'static str {
         match (self as usize).checked_sub(1) {

@@ -5,6 +5,7 @@
 //! merely claims. Whatever a peer sends is answered with a value or an error, never a panic.
 //!
 //! - [`h1`]: HTTP/1 message heads and bodies, both directions.
+//! - [`h2`], [`huffman`]: HTTP/2 frames and header compression, both directions.
 //! - [`fields`], [`known`]: the header fields of a message, and the names the server acts upon.
 //! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
 //! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
@@ -27,7 +28,9 @@ pub mod fastcgi;
 pub mod fields;
 pub mod form;
 pub mod h1;
+pub mod h2;
 pub mod host;
+pub mod huffman;
 pub mod known;
 pub mod list;
 pub mod memcached;

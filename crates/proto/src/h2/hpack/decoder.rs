@@ -1,0 +1,374 @@
+//! Reads header blocks (RFC 7541 section 6).
+
+use super::static_table;
+use super::table::{Name, Table};
+use super::{ENTRY_OVERHEAD, TABLE_SIZE_DEFAULT, integer};
+use crate::huffman;
+use crate::known::Known;
+
+/// A field of a header block.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'a> {
+    /// The name as sent. That it is a field name at all is for the receiver to see.
+    pub name: &'a [u8],
+    /// The value as sent.
+    pub value: &'a [u8],
+    /// The name's number, without another look at it.
+    pub known: Known,
+    /// It must not enter anybody's table (section 7.1.3).
+    pub never_indexed: bool,
+}
+
+/// What a list of fields may be.
+#[derive(Clone, Copy, Debug)]
+pub struct ListLimits {
+    /// Names and values, and 32 bytes for each field: `SETTINGS_MAX_HEADER_LIST_SIZE`.
+    pub max_size: usize,
+    /// Fields.
+    pub max_fields: usize,
+}
+
+/// What became of a header block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decoded {
+    /// The list's size as [`ListLimits::max_size`] counts it, without bound.
+    pub size: usize,
+    /// How many fields there were.
+    pub fields: usize,
+    /// The list went beyond its limits, and the fields from there on were not given out.
+    pub too_large: bool,
+}
+
+/// A block that can not be decompressed: COMPRESSION_ERROR, and the end of the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HpackError {
+    /// The block ends inside a field, or a number has no end.
+    Truncated,
+    /// An index that nothing stands behind.
+    InvalidIndex,
+    /// A text is not what the Huffman code allows.
+    InvalidHuffman,
+    /// A table size above the one that was agreed upon, or in the middle of a block.
+    InvalidTableSize,
+}
+
+/// Decompresses the header blocks of one connection, in order.
+#[derive(Debug)]
+pub struct Decoder {
+    table: Table,
+    /// What our settings allow the table to be.
+    allowed: usize,
+    /// The text of a name and of a value that came in the Huffman code.
+    name: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Default for Decoder {
+    fn default() -> Decoder {
+        Decoder::new(TABLE_SIZE_DEFAULT)
+    }
+}
+
+/// What is kept of the memory for texts from block to block, in bytes.
+const KEEP: usize = 4096;
+
+/// Where the texts of a name or a value are.
+enum Source {
+    Static(usize),
+    Dynamic(usize),
+    /// In the scratch memory.
+    Scratch,
+}
+
+impl Decoder {
+    /// With the `SETTINGS_HEADER_TABLE_SIZE` that the peer was told.
+    pub fn new(table_size: usize) -> Decoder {
+        Decoder {
+            table: Table::new(table_size),
+            allowed: table_size,
+            name: Vec::new(),
+            value: Vec::new(),
+        }
+    }
+
+    /// Decompresses one whole block and gives each field to `take`. A list that is larger than
+    /// `limits` is read to its end all the same, because the next block builds upon it; each byte
+    /// of the block still costs no more than a lookup.
+    pub fn decode(
+        &mut self,
+        block: &[u8],
+        limits: ListLimits,
+        mut take: impl FnMut(Field<'_>),
+    ) -> Result<Decoded, HpackError> {
+        let mut decoded = Decoded {
+            size: 0,
+            fields: 0,
+            too_large: false,
+        };
+        let mut rest = block;
+        while let Some((&first, after)) = rest.split_first() {
+            rest = after;
+            if first & 0b1110_0000 == 0b0010_0000 {
+                self.resize(first, decoded.fields, &mut rest)?;
+                continue;
+            }
+            let field = self.field(first, &mut rest)?;
+            decoded.size += field.name.len() + field.value.len() + ENTRY_OVERHEAD;
+            decoded.fields += 1;
+            decoded.too_large |=
+                decoded.size > limits.max_size || decoded.fields > limits.max_fields;
+            if !decoded.too_large {
+                take(field);
+            }
+        }
+        self.name.shrink_to(KEEP);
+        self.value.shrink_to(KEEP);
+        Ok(decoded)
+    }
+
+    fn resize(&mut self, first: u8, fields: usize, rest: &mut &[u8]) -> Result<(), HpackError> {
+        let size = integer::read(first, 5, rest).ok_or(HpackError::Truncated)?;
+        if size > self.allowed || fields > 0 {
+            return Err(HpackError::InvalidTableSize);
+        }
+        self.table.set_max(size);
+        Ok(())
+    }
+
+    /// The field whose first byte is `first`.
+    #[inline]
+    fn field(&mut self, first: u8, rest: &mut &[u8]) -> Result<Field<'_>, HpackError> {
+        if first & 0x80 != 0 {
+            let index = integer::read(first, 7, rest).ok_or(HpackError::Truncated)?;
+            return self.indexed(index);
+        }
+        let inserts = first & 0x40 != 0;
+        let prefix = if inserts { 6 } else { 4 };
+        let index = integer::read(first, prefix, rest).ok_or(HpackError::Truncated)?;
+        let name = match index {
+            0 => {
+                read_text(rest, &mut self.name)?;
+                Source::Scratch
+            }
+            1..=61 => Source::Static(index - 1),
+            _ if self.table.get(index - 62).is_none() => return Err(HpackError::InvalidIndex),
+            _ => Source::Dynamic(index - 62),
+        };
+        read_text(rest, &mut self.value)?;
+        let known = match name {
+            Source::Scratch => Known::from_name(&self.name),
+            Source::Static(i) => static_table::KNOWN[i],
+            Source::Dynamic(i) => self.table.get(i).map_or(Known::Other, |e| e.known),
+        };
+        if let (Source::Dynamic(i), true) = (&name, inserts) {
+            // The entry may make way for the new one: its name is needed a moment longer.
+            let entry = *self.table.get(*i).ok_or(HpackError::InvalidIndex)?;
+            self.name.clear();
+            self.name.extend_from_slice(self.table.name(&entry));
+            self.table
+                .insert(known, Name::Entry(*i), &self.value, (0, 0));
+        } else if inserts {
+            let text = match name {
+                Source::Static(i) => static_table::ENTRIES[i].0,
+                _ => &self.name,
+            };
+            self.table
+                .insert(known, Name::Text(text), &self.value, (0, 0));
+        }
+        let name = match name {
+            Source::Static(i) => static_table::ENTRIES[i].0,
+            Source::Dynamic(i) if !inserts => match self.table.get(i) {
+                Some(entry) => self.table.name(entry),
+                None => return Err(HpackError::InvalidIndex),
+            },
+            Source::Dynamic(_) | Source::Scratch => &self.name,
+        };
+        Ok(Field {
+            name,
+            value: &self.value,
+            known,
+            never_indexed: first & 0x50 == 0x10,
+        })
+    }
+
+    #[inline]
+    fn indexed(&self, index: usize) -> Result<Field<'_>, HpackError> {
+        let (name, value, known) = match index {
+            0 => return Err(HpackError::InvalidIndex),
+            1..=61 => {
+                let (name, value) = static_table::ENTRIES[index - 1];
+                (name, value, static_table::KNOWN[index - 1])
+            }
+            _ => {
+                let entry = self.table.get(index - 62).ok_or(HpackError::InvalidIndex)?;
+                (self.table.name(entry), self.table.value(entry), entry.known)
+            }
+        };
+        Ok(Field {
+            name,
+            value,
+            known,
+            never_indexed: false,
+        })
+    }
+}
+
+/// Reads a text (section 5.2) into `out`, in place of what was there.
+#[inline]
+fn read_text(rest: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
+    let (&first, after) = rest.split_first().ok_or(HpackError::Truncated)?;
+    *rest = after;
+    let length = integer::read(first, 7, rest).ok_or(HpackError::Truncated)?;
+    let (text, after) = rest.split_at_checked(length).ok_or(HpackError::Truncated)?;
+    *rest = after;
+    out.clear();
+    if first & 0x80 == 0 {
+        out.extend_from_slice(text);
+        return Ok(());
+    }
+    huffman::decode(text, out).map_err(|_| HpackError::InvalidHuffman)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: ListLimits = ListLimits {
+        max_size: usize::MAX,
+        max_fields: usize::MAX,
+    };
+
+    fn hex(text: &str) -> Vec<u8> {
+        let digits: Vec<u32> = text.chars().filter_map(|c| c.to_digit(16)).collect();
+        digits
+            .chunks(2)
+            .map(|pair| (pair[0] * 16 + pair[1]) as u8)
+            .collect()
+    }
+
+    fn decode(decoder: &mut Decoder, block: &[u8]) -> Result<Vec<String>, HpackError> {
+        let mut fields = Vec::new();
+        decoder.decode(block, ALL, |field| {
+            assert_eq!(field.known, Known::from_name(field.name));
+            fields.push(format!(
+                "{}: {}",
+                String::from_utf8_lossy(field.name),
+                String::from_utf8_lossy(field.value)
+            ));
+        })?;
+        Ok(fields)
+    }
+
+    #[test]
+    fn requests_of_the_rfc() {
+        // Appendix C.3 without and C.4 with the Huffman code.
+        let blocks = [
+            [
+                "828684410f7777772e6578616d706c652e636f6d",
+                "828684be58086e6f2d6361636865",
+                "828785bf400a637573746f6d2d6b65790c637573746f6d2d76616c7565",
+            ],
+            [
+                "828684418cf1e3c2e5f23a6ba0ab90f4ff",
+                "828684be5886a8eb10649cbf",
+                "828785bf408825a849e95ba97d7f8925a849e95bb8e8b4bf",
+            ],
+        ];
+        for set in blocks {
+            let mut decoder = Decoder::default();
+            let mut lists = set.map(|block| decode(&mut decoder, &hex(block)).expect("valid"));
+            assert_eq!(lists[0][3], ":authority: www.example.com");
+            assert_eq!(lists[1].pop().as_deref(), Some("cache-control: no-cache"));
+            assert_eq!(lists[1], lists[0]);
+            assert_eq!(
+                lists[2],
+                [
+                    ":method: GET",
+                    ":scheme: https",
+                    ":path: /index.html",
+                    ":authority: www.example.com",
+                    "custom-key: custom-value",
+                ]
+            );
+            assert_eq!(decoder.table.entries().count(), 3);
+        }
+    }
+
+    #[test]
+    fn responses_of_the_rfc_with_a_small_table() {
+        let mut decoder = Decoder::new(256);
+        let blocks = [
+            "488264025885aec3771a4b6196d07abe941054d444a8200595040b8166e082a62d1bff6e919d29ad1718\
+             63c78f0b97c8e9ae82ae43d3",
+            "4883640effc1c0bf",
+            "88c16196d07abe941054d444a8200595040b8166e084a62d1bffc05a839bd9ab77ad94e7821dd7f2e6c7\
+             b335dfdfcd5b3960d5af27087f3672c1ab270fb5291f9587316065c003ed4ee5b1063d5007",
+        ];
+        let lists = blocks.map(|block| decode(&mut decoder, &hex(block)).expect("valid"));
+        assert_eq!(lists[0].len(), 4);
+        assert_eq!(lists[1][0], ":status: 307");
+        assert_eq!(lists[1][1..], lists[0][1..]);
+        assert_eq!(
+            lists[2][5],
+            "set-cookie: foo=ASDJKHQKBZXOQWEOPIUAXQWEOIU; max-age=3600; version=1"
+        );
+    }
+
+    #[test]
+    fn blocks_that_are_not() {
+        for (block, error) in [
+            ("80", HpackError::InvalidIndex),
+            ("be", HpackError::InvalidIndex),
+            ("ffffffffff7f", HpackError::Truncated),
+            ("7f00", HpackError::InvalidIndex),
+            ("4003", HpackError::Truncated),
+            ("40036161", HpackError::Truncated),
+            ("0081ff00", HpackError::InvalidHuffman),
+            ("8220", HpackError::InvalidTableSize),
+            ("3fe21f", HpackError::InvalidTableSize),
+        ] {
+            let mut decoder = Decoder::default();
+            assert_eq!(decode(&mut decoder, &hex(block)), Err(error), "{block}");
+        }
+        let mut decoder = Decoder::default();
+        assert_eq!(
+            decode(&mut decoder, &hex("3fe11f203fe11f82")).map(|l| l.len()),
+            Ok(1)
+        );
+    }
+
+    #[test]
+    fn a_bomb_is_counted_and_not_kept() {
+        let mut decoder = Decoder::default();
+        // One entry of about 4,000 bytes, then 16,000 references to it.
+        let mut bomb = vec![0x40, 1, b'a'];
+        integer::write(4000, 0, 7, &mut bomb);
+        bomb.extend(std::iter::repeat_n(b'x', 4000));
+        bomb.extend(std::iter::repeat_n(0xbe, 16_000));
+        let limits = ListLimits {
+            max_size: 32 * 1024,
+            max_fields: 100,
+        };
+        let mut given = 0;
+        let decoded = decoder
+            .decode(&bomb, limits, |f| given += f.value.len())
+            .expect("it is well formed");
+        assert!(decoded.too_large && decoded.fields == 16_001);
+        assert!(given <= 32 * 1024);
+        assert_eq!(decode(&mut decoder, &[0xbe]).map(|l| l.len()), Ok(1));
+    }
+
+    #[test]
+    fn the_number_of_fields_has_a_bound() {
+        let mut decoder = Decoder::default();
+        let limits = ListLimits {
+            max_size: usize::MAX,
+            max_fields: 3,
+        };
+        let mut given = 0;
+        let decoded = decoder
+            .decode(&[0x82; 4], limits, |_| given += 1)
+            .expect("it is well formed");
+        assert!(decoded.too_large && given == 3);
+    }
+}

@@ -1,0 +1,61 @@
+//! The priority of a response (RFC 9218): an urgency and whether it is useful in parts.
+
+/// What the client said about a response's importance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Priority {
+    /// 0 is most urgent, 7 least.
+    pub urgency: u8,
+    /// It is useful in parts: responses of one urgency may share the connection.
+    pub incremental: bool,
+}
+
+impl Default for Priority {
+    fn default() -> Priority {
+        Priority {
+            urgency: 3,
+            incremental: false,
+        }
+    }
+}
+
+impl Priority {
+    /// Reads a Priority field or the payload of PRIORITY_UPDATE: a dictionary of structured fields
+    /// (RFC 8941) with the members `u` and `i`. What is not understood is as if it was not there;
+    /// the last of several wins.
+    pub fn parse(value: &[u8]) -> Priority {
+        let mut priority = Priority::default();
+        for member in value.split(|&b| b == b',') {
+            let member = member.split(|&b| b == b';').next().unwrap_or_default();
+            match member.trim_ascii() {
+                [b'u', b'=', digit @ b'0'..=b'7'] => priority.urgency = digit - b'0',
+                b"i" | b"i=?1" => priority.incremental = true,
+                b"i=?0" => priority.incremental = false,
+                _ => {}
+            }
+        }
+        priority
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_found_and_nonsense_is_not() {
+        let of = |text: &[u8]| {
+            let Priority {
+                urgency,
+                incremental,
+            } = Priority::parse(text);
+            (urgency, incremental)
+        };
+        assert_eq!(of(b""), (3, false));
+        assert_eq!(of(b"u=0, i"), (0, true));
+        assert_eq!(of(b"i=?0,u=7"), (7, false));
+        assert_eq!(of(b" u=5;x=1 ,\ti;y"), (5, true));
+        assert_eq!(of(b"u=8, i=1"), (3, false));
+        assert_eq!(of(b"u=1, u=2"), (2, false));
+        assert_eq!(of(b"u=-1,u=12,uu=1,,,"), (3, false));
+    }
+}

@@ -1,0 +1,830 @@
+//! Takes a peer's bytes apart into frames (RFC 9113 sections 4 and 6).
+//!
+//! DATA and frames that nobody needs pass through in the pieces they come in; a frame of another
+//! type is waited for, and so never needs more of the caller's memory than one frame. A header
+//! block is one event, however many CONTINUATION frames it came in; what is kept of it, and in how
+//! many frames it may come, has a bound ([`ReaderLimits`]).
+//!
+//! What is wrong about a frame alone is found here; what is wrong about it at this point of a
+//! stream's life is for the connection.
+
+use super::error::{ConnectionError, ErrorCode};
+use super::frame::{FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT, MAX_STREAM, flag, kind};
+use std::ops::Deref;
+
+/// What a peer may send.
+#[derive(Clone, Copy, Debug)]
+pub struct ReaderLimits {
+    /// The largest payload of a frame: the `SETTINGS_MAX_FRAME_SIZE` that the peer was told.
+    pub max_frame_size: u32,
+    /// A header block as it is on the wire, bytes.
+    pub max_block: usize,
+    /// CONTINUATION frames of one header block: they can be empty, so bytes alone are no bound.
+    pub max_continuations: u32,
+}
+
+impl Default for ReaderLimits {
+    fn default() -> ReaderLimits {
+        ReaderLimits {
+            max_frame_size: MAX_FRAME_SIZE_DEFAULT,
+            max_block: 64 * 1024,
+            max_continuations: 32,
+        }
+    }
+}
+
+/// Something that a peer said.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// The input holds no whole event more: keep what was not used and come again with more.
+    More,
+    /// Content of a stream, or a piece of it.
+    Data {
+        /// The stream.
+        stream: u32,
+        /// The content.
+        bytes: &'a [u8],
+        /// What this piece takes of the windows: content and padding.
+        counted: u32,
+        /// This is the first piece of its frame.
+        begins: bool,
+        /// The peer has ended its side with this piece.
+        end_stream: bool,
+    },
+    /// A whole header block.
+    Headers {
+        /// The stream.
+        stream: u32,
+        /// The compressed fields. They must be decompressed even if the stream is refused.
+        block: Block<'a>,
+        /// The peer has ended its side.
+        end_stream: bool,
+        /// The stream says that it depends on itself: a stream error (RFC 7540 section 5.3.1).
+        depends_on_itself: bool,
+    },
+    /// The priority of RFC 7540; without effect, counted all the same.
+    Priority {
+        /// The stream.
+        stream: u32,
+    },
+    /// RST_STREAM.
+    Reset {
+        /// The stream.
+        stream: u32,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// SETTINGS: for [`Settings::apply`](super::Settings::apply); to be acknowledged.
+    Settings(&'a [u8]),
+    /// Our SETTINGS were acknowledged.
+    SettingsAck,
+    /// A server announces a stream.
+    PushPromise {
+        /// The stream of the request that it belongs to.
+        stream: u32,
+        /// The new stream.
+        promised: u32,
+        /// The compressed fields of the request that it answers.
+        block: Block<'a>,
+    },
+    /// PING, or the answer to ours.
+    Ping {
+        /// An answer.
+        ack: bool,
+        /// To be sent back as it is.
+        opaque: [u8; 8],
+    },
+    /// The peer takes no more streams.
+    GoAway {
+        /// The last stream that it acted upon.
+        last: u32,
+        /// Why.
+        code: ErrorCode,
+    },
+    /// More may be sent on a stream, or with stream 0 on the connection. Never by 0.
+    WindowUpdate {
+        /// The stream; 0 is the connection.
+        stream: u32,
+        /// Bytes more, at least 1.
+        increment: u32,
+    },
+    /// A new priority for a response (RFC 9218).
+    PriorityUpdate {
+        /// The stream that it concerns.
+        stream: u32,
+        /// As a Priority field.
+        value: &'a [u8],
+    },
+    /// A frame of a type that is not known; its payload is passed over.
+    Unknown {
+        /// The type.
+        kind: u8,
+        /// The payload's length in bytes.
+        length: u32,
+    },
+    /// A frame is wrong in a way that ends its stream only.
+    StreamError {
+        /// The stream.
+        stream: u32,
+        /// For RST_STREAM.
+        code: ErrorCode,
+        /// What the peer did, for the log.
+        what: &'static str,
+    },
+}
+
+/// A header block: a part of the input, or what was gathered from several frames.
+#[derive(Debug)]
+pub enum Block<'a> {
+    /// It came in one frame.
+    Input(&'a [u8]),
+    /// It came in several.
+    Gathered(Vec<u8>),
+}
+
+impl Deref for Block<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Block::Input(bytes) => bytes,
+            Block::Gathered(bytes) => bytes,
+        }
+    }
+}
+
+/// Reads frames. See the module's description.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    /// What a peer may send; may be changed between calls.
+    pub limits: ReaderLimits,
+    state: State,
+    /// The header block that is not complete.
+    gathered: Vec<u8>,
+    /// Frames that it came in after the first.
+    continuations: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
+    /// At the beginning of a frame.
+    #[default]
+    Head,
+    /// Inside DATA: content, then padding. Both may be 0 only together with `begins`.
+    Data {
+        stream: u32,
+        left: u32,
+        padding: u32,
+        /// Bytes before the content that the windows count: the length of the padding.
+        extra: u32,
+        begins: bool,
+        end_stream: bool,
+    },
+    /// Inside a payload that nobody reads.
+    Skip { left: u32 },
+    /// Between the frames of a header block.
+    Block(Opened),
+}
+
+/// A header block that waits for CONTINUATION.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    stream: u32,
+    /// For PUSH_PROMISE.
+    promised: Option<u32>,
+    end_stream: bool,
+    depends_on_itself: bool,
+}
+
+impl FrameReader {
+    /// At the beginning of a connection, after the preface.
+    pub fn new(limits: ReaderLimits) -> FrameReader {
+        FrameReader {
+            limits,
+            ..FrameReader::default()
+        }
+    }
+
+    /// Whether the next byte begins a frame and no header block is open.
+    pub fn is_between_frames(&self) -> bool {
+        matches!(self.state, State::Head)
+    }
+
+    /// Bytes that are kept here.
+    pub fn kept(&self) -> usize {
+        self.gathered.capacity()
+    }
+
+    /// The next event, and how many bytes of `input` it took. The next call's input begins after
+    /// them. After an error the connection can not go on.
+    pub fn next<'a>(&mut self, input: &'a [u8]) -> Result<(Event<'a>, usize), ConnectionError> {
+        let mut used = 0;
+        loop {
+            let rest = &input[used..];
+            match self.state {
+                State::Data { .. } => {
+                    return Ok(match self.data(rest) {
+                        Some((event, n)) => (event, used + n),
+                        None => (Event::More, used),
+                    });
+                }
+                State::Skip { left } => {
+                    let n = (left as usize).min(rest.len());
+                    used += n;
+                    if n < left as usize {
+                        self.state = State::Skip {
+                            left: left - n as u32,
+                        };
+                        return Ok((Event::More, used));
+                    }
+                    self.state = State::Head;
+                }
+                State::Head | State::Block(_) => {
+                    let Some((head, payload)) = rest.split_first_chunk::<HEAD_LENGTH>() else {
+                        return Ok((Event::More, used));
+                    };
+                    let head = FrameHead::parse(head);
+                    let (event, n) = match self.frame(head, payload)? {
+                        Taken::Waits => return Ok((Event::More, used)),
+                        Taken::Head(n) => {
+                            used += HEAD_LENGTH + n;
+                            continue;
+                        }
+                        Taken::Event(event, n) => (event, n),
+                    };
+                    return Ok((event, used + HEAD_LENGTH + n));
+                }
+            }
+        }
+    }
+
+    /// The next piece of DATA; `None` when there is nothing.
+    fn data<'a>(&mut self, input: &'a [u8]) -> Option<(Event<'a>, usize)> {
+        let State::Data {
+            stream,
+            left,
+            padding,
+            extra,
+            begins,
+            end_stream,
+        } = self.state
+        else {
+            return None;
+        };
+        let n = (left as usize).min(input.len()) as u32;
+        // Padding is worth nothing to wait for, but it must have come before the next frame.
+        let skipped = (padding as usize).min(input.len() - n as usize) as u32;
+        let is_last = n == left && skipped == padding;
+        if n + skipped == 0 && !is_last {
+            return None;
+        }
+        self.state = if is_last {
+            State::Head
+        } else {
+            State::Data {
+                stream,
+                left: left - n,
+                padding: padding - skipped,
+                extra: 0,
+                begins: false,
+                end_stream,
+            }
+        };
+        let event = Event::Data {
+            stream,
+            bytes: &input[..n as usize],
+            counted: extra + n + skipped,
+            begins,
+            end_stream: end_stream && is_last,
+        };
+        Some((event, (n + skipped) as usize))
+    }
+
+    /// A frame whose head is there; `payload` is what there is after it.
+    fn frame<'a>(
+        &mut self,
+        head: FrameHead,
+        payload: &'a [u8],
+    ) -> Result<Taken<'a>, ConnectionError> {
+        if head.length > self.limits.max_frame_size {
+            return Err(ConnectionError::frame_size("too large frame"));
+        }
+        if let State::Block(opened) = self.state {
+            return self.continuation(head, opened, payload);
+        }
+        let length = head.length as usize;
+        match head.kind {
+            kind::DATA => return self.data_head(head, payload),
+            kind::HEADERS
+            | kind::PUSH_PROMISE
+            | kind::SETTINGS
+            | kind::PING
+            | kind::GOAWAY
+            | kind::RST_STREAM
+            | kind::WINDOW_UPDATE
+            | kind::PRIORITY
+            | kind::PRIORITY_UPDATE
+            | kind::CONTINUATION => {}
+            kind => {
+                self.state = State::Skip { left: head.length };
+                let length = head.length;
+                return Ok(Taken::Event(Event::Unknown { kind, length }, 0));
+            }
+        }
+        check_size(head)?;
+        let Some(payload) = payload.get(..length) else {
+            return Ok(Taken::Waits);
+        };
+        let event = match head.kind {
+            kind::HEADERS => return self.headers(head, payload),
+            kind::PUSH_PROMISE => return self.push_promise(head, payload),
+            kind::CONTINUATION => {
+                return Err(ConnectionError::protocol("unexpected CONTINUATION frame"));
+            }
+            kind::SETTINGS => settings(head, payload)?,
+            kind::PING => ping(head, payload)?,
+            kind::GOAWAY => goaway(head, payload)?,
+            kind::RST_STREAM => reset(head, payload)?,
+            kind::WINDOW_UPDATE => window_update(head, payload)?,
+            kind::PRIORITY => priority(head, payload)?,
+            _ => priority_update(head, payload)?,
+        };
+        Ok(Taken::Event(event, length))
+    }
+
+    fn data_head<'a>(
+        &mut self,
+        head: FrameHead,
+        payload: &[u8],
+    ) -> Result<Taken<'a>, ConnectionError> {
+        if head.stream == 0 {
+            return Err(ConnectionError::protocol(
+                "DATA frame with incorrect identifier",
+            ));
+        }
+        let mut extra = 0;
+        let mut padding = 0;
+        if head.flags & flag::PADDED != 0 {
+            if head.length == 0 {
+                return Err(ConnectionError::frame_size(
+                    "padded DATA frame with incorrect length: 0",
+                ));
+            }
+            let Some(&first) = payload.first() else {
+                return Ok(Taken::Waits);
+            };
+            extra = 1;
+            padding = u32::from(first);
+            if padding >= head.length {
+                return Err(ConnectionError::protocol(
+                    "padded DATA frame with incorrect length",
+                ));
+            }
+        }
+        self.state = State::Data {
+            stream: head.stream,
+            left: head.length - extra - padding,
+            padding,
+            extra,
+            begins: true,
+            end_stream: head.flags & flag::END_STREAM != 0,
+        };
+        Ok(Taken::Head(extra as usize))
+    }
+
+    fn headers<'a>(
+        &mut self,
+        head: FrameHead,
+        payload: &'a [u8],
+    ) -> Result<Taken<'a>, ConnectionError> {
+        if head.stream == 0 {
+            return Err(ConnectionError::protocol(
+                "HEADERS frame with incorrect identifier",
+            ));
+        }
+        let mut fragment = without_padding(head, payload)?;
+        let mut depends_on_itself = false;
+        if head.flags & flag::PRIORITY != 0 {
+            let Some((dependency, rest)) = fragment.split_first_chunk::<5>() else {
+                return Err(ConnectionError::frame_size(
+                    "HEADERS frame with incorrect length",
+                ));
+            };
+            let [a, b, c, d, _weight] = *dependency;
+            depends_on_itself = u32::from_be_bytes([a, b, c, d]) & MAX_STREAM == head.stream;
+            fragment = rest;
+        }
+        let opened = Opened {
+            stream: head.stream,
+            promised: None,
+            end_stream: head.flags & flag::END_STREAM != 0,
+            depends_on_itself,
+        };
+        self.begin_block(head, opened, fragment)
+    }
+
+    fn push_promise<'a>(
+        &mut self,
+        head: FrameHead,
+        payload: &'a [u8],
+    ) -> Result<Taken<'a>, ConnectionError> {
+        if head.stream == 0 {
+            return Err(ConnectionError::protocol(
+                "PUSH_PROMISE frame with incorrect identifier",
+            ));
+        }
+        let fragment = without_padding(head, payload)?;
+        let Some((promised, fragment)) = fragment.split_first_chunk::<4>() else {
+            return Err(ConnectionError::frame_size(
+                "PUSH_PROMISE frame with incorrect length",
+            ));
+        };
+        let opened = Opened {
+            stream: head.stream,
+            promised: Some(u32::from_be_bytes(*promised) & MAX_STREAM),
+            end_stream: false,
+            depends_on_itself: false,
+        };
+        self.begin_block(head, opened, fragment)
+    }
+
+    fn begin_block<'a>(
+        &mut self,
+        head: FrameHead,
+        opened: Opened,
+        fragment: &'a [u8],
+    ) -> Result<Taken<'a>, ConnectionError> {
+        let length = head.length as usize;
+        if fragment.len() > self.limits.max_block {
+            return Err(ConnectionError::calm("too large header block"));
+        }
+        if head.flags & flag::END_HEADERS != 0 {
+            return Ok(Taken::Event(opened.event(Block::Input(fragment)), length));
+        }
+        self.gathered.clear();
+        self.gathered.extend_from_slice(fragment);
+        self.continuations = 0;
+        self.state = State::Block(opened);
+        Ok(Taken::Head(length))
+    }
+
+    fn continuation<'a>(
+        &mut self,
+        head: FrameHead,
+        opened: Opened,
+        payload: &'a [u8],
+    ) -> Result<Taken<'a>, ConnectionError> {
+        if head.kind != kind::CONTINUATION || head.stream != opened.stream {
+            return Err(ConnectionError::protocol(
+                "inappropriate frame while CONTINUATION was expected",
+            ));
+        }
+        // Before the payload has come: it is not worth waiting for.
+        self.continuations += 1;
+        if self.continuations > self.limits.max_continuations {
+            return Err(ConnectionError::calm("too many CONTINUATION frames"));
+        }
+        let length = head.length as usize;
+        if self.gathered.len() + length > self.limits.max_block {
+            return Err(ConnectionError::calm("too large header block"));
+        }
+        let Some(payload) = payload.get(..length) else {
+            self.continuations -= 1;
+            return Ok(Taken::Waits);
+        };
+        self.gathered.extend_from_slice(payload);
+        if head.flags & flag::END_HEADERS == 0 {
+            return Ok(Taken::Head(length));
+        }
+        self.state = State::Head;
+        let block = Block::Gathered(std::mem::take(&mut self.gathered));
+        Ok(Taken::Event(opened.event(block), length))
+    }
+}
+
+impl Opened {
+    fn event(self, block: Block<'_>) -> Event<'_> {
+        match self.promised {
+            Some(promised) => Event::PushPromise {
+                stream: self.stream,
+                promised,
+                block,
+            },
+            None => Event::Headers {
+                stream: self.stream,
+                block,
+                end_stream: self.end_stream,
+                depends_on_itself: self.depends_on_itself,
+            },
+        }
+    }
+}
+
+/// What became of a frame whose head is there.
+enum Taken<'a> {
+    /// More bytes are needed; nothing was taken.
+    Waits,
+    /// The head and so many bytes of the payload; what follows is read on.
+    Head(usize),
+    /// The head, so many bytes of the payload, and this is what they say.
+    Event(Event<'a>, usize),
+}
+
+/// Frames with a fixed size are refused before their payload has come.
+fn check_size(head: FrameHead) -> Result<(), ConnectionError> {
+    let what = match head.kind {
+        kind::RST_STREAM if head.length != 4 => "RST_STREAM frame with incorrect length",
+        kind::WINDOW_UPDATE if head.length != 4 => "WINDOW_UPDATE frame with incorrect length",
+        kind::PING if head.length != 8 => "PING frame with incorrect length",
+        kind::GOAWAY if head.length < 8 => "GOAWAY frame with incorrect length",
+        kind::PRIORITY_UPDATE if head.length < 4 => "PRIORITY_UPDATE frame with incorrect length",
+        kind::SETTINGS if head.flags & flag::ACK != 0 && head.length != 0 => {
+            "SETTINGS frame with the ACK flag and nonzero length"
+        }
+        kind::SETTINGS if !head.length.is_multiple_of(6) => "SETTINGS frame with incorrect length",
+        _ => return Ok(()),
+    };
+    Err(ConnectionError::frame_size(what))
+}
+
+fn without_padding(head: FrameHead, payload: &[u8]) -> Result<&[u8], ConnectionError> {
+    if head.flags & flag::PADDED == 0 {
+        return Ok(payload);
+    }
+    let Some((&padding, rest)) = payload.split_first() else {
+        return Err(ConnectionError::frame_size(
+            "padded HEADERS frame with incorrect length",
+        ));
+    };
+    rest.len()
+        .checked_sub(usize::from(padding))
+        .map(|end| &rest[..end])
+        .ok_or(ConnectionError::protocol(
+            "padded HEADERS frame with incorrect length",
+        ))
+}
+
+fn settings<'a>(head: FrameHead, payload: &'a [u8]) -> Result<Event<'a>, ConnectionError> {
+    if head.stream != 0 {
+        return Err(ConnectionError::protocol(
+            "SETTINGS frame with incorrect identifier",
+        ));
+    }
+    Ok(if head.flags & flag::ACK != 0 {
+        Event::SettingsAck
+    } else {
+        Event::Settings(payload)
+    })
+}
+
+fn ping<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+    match payload.first_chunk() {
+        Some(opaque) if head.stream == 0 => Ok(Event::Ping {
+            ack: head.flags & flag::ACK != 0,
+            opaque: *opaque,
+        }),
+        _ => Err(ConnectionError::protocol(
+            "PING frame with incorrect identifier",
+        )),
+    }
+}
+
+fn goaway<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+    if head.stream != 0 {
+        return Err(ConnectionError::protocol(
+            "GOAWAY frame with incorrect identifier",
+        ));
+    }
+    let [last, code] = [word(payload, 0), word(payload, 4)];
+    Ok(Event::GoAway {
+        last: last & MAX_STREAM,
+        code: ErrorCode(code),
+    })
+}
+
+fn reset<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+    if head.stream == 0 {
+        return Err(ConnectionError::protocol(
+            "RST_STREAM frame with incorrect identifier",
+        ));
+    }
+    Ok(Event::Reset {
+        stream: head.stream,
+        code: ErrorCode(word(payload, 0)),
+    })
+}
+
+fn window_update<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+    const WHAT: &str = "WINDOW_UPDATE frame with incorrect window increment 0";
+    let stream = head.stream;
+    match word(payload, 0) & MAX_STREAM {
+        0 if stream == 0 => Err(ConnectionError::protocol(WHAT)),
+        0 => Ok(Event::StreamError {
+            stream,
+            code: ErrorCode::PROTOCOL_ERROR,
+            what: WHAT,
+        }),
+        increment => Ok(Event::WindowUpdate { stream, increment }),
+    }
+}
+
+fn priority<'a>(head: FrameHead, payload: &[u8]) -> Result<Event<'a>, ConnectionError> {
+    let stream = head.stream;
+    if stream == 0 {
+        return Err(ConnectionError::protocol(
+            "PRIORITY frame with incorrect identifier",
+        ));
+    }
+    let error = |code, what| Event::StreamError { stream, code, what };
+    Ok(if payload.len() != 5 {
+        error(
+            ErrorCode::FRAME_SIZE_ERROR,
+            "PRIORITY frame with incorrect length",
+        )
+    } else if word(payload, 0) & MAX_STREAM == stream {
+        error(
+            ErrorCode::PROTOCOL_ERROR,
+            "PRIORITY frame with incorrect dependency",
+        )
+    } else {
+        Event::Priority { stream }
+    })
+}
+
+fn priority_update<'a>(head: FrameHead, payload: &'a [u8]) -> Result<Event<'a>, ConnectionError> {
+    let stream = word(payload, 0) & MAX_STREAM;
+    if head.stream != 0 || stream == 0 {
+        return Err(ConnectionError::protocol(
+            "PRIORITY_UPDATE frame with incorrect identifier",
+        ));
+    }
+    Ok(Event::PriorityUpdate {
+        stream,
+        value: &payload[4..],
+    })
+}
+
+/// Four bytes as a number. The frame's size was checked; what is not there is 0.
+fn word(payload: &[u8], at: usize) -> u32 {
+    payload
+        .get(at..)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |bytes| u32::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::write_head;
+    use super::*;
+
+    fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        write_head(payload.len() as u32, kind, flags, stream, &mut out);
+        out.extend_from_slice(payload);
+        out
+    }
+
+    /// Feeds the input in steps of `step` bytes, keeping what was not used, and prints the events.
+    /// Pieces of DATA are joined.
+    fn run(input: &[u8], step: usize) -> (Vec<String>, Option<ConnectionError>) {
+        let mut reader = FrameReader::default();
+        let (mut kept, mut events): (Vec<u8>, Vec<String>) = Default::default();
+        let mut data: (Vec<u8>, u32) = Default::default();
+        for piece in input.chunks(step) {
+            kept.extend_from_slice(piece);
+            let mut at = 0;
+            loop {
+                let (event, used) = match reader.next(&kept[at..]) {
+                    Ok(next) => next,
+                    Err(error) => return (events, Some(error)),
+                };
+                at += used;
+                match event {
+                    Event::More => break,
+                    Event::Data {
+                        stream,
+                        bytes,
+                        counted,
+                        end_stream,
+                        ..
+                    } => {
+                        data.0.extend_from_slice(bytes);
+                        data.1 += counted;
+                        if reader.is_between_frames() {
+                            events.push(format!("data {stream} {data:?} {end_stream}"));
+                            data = Default::default();
+                        }
+                    }
+                    Event::Headers {
+                        stream,
+                        block,
+                        end_stream,
+                        ..
+                    } => {
+                        events.push(format!("headers {stream} {:?} {end_stream}", &block[..]));
+                    }
+                    other => events.push(format!("{other:?}")),
+                }
+            }
+            kept.drain(..at);
+            assert!(kept.len() < HEAD_LENGTH + MAX_FRAME_SIZE_DEFAULT as usize);
+        }
+        (events, None)
+    }
+
+    #[test]
+    fn the_pieces_do_not_matter() {
+        let input = [
+            frame(kind::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 7]),
+            frame(kind::HEADERS, flag::PRIORITY, 1, &[0, 0, 0, 0, 9, 1, 2]),
+            frame(kind::CONTINUATION, 0, 1, &[]),
+            frame(kind::CONTINUATION, flag::END_HEADERS, 1, &[3]),
+            frame(kind::DATA, flag::PADDED, 1, &[2, b'a', b'b', 0, 0]),
+            frame(kind::DATA, 0, 1, &[]),
+            frame(77, 255, 3, &[1; 100]),
+            frame(kind::DATA, flag::PADDED | flag::END_STREAM, 1, &[0]),
+            frame(kind::PING, flag::ACK, 0, b"12345678"),
+            frame(kind::WINDOW_UPDATE, 0, 5, &[0x80, 0, 0, 0]),
+            frame(kind::PRIORITY_UPDATE, 0, 0, &[0, 0, 0, 5, b'i']),
+            frame(kind::GOAWAY, 0, 0, &[0, 0, 0, 1, 0, 0, 0, 2, b'x']),
+        ]
+        .concat();
+        let (whole, error) = run(&input, input.len());
+        assert_eq!(error, None);
+        assert_eq!(whole.len(), 10, "{whole:#?}");
+        assert_eq!(whole[1], "headers 1 [1, 2, 3] false");
+        assert_eq!(whole[2], "data 1 ([97, 98], 5) false");
+        assert_eq!(whole[5], "data 1 ([], 1) true");
+        for step in 1..40 {
+            assert_eq!(run(&input, step), (whole.clone(), None), "{step}");
+        }
+    }
+
+    #[test]
+    fn what_no_frame_may_be() {
+        let refused = |input: Vec<u8>, code: ErrorCode| {
+            let (_, error) = run(&input, 1);
+            assert_eq!(error.map(|e| e.code), Some(code), "{input:?}");
+        };
+        use ErrorCode as E;
+        refused(frame(kind::DATA, 0, 0, b"x"), E::PROTOCOL_ERROR);
+        refused(frame(kind::DATA, flag::PADDED, 1, &[1]), E::PROTOCOL_ERROR);
+        refused(frame(kind::DATA, flag::PADDED, 1, &[]), E::FRAME_SIZE_ERROR);
+        refused(frame(kind::HEADERS, 0, 0, b"x"), E::PROTOCOL_ERROR);
+        refused(
+            frame(kind::HEADERS, flag::PADDED, 1, &[2, 0]),
+            E::PROTOCOL_ERROR,
+        );
+        refused(
+            frame(kind::HEADERS, flag::PRIORITY, 1, &[0; 4]),
+            E::FRAME_SIZE_ERROR,
+        );
+        refused(frame(kind::CONTINUATION, 0, 1, b"x"), E::PROTOCOL_ERROR);
+        refused(frame(kind::SETTINGS, 0, 0, &[0; 5]), E::FRAME_SIZE_ERROR);
+        refused(
+            frame(kind::SETTINGS, flag::ACK, 0, &[0; 6]),
+            E::FRAME_SIZE_ERROR,
+        );
+        refused(frame(kind::SETTINGS, 0, 1, &[]), E::PROTOCOL_ERROR);
+        refused(frame(kind::PING, 0, 0, &[0; 7]), E::FRAME_SIZE_ERROR);
+        refused(frame(kind::PING, 0, 1, &[0; 8]), E::PROTOCOL_ERROR);
+        refused(frame(kind::RST_STREAM, 0, 1, &[0; 3]), E::FRAME_SIZE_ERROR);
+        refused(frame(kind::RST_STREAM, 0, 0, &[0; 4]), E::PROTOCOL_ERROR);
+        refused(frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), E::PROTOCOL_ERROR);
+        refused(
+            frame(kind::WINDOW_UPDATE, 0, 1, &[0; 5]),
+            E::FRAME_SIZE_ERROR,
+        );
+        refused(frame(kind::GOAWAY, 0, 0, &[0; 7]), E::FRAME_SIZE_ERROR);
+        refused(frame(kind::PRIORITY, 0, 0, &[0; 5]), E::PROTOCOL_ERROR);
+        refused(frame(99, 0, 1, &[0; 16385]), E::FRAME_SIZE_ERROR);
+    }
+
+    #[test]
+    fn an_open_header_block_takes_nothing_but_its_own_frames() {
+        for other in [
+            frame(kind::PING, 0, 0, &[0; 8]),
+            frame(kind::CONTINUATION, 0, 3, b"x"),
+            frame(77, 0, 1, b"x"),
+        ] {
+            let input = [frame(kind::HEADERS, 0, 1, b"x"), other].concat();
+            let error = run(&input, 3).1.map(|e| e.code);
+            assert_eq!(error, Some(ErrorCode::PROTOCOL_ERROR));
+        }
+    }
+
+    #[test]
+    fn a_header_block_has_bounds() {
+        let calm = Some(ErrorCode::ENHANCE_YOUR_CALM);
+        let mut empty = frame(kind::HEADERS, 0, 1, b"x");
+        for _ in 0..40 {
+            empty.extend(frame(kind::CONTINUATION, 0, 1, &[]));
+        }
+        assert_eq!(run(&empty, 1).1.map(|e| e.code), calm);
+        let mut large = frame(kind::HEADERS, 0, 1, b"x");
+        for _ in 0..4 {
+            large.extend(frame(kind::CONTINUATION, 0, 1, &[0; 16384]));
+        }
+        assert_eq!(run(&large, 4096).1.map(|e| e.code), calm);
+    }
+}

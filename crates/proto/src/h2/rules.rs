@@ -1,0 +1,78 @@
+//! What fields of an HTTP/2 message may be (RFC 9113 sections 8.2 and 8.3).
+
+use crate::known::Known;
+
+/// Whether `name` is a field name as HTTP/2 has it: a token in lower case.
+pub fn is_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|&b| NAME[b as usize])
+}
+
+const NAME: [bool; 256] = build_name();
+
+const fn build_name() -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut i = 0;
+    while i < 256 {
+        let byte = i as u8;
+        table[i] = byte.is_ascii_lowercase()
+            || byte.is_ascii_digit()
+            || matches!(
+                byte,
+                b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            );
+        i += 1;
+    }
+    table
+}
+
+/// Whether `value` is free of what would end a line or a text elsewhere: NUL, CR and LF.
+pub fn is_value(value: &[u8]) -> bool {
+    memchr::memchr3(0, b'\r', b'\n', value).is_none()
+}
+
+/// Whether a field belongs to one connection, and so makes a message malformed (section 8.2.2).
+pub fn is_connection_specific(known: Known, value: &[u8]) -> bool {
+    match known {
+        Known::Connection
+        | Known::ProxyConnection
+        | Known::KeepAlive
+        | Known::TransferEncoding
+        | Known::Upgrade => true,
+        Known::Te => !value.eq_ignore_ascii_case(b"trailers"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_values() {
+        assert!(is_name(b"x-a_b.c") && is_name(b"!#$%&'*+-.^_`|~09az"));
+        for bad in [
+            &b""[..],
+            b"X",
+            b"a b",
+            b"a:b",
+            b":a",
+            b"a\0",
+            b"\xff",
+            b"a,",
+        ] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+        assert!(is_value(b"") && is_value(b"\t x\xff"));
+        for bad in [&b"\0"[..], b"a\r", b"\nb"] {
+            assert!(!is_value(bad));
+        }
+    }
+
+    #[test]
+    fn fields_of_a_connection() {
+        assert!(is_connection_specific(Known::Upgrade, b"x"));
+        assert!(is_connection_specific(Known::Te, b"gzip"));
+        assert!(!is_connection_specific(Known::Te, b"Trailers"));
+        assert!(!is_connection_specific(Known::Host, b"x"));
+    }
+}
