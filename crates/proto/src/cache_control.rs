@@ -10,6 +10,10 @@ pub struct CacheControl {
     pub no_store: bool,
     /// `private`, also with a list of fields.
     pub private: bool,
+    /// `no-cache` without a list: it is about the whole response.
+    pub no_cache_whole: bool,
+    /// `private` without a list: it is about the whole response.
+    pub private_whole: bool,
     /// `public`
     pub public: bool,
     /// `must-revalidate`
@@ -96,16 +100,15 @@ impl CacheControl {
     pub fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> CacheControl {
         let mut control = CacheControl::default();
         for value in values {
-            let mut rest = value;
-            while let Some((directive, argument, after)) = next_directive(rest) {
+            for (directive, argument) in directives(value) {
                 control.apply(directive, argument);
-                rest = after;
             }
         }
         control
     }
 
-    fn apply(&mut self, directive: &[u8], argument: Option<&[u8]>) {
+    /// Applies one directive, whatever it was written in.
+    pub(crate) fn apply(&mut self, directive: &[u8], argument: Option<&[u8]>) {
         let mut name = [0; 24];
         let Some(name) = name.get_mut(..directive.len()) else {
             return;
@@ -114,9 +117,15 @@ impl CacheControl {
         name.make_ascii_lowercase();
         let age = || Age::parse(argument.unwrap_or_default());
         match &*name {
-            b"no-cache" => self.no_cache = true,
+            b"no-cache" => {
+                self.no_cache = true;
+                self.no_cache_whole |= !is_list(argument);
+            }
             b"no-store" => self.no_store = true,
-            b"private" => self.private = true,
+            b"private" => {
+                self.private = true;
+                self.private_whole |= !is_list(argument);
+            }
             b"public" => self.public = true,
             b"must-revalidate" => self.must_revalidate = true,
             b"proxy-revalidate" => self.proxy_revalidate = true,
@@ -134,6 +143,25 @@ impl CacheControl {
             _ => {}
         }
     }
+}
+
+/// Whether an argument names fields. An empty list is taken for none: then the directive is about everything.
+fn is_list(argument: Option<&[u8]>) -> bool {
+    argument.is_some_and(|argument| {
+        argument
+            .iter()
+            .any(|b| !matches!(b, b'"' | b',' | b' ' | b'\t'))
+    })
+}
+
+/// The directives of one field line, with their arguments, quotes included.
+pub(crate) fn directives(value: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
+    let mut rest = value;
+    std::iter::from_fn(move || {
+        let (directive, argument, after) = next_directive(rest)?;
+        rest = after;
+        Some((directive, argument))
+    })
 }
 
 /// A directive's name, its argument, and what follows it.

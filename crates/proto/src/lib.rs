@@ -11,6 +11,7 @@
 //! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
 //!   [`cookie`], [`form`], [`mime`], [`list`]: grammars of single fields.
 //! - [`status`]: reason phrases.
+//! - [`caching`]: the rules of HTTP caches (RFC 9111).
 //! - [`cgi`], [`fastcgi`], [`scgi`], [`uwsgi`], [`memcached`]: what applications and caches speak.
 //! - [`proxy_protocol`]: the PROXY protocol, versions 1 and 2.
 //! - [`client_hello`]: what a TLS client says before anything is encrypted.
@@ -18,6 +19,7 @@
 
 pub mod accept_encoding;
 pub mod cache_control;
+pub mod caching;
 pub mod cgi;
 pub mod client_hello;
 pub mod conditional;

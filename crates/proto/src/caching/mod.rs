@@ -1,0 +1,33 @@
+//! The rules of HTTP caches (RFC 9111), without I/O and without a clock.
+//!
+//! ```text
+//! a response from the origin  → judge    store it, for how long, or why not
+//!   what of it is stored      → keep     without what belongs to one connection or one client
+//! a request and what is stored → vary     which of the variants
+//!                              → reuse    serve it, serve it and renew it, or ask the origin first
+//! the origin's 304            → merge    the stored fields, renewed
+//! a POST that succeeded       → invalidation
+//! what a cache did            → status   the Cache-Status field (RFC 9211)
+//! ```
+//!
+//! Who decides what: the origin by Cache-Control, the fields addressed to caches like this one ([`targeted`]) and
+//! `X-Accel-Expires`; the operator by [`Rules`]. Where nginx and the RFC differ, the difference is a field of [`Rules`].
+//! What this does not know: keys, stores, directives of a configuration.
+
+pub mod fields;
+pub mod freshness;
+pub mod invalidation;
+pub mod judge;
+pub mod merge;
+pub mod reuse;
+pub mod status;
+pub mod structured;
+pub mod targeted;
+pub mod vary;
+
+pub use fields::keep;
+pub use freshness::{Freshness, Source};
+pub use invalidation::{invalidates, tags, targets};
+pub use judge::{Asked, Heuristic, Response, Rules, Verdict, Why, judge};
+pub use merge::{HeadUpdate, head_update, merge_304, validators};
+pub use reuse::{RequestControl, Reuse, StaleRules, reuse};

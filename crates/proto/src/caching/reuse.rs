@@ -1,0 +1,206 @@
+//! Whether what is stored may answer a request, now (RFC 9111 sections 4.2.4, 5.2.1; RFC 5861).
+
+use super::freshness::Freshness;
+use crate::cache_control::CacheControl;
+use crate::fields::Fields;
+use crate::known::Known;
+
+/// What the operator allows to be served though it is stale (`*_cache_use_stale`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StaleRules {
+    /// In place of an error; which errors is known when there is one.
+    pub error: bool,
+    /// While another request renews it.
+    pub updating: bool,
+}
+
+/// What to do with a stored response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reuse {
+    /// Serve it.
+    Fresh,
+    /// It is stale. Serve it at once, and renew it in the background.
+    WhileRevalidate,
+    /// Ask the origin first.
+    Validate {
+        /// If the origin fails, it may be served though: the origin said so (`stale-if-error`), which goes for every
+        /// kind of error.
+        on_any_error: bool,
+        /// The same, for the errors that the operator listed.
+        on_listed_error: bool,
+        /// It may be served as long as somebody else is asking.
+        while_updating: bool,
+    },
+}
+
+/// What the client said of caching; looked at only where the configuration wants it, as nginx does not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestControl {
+    control: CacheControl,
+}
+
+impl RequestControl {
+    /// Reads a request's Cache-Control; without one, `Pragma: no-cache` is the same as `Cache-Control: no-cache`
+    /// (RFC 9111 section 5.4).
+    pub fn parse(request: &Fields) -> RequestControl {
+        let mut control = CacheControl::parse(request.all_known(Known::CacheControl));
+        if !request.has(Known::CacheControl) {
+            let pragma = CacheControl::parse(request.all_known(Known::Pragma));
+            control.no_cache = pragma.no_cache;
+        }
+        RequestControl { control }
+    }
+
+    /// The response must not be stored.
+    pub fn no_store(&self) -> bool {
+        self.control.no_store
+    }
+
+    /// The client would rather have 504 than a response of the origin.
+    pub fn only_if_cached(&self) -> bool {
+        self.control.only_if_cached
+    }
+
+    /// Whether the client wants something newer than `stored`.
+    fn wants_newer(&self, stored: &Freshness, now_ms: u64) -> bool {
+        let control = &self.control;
+        let too_old = control
+            .max_age
+            .seconds()
+            .is_some_and(|most| stored.age_s(now_ms) > most || most == 0);
+        let too_short = control
+            .min_fresh
+            .seconds()
+            .is_some_and(|least| stored.ttl_s(now_ms) < i64::from(least));
+        control.no_cache || control.no_store || too_old || too_short
+    }
+
+    /// Whether the client takes what has been stale for so long.
+    fn takes_stale(&self, stale_ms: u64) -> bool {
+        self.control
+            .max_stale
+            .seconds()
+            .is_some_and(|most| stale_ms <= u64::from(most) * 1000)
+    }
+}
+
+/// Whether a stored response may be used.
+pub fn reuse(
+    stored: &Freshness,
+    now_ms: u64,
+    rules: StaleRules,
+    client: Option<&RequestControl>,
+) -> Reuse {
+    let is_unwanted = client.is_some_and(|client| client.wants_newer(stored, now_ms));
+    let is_fresh = now_ms < stored.fresh_until_ms && !stored.always_revalidate;
+    if is_fresh && !is_unwanted {
+        return Reuse::Fresh;
+    }
+    let stale_ms = stored.stale_ms(now_ms);
+    let within = |seconds: u32| stale_ms <= u64::from(seconds) * 1000;
+    if !is_fresh && !is_unwanted {
+        let is_taken = client.is_some_and(|client| client.takes_stale(stale_ms));
+        if is_taken && !stored.must_revalidate {
+            return Reuse::Fresh;
+        }
+        if stored.while_revalidate_s > 0 && within(stored.while_revalidate_s) {
+            return Reuse::WhileRevalidate;
+        }
+    }
+    Reuse::Validate {
+        on_any_error: stored.if_error_s > 0 && within(stored.if_error_s),
+        on_listed_error: rules.error && !stored.must_revalidate,
+        while_updating: rules.updating && !stored.must_revalidate && !is_unwanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::caching::freshness::Source;
+
+    const STORED: Freshness = Freshness {
+        received_ms: 100_000,
+        initial_age_s: 5,
+        fresh_until_ms: 110_000,
+        source: Source::CacheControl,
+        while_revalidate_s: 0,
+        if_error_s: 0,
+        must_revalidate: false,
+        always_revalidate: false,
+    };
+    const ALL: StaleRules = StaleRules {
+        error: true,
+        updating: true,
+    };
+
+    fn control(value: &str) -> RequestControl {
+        let mut fields = Fields::new();
+        fields.push(b"Cache-Control", value.as_bytes());
+        RequestControl::parse(&fields)
+    }
+
+    fn validate(on_any_error: bool, on_listed_error: bool, while_updating: bool) -> Reuse {
+        Reuse::Validate {
+            on_any_error,
+            on_listed_error,
+            while_updating,
+        }
+    }
+
+    #[test]
+    fn time_decides() {
+        let at = |now_ms, stored: Freshness| reuse(&stored, now_ms, ALL, None);
+        assert_eq!(at(109_999, STORED), Reuse::Fresh);
+        assert_eq!(at(110_000, STORED), validate(false, true, true));
+        let kept = Freshness {
+            while_revalidate_s: 3,
+            if_error_s: 6,
+            ..STORED
+        };
+        assert_eq!(at(113_000, kept), Reuse::WhileRevalidate);
+        assert_eq!(at(113_001, kept), validate(true, true, true));
+        assert_eq!(at(116_001, kept), validate(false, true, true));
+        let strict = Freshness {
+            must_revalidate: true,
+            ..STORED
+        };
+        assert_eq!(at(110_001, strict), validate(false, false, false));
+        let asked_always = Freshness {
+            always_revalidate: true,
+            ..strict
+        };
+        assert_eq!(at(100_000, asked_always), validate(false, false, false));
+    }
+
+    #[test]
+    fn clients_decide_where_they_may() {
+        let ask = |now_ms, value: &str| {
+            reuse(
+                &STORED,
+                now_ms,
+                StaleRules::default(),
+                Some(&control(value)),
+            )
+        };
+        let newer = validate(false, false, false);
+        assert_eq!(ask(101_000, "max-age=6"), Reuse::Fresh);
+        assert_eq!(ask(102_000, "max-age=6"), newer);
+        assert_eq!(ask(100_000, "max-age=0"), newer);
+        assert_eq!(ask(100_000, "no-cache"), newer);
+        assert_eq!(ask(100_000, "no-store"), newer);
+        assert_eq!(ask(100_000, "min-fresh=10"), Reuse::Fresh);
+        assert_eq!(ask(100_001, "min-fresh=10"), newer);
+        assert_eq!(ask(112_000, "max-stale=2"), Reuse::Fresh);
+        assert_eq!(ask(112_001, "max-stale=2"), newer);
+        assert_eq!(ask(900_000, "max-stale"), Reuse::Fresh);
+        assert!(control("only-if-cached").only_if_cached());
+        let mut pragma = Fields::new();
+        pragma.push(b"Pragma", b"no-cache");
+        let pragma = RequestControl::parse(&pragma);
+        assert_eq!(
+            reuse(&STORED, 100_000, ALL, Some(&pragma)),
+            validate(false, true, false)
+        );
+    }
+}
