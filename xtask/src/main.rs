@@ -8,6 +8,7 @@
 
 mod bench;
 mod bench_disk;
+mod cache_tests;
 mod cgroup;
 mod docs;
 mod flags;
@@ -60,6 +61,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "bench-disk",
         "hot clients under cold load on a throttled disk; needs root",
         bench_disk::run,
+    ),
+    (
+        "cache-tests",
+        "the public conformance suite of HTTP caches (--help for the flags); needs node",
+        cache_tests::run,
     ),
     (
         "strace",
