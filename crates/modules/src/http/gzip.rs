@@ -8,20 +8,21 @@
 //!
 //! Only for clients that take it (see `gzip_proxied` and its neighbours), only for the types that are named, and not
 //! for what is encoded already. A strong entity tag becomes a weak one, ranges are no longer offered. What compresses
-//! is [`stream`].
+//! is [`crate::shared::compression`], with the encoder of [`encoder`].
 
-mod stream;
+mod encoder;
+
+use std::rc::Rc;
 
 use conf::{
     Arity, Buffers, Diagnostic, Directive, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF, Line,
     Repeat, Setter, Table, Variable,
 };
-use http::body::Body;
 use http::{Module, Request, Verdict};
-use proto::Known;
 
-use crate::shared::gzip_accept;
-use crate::shared::media_types::MediaTypes;
+use encoder::Encoder;
+
+use crate::shared::compression::{self, Choice, ratio};
 
 pub(crate) static MODULE: Module = Module {
     name: "gzip",
@@ -31,7 +32,7 @@ pub(crate) static MODULE: Module = Module {
     enabled: |location| location.confs.get::<Conf>().on,
     variables: &[Variable::new(
         "gzip_ratio",
-        ratio,
+        ratio::<Encoder>,
         "How many times shorter the compressed content is.",
     )
     .volatile()],
@@ -57,8 +58,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "The media types that are compressed, besides `text/html`, which always is. `*` is all of them.",
         set: Setter::Custom(
             Arity::at_least(1),
-            Repeat::Fresh(|c| c.types.clear()),
-            |c, line| c.types.read(line, &["text/html"]),
+            Repeat::Fresh(|c| c.choice.types.clear()),
+            |c, line| c.choice.types.read(line, &["text/html"]),
         ),
     },
     Directive {
@@ -77,7 +78,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Shorter responses are not compressed, if their length is known.",
-        set: Setter::Size(|c| &mut c.min_length),
+        set: Setter::Size(|c| &mut c.choice.min_length),
     },
     Directive {
         name: "gzip_buffers",
@@ -133,9 +134,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 #[derive(Clone, Debug, Default)]
 struct Conf {
     on: bool,
-    types: MediaTypes,
+    choice: Choice,
     level: i64,
-    min_length: u64,
     /// Accepted.
     buffers: Buffers,
     /// Accepted.
@@ -155,50 +155,9 @@ fn power_of_two(line: &mut Line, min: u64, max: u64) -> Result<(), Diagnostic> {
 }
 
 fn compress(request: &mut Request) -> Verdict {
-    let conf = request.conf::<Conf>();
-    let out = &request.out;
-    if !matches!(out.status, 200 | 403 | 404)
-        || out.transforms.keep_encoding
-        || out
-            .fields
-            .get_known(Known::ContentEncoding)
-            .is_some_and(|coding| !coding.is_empty())
-        || out.length().is_some_and(|length| length < conf.min_length)
-        || !conf.types.has(&out.content_type)
-    {
-        return Verdict::Pass;
-    }
-    gzip_accept::varies(request);
-    if !gzip_accept::accepts(request) {
-        return Verdict::Pass;
-    }
-    let out = &mut request.out;
-    out.fields.remove_known(Known::ContentEncoding);
-    out.fields.push_known(Known::ContentEncoding, b"gzip");
-    let length = out.length();
-    let body = std::mem::take(&mut out.body);
-    out.content_changes();
-    out.body = Body::stream(stream::Compressed::new(body, length, conf.level));
-    Verdict::Pass
-}
-
-/// How much came in and went out, for `$gzip_ratio`.
-struct Amounts {
-    before: u64,
-    after: u64,
-}
-
-fn ratio(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(&mut Amounts { before, after }) = request.state::<Amounts>() else {
-        return false;
-    };
-    if after == 0 {
-        return false;
-    }
-    // In hundredths, rounded: 1.234 is shown as 1.23, 1.239 as 1.24.
-    let hundredths = (before.saturating_mul(1000) / after).saturating_add(5) / 10;
-    http::text::write_number(hundredths / 100, out);
-    out.push(b'.');
-    http::text::write_padded(hundredths % 100, 2, out);
-    true
+    let site = Rc::clone(&request.site);
+    let conf = site.location(request.location).confs.get::<Conf>();
+    compression::apply(request, b"gzip", &conf.choice, |_| {
+        Ok(Encoder::new(conf.level))
+    })
 }

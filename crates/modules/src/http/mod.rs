@@ -5,6 +5,7 @@ mod addition;
 mod auth_basic;
 mod auth_request;
 mod autoindex;
+mod brotli;
 mod browser;
 mod charset;
 mod dav;
@@ -12,6 +13,7 @@ mod empty_gif;
 mod fastcgi;
 mod flv;
 mod geo;
+mod geoip2;
 mod gunzip;
 mod gzip;
 mod gzip_static;
@@ -46,6 +48,7 @@ mod upstream;
 mod userid;
 mod uwsgi;
 mod weir_status;
+mod zstd;
 
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
 /// change behaviour.
@@ -54,6 +57,7 @@ pub static MODULES: &[&::http::Module] = &[
     &map::MODULE,
     &browser::MODULE,
     &geo::MODULE,
+    &geoip2::MODULE,
     &split_clients::MODULE,
     &referer::MODULE,
     &secure_link::MODULE,
@@ -95,10 +99,12 @@ pub static MODULES: &[&::http::Module] = &[
     &index::MODULE,
     &autoindex::MODULE,
     &dav::MODULE,
+    &brotli::STATIC,
+    &zstd::STATIC,
     &gzip_static::MODULE,
     &static_file::MODULE,
-    // Filters, from the handler to the wire: not_modified, headers, userid, gunzip, addition, sub, charset, ssi, gzip,
-    // range.
+    // Filters, from the handler to the wire: not_modified, headers, userid, gunzip, addition, sub, charset, ssi,
+    // brotli, zstd, gzip, range.
     &not_modified::MODULE,
     &headers::MODULE,
     &userid::MODULE,
@@ -108,6 +114,8 @@ pub static MODULES: &[&::http::Module] = &[
     &charset::MODULE,
     &ssi::MODULE,
     &addition::JOIN,
+    &brotli::MODULE,
+    &zstd::MODULE,
     &gzip::MODULE,
     &crate::shared::gzip_accept::MODULE,
     &range::MODULE,

@@ -39,4 +39,8 @@ impl Session for Request {
             .map(BString::from)
             .collect()
     }
+
+    fn warn(&self, message: &str) {
+        self.log(rt::error_log::Level::Warn, format_args!("{message}"));
+    }
 }

@@ -1,4 +1,5 @@
-//! Whether a client may get compressed content: what `gzip`, `gzip_static` and `gunzip` have in common.
+//! Whether a client may get compressed content: what `gzip`, `brotli`, `zstd`, their files made beforehand and `gunzip`
+//! have in common.
 //!
 //! ```nginx
 //! gzip_http_version 1.1;
@@ -125,15 +126,20 @@ fn disable(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// Whether the client of this request may get compressed content.
+/// Whether the client of this request may get content packed by gzip.
 pub(crate) fn accepts(request: &Request) -> bool {
+    accepts_coding(request, b"gzip")
+}
+
+/// Whether the client of this request may get content in this coding.
+pub(crate) fn accepts_coding(request: &Request, coding: &[u8]) -> bool {
     if request.is_subrequest() {
         return false;
     }
     let Some(accepted) = request.head.known(Known::AcceptEncoding) else {
         return false;
     };
-    if !proto::accept_encoding::accepts_gzip(accepted) {
+    if !proto::accept_encoding::accepts(accepted, coding) {
         return false;
     }
     let conf = request.conf::<Conf>();

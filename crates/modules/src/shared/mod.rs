@@ -2,6 +2,7 @@
 //! ([`Session`]).
 
 pub(crate) mod access;
+pub(crate) mod compression;
 pub(crate) mod content;
 pub(crate) mod file_access;
 pub(crate) mod file_response;
@@ -9,6 +10,7 @@ pub(crate) mod file_tree;
 pub(crate) mod forwarded;
 pub(crate) mod gateway;
 pub(crate) mod geo;
+pub(crate) mod geoip2;
 pub(crate) mod gzip_accept;
 pub(crate) mod limit_conn;
 pub(crate) mod limit_req;
@@ -16,6 +18,7 @@ pub(crate) mod log;
 pub(crate) mod map;
 pub(crate) mod media_types;
 pub(crate) mod password;
+pub(crate) mod precompressed;
 pub(crate) mod realip;
 pub(crate) mod session;
 pub(crate) mod split_clients;

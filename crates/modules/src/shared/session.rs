@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use bstr::BString;
-use conf::{Definition, Diagnostic, Level, Line, Regex, Scope};
+use bstr::{BString, ByteSlice};
+use conf::{Definition, Diagnostic, Level, Line, Node, Regex, Scope};
 
 /// A request or a session: something that has variables and a client.
 pub(crate) trait Session: Scope + Sized + 'static {
@@ -21,6 +21,9 @@ pub(crate) trait Session: Scope + Sized + 'static {
 
     /// The values of `X-Forwarded-For` in the order in which they came; none where there is no such thing.
     fn forwarded_for(&self) -> Vec<BString>;
+
+    /// Writes a line of level `warn` about it to the error log.
+    fn warn(&self, message: &str);
 }
 
 /// Defines the variable that word `index` of a block's line names.
@@ -30,12 +33,31 @@ pub(crate) fn define<S: Session>(
     definition: Definition<S>,
 ) -> Result<(), Diagnostic> {
     let name = line.variable_name(index)?;
+    register(line, name, definition).map_err(|message| line.error_at(index, message))
+}
+
+/// Defines the variable that a row of a block begins with.
+pub(crate) fn define_as<S: Session>(
+    line: &mut Line,
+    entry: &Node,
+    definition: Definition<S>,
+) -> Result<(), Diagnostic> {
+    let word = &entry.name;
+    let name = word.text.strip_prefix(b"$").filter(|name| !name.is_empty());
+    let Some(name) = name.and_then(|name| name.to_str().ok()) else {
+        return Err(entry.error_at(word, format!("invalid variable name \"{}\"", word.text)));
+    };
+    register(line, name, definition).map_err(|message| entry.error_at(word, message))
+}
+
+fn register<S: Session>(
+    line: &mut Line,
+    name: &str,
+    definition: Definition<S>,
+) -> Result<(), String> {
     let registry = line
         .level
         .registry::<S>()
         .expect("the row stands in the engine whose sessions it is for");
-    match registry.define(name, definition) {
-        Ok(_) => Ok(()),
-        Err(message) => Err(line.error_at(index, message)),
-    }
+    registry.define(name, definition).map(drop)
 }

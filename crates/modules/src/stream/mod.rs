@@ -2,6 +2,7 @@
 
 mod access;
 mod geo;
+mod geoip2;
 mod limit_conn;
 mod log;
 mod map;
@@ -19,6 +20,7 @@ pub static MODULES: &[&::stream::Module] = &[
     // Variables.
     &map::MODULE,
     &geo::MODULE,
+    &geoip2::MODULE,
     &split_clients::MODULE,
     // Groups of servers.
     &upstream::MODULE,

@@ -33,4 +33,8 @@ impl Session for StreamSession {
     fn forwarded_for(&self) -> Vec<BString> {
         Vec::new()
     }
+
+    fn warn(&self, message: &str) {
+        self.log(rt::error_log::Level::Warn, format_args!("{message}"));
+    }
 }

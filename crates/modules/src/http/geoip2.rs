@@ -1,0 +1,79 @@
+//! `geoip2`: variables from a MaxMind database, by the client's address.
+//!
+//! ```nginx
+//! geoip2 /usr/share/GeoIP/GeoLite2-Country.mmdb {
+//!     auto_reload 1h;
+//!     $country         default=ZZ country iso_code;
+//!     $continent       source=$http_x_client_ip continent names en;
+//!     $database_built  metadata build_epoch;
+//! }
+//! ```
+//!
+//! The directives are those of the well-known module; nginx's own `geoip_*` read an older format that is no longer
+//! made. The mechanism is [`crate::shared::geoip2`].
+
+use ::http::{Module, Request};
+use conf::{Arity, Cidr, Directive, HTTP, Repeat, Setter, Table};
+
+use crate::shared::forwarded::Depth;
+use crate::shared::geoip2::{self, Proxies};
+
+pub(crate) static MODULE: Module = Module {
+    name: "geoip2",
+    doc: "Variables from a MaxMind database, by the client's address.",
+    main: &DIRECTIVES,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+    Directive {
+        name: "geoip2",
+        syntax: "file { ... }",
+        default: None,
+        contexts: HTTP,
+        since: "0.2",
+        doc: "A MaxMind database and the variables that it gives: `$name [default=value] [source=$address] path …;`, \
+              where the path leads through the record of the client's address. `$name metadata build_epoch | last_check \
+              | last_change;` tells of the file. With `auto_reload time;` the file is read anew when it has changed.",
+        set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| {
+            geoip2::read::<Request>(line)
+        }),
+    },
+    Directive {
+        name: "geoip2_proxy",
+        syntax: "address | network",
+        default: None,
+        contexts: HTTP,
+        since: "0.2",
+        doc: "A proxy whose `X-Forwarded-For` says who the client is.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
+            c.trusted.push(line.cidr(0)?);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "geoip2_proxy_recursive",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP,
+        since: "0.2",
+        doc: "With `on` the client is the last address in the field that is no proxy itself, else the last one.",
+        set: Setter::Flag(|c| &mut c.recursive),
+    },
+])
+.finish(|conf, _, level| {
+    let depth = match conf.recursive {
+        true => Depth::Recursive,
+        false => Depth::Last,
+    };
+    let trusted = std::mem::take(&mut conf.trusted);
+    level.shared::<Proxies>().settle(trusted, depth);
+    Ok(())
+});
+
+/// The databases live in the definitions of their variables.
+#[derive(Clone, Default)]
+struct Conf {
+    trusted: Vec<Cidr>,
+    recursive: bool,
+}

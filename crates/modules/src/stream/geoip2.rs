@@ -1,0 +1,32 @@
+//! `geoip2` in stream: variables from a MaxMind database, by the client's address. The mechanism is
+//! [`crate::shared::geoip2`].
+
+use ::stream::{Module, Session};
+use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
+
+use crate::shared::geoip2;
+
+pub(crate) static MODULE: Module = Module {
+    name: "geoip2",
+    doc: "Variables from a MaxMind database, by the client's address.",
+    main: &DIRECTIVES,
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "geoip2",
+    syntax: "file { ... }",
+    default: None,
+    contexts: STREAM,
+    since: "0.2",
+    doc: "A MaxMind database and the variables that it gives: `$name [default=value] [source=$address] path …;`, where \
+          the path leads through the record of the client's address. `$name metadata build_epoch | last_check | \
+          last_change;` tells of the file. With `auto_reload time;` the file is read anew when it has changed.",
+    set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| {
+        geoip2::read::<Session>(line)
+    }),
+}]);
+
+/// Nothing: the databases live in the definitions of their variables.
+#[derive(Clone, Default)]
+struct Conf;
