@@ -703,3 +703,42 @@ fn one_command_makes_a_proxy() {
         );
     }
 }
+
+#[test]
+fn early_hints_go_on_to_a_client_for_which_they_are_wanted() {
+    if weir_tests::skip_on_oracle("early_hints is newer") {
+        return;
+    }
+    let origin = origin(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nX-Accel-Buffering: no\r\n\r\n\
+         HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    );
+    let server = proxy(&origin, "early_hints '' $arg_hints;");
+    let received = |target: &str, version: &str| {
+        let mut connection = server.connect();
+        connection.send(format!(
+            "GET {target} HTTP/{version}\r\nHost: a\r\nConnection: close\r\n\r\n"
+        ));
+        String::from_utf8_lossy(&connection.rest()).into_owned()
+    };
+    let hinted = received("/?hints=1", "1.1");
+    let (hints, rest) = hinted.split_once("\r\n\r\n").expect("two heads");
+    assert_eq!(hints, "HTTP/1.1 103 Early Hints\r\nLink: </a.css>");
+    assert!(rest.starts_with("HTTP/1.1 200 OK"), "{hinted}");
+    assert!(rest.ends_with("\r\n\r\nok"), "{hinted}");
+    for (target, version) in [("/?hints=0", "1.1"), ("/", "1.1"), ("/?hints=1", "1.0")] {
+        let plain = received(target, version);
+        assert!(plain.starts_with("HTTP/1.1 200 OK"), "{plain}");
+    }
+}
+
+#[test]
+fn interim_responses_without_end_are_a_bad_gateway() {
+    if weir_tests::skip_on_oracle("nginx reads them for as long as they come") {
+        return;
+    }
+    let origin = origin("HTTP/1.1 100 Continue\r\n\r\n".repeat(1000));
+    let server = proxy(&origin, "");
+    assert_eq!(server.get("/").status, 502);
+    server.line("error.log", "upstream sent too many interim responses");
+}

@@ -170,6 +170,8 @@ pub struct Flow {
     pub limit_rate: Option<u64>,
     /// Bytes that are sent at full speed before `limit_rate` begins.
     pub limit_rate_after: Option<u64>,
+    /// What the client's connection did not take of an interim response: it goes before the response.
+    pub interim: Vec<u8>,
     /// The user that authentication found.
     pub user: Option<BString>,
     /// What the connection waits for when the request has ended, before it goes on or closes: its lines in the logs.

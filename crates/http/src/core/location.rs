@@ -27,6 +27,8 @@ pub struct LocationConf {
     pub auth_delay: Duration,
     /// Pages for statuses.
     pub error_pages: Vec<ErrorPage>,
+    /// When an upstream's early hints go on to the client: when one of these is neither empty nor `0`.
+    pub early_hints: Vec<Expression>,
     /// Error pages may have error pages.
     pub recursive_error_pages: bool,
     /// A path that is served after the response.
@@ -261,6 +263,26 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         since: "0.1",
         doc: "Whether an error page may have an error page.",
         set: Setter::Flag(|c| &mut c.recursive_error_pages),
+    },
+    Directive {
+        name: "early_hints",
+        syntax: "string …",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether interim responses 103 of upstream servers go on to the client: when one of the strings is neither \
+              empty nor `0`. Browsers take them well over HTTP/2, and some not at all over HTTP/1.1: \
+              `map $http_sec_fetch_mode $hints { navigate $http2$http3; }`.",
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.early_hints.clear()),
+            |c, line| {
+                for index in 0..line.args().len() {
+                    c.early_hints.push(line.expression(index)?);
+                }
+                Ok(())
+            },
+        ),
     },
     Directive {
         name: "post_action",

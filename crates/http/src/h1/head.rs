@@ -26,6 +26,7 @@ pub enum Framing {
 
 /// Appends the head of the response and says how its content is framed. Decides too whether the connection stays open.
 pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Framing {
+    out.append(&mut request.flow.interim);
     let (framing, keepalive) = frame(request, keepalive);
     request.flow.close = !keepalive;
     request.flow.chunked = framing == Framing::Chunked;

@@ -17,6 +17,7 @@ use rt::error_log::{Errno, Level};
 use rt::net::Address;
 
 use super::buffers;
+use super::interim;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
 use super::settings::{NextUpstream, SettingsRef};
@@ -82,6 +83,8 @@ pub struct Exchange {
     pub(super) head_arrived: Option<Instant>,
     /// Whether the response is read ahead of the client.
     pub(super) buffering: bool,
+    /// Interim responses of this try, and their bytes.
+    interim: (u32, u64),
     selection: Selection,
     first_began: Instant,
     watch_client: bool,
@@ -102,6 +105,17 @@ pub(super) struct Link {
 pub enum Stop {
     /// Answer with this status.
     Status(u16),
+    /// The last peer failed, or there was none: answer with this status. The reasons are bits of [`NextUpstream`].
+    Failed(u16, u32),
+}
+
+impl Stop {
+    /// The status to answer with.
+    pub fn status(&self) -> u16 {
+        match self {
+            Stop::Status(status) | Stop::Failed(status, _) => *status,
+        }
+    }
 }
 
 /// How a try failed.
@@ -188,6 +202,7 @@ impl Exchange {
             connected: None,
             head_arrived: None,
             buffering,
+            interim: (0, 0),
             selection,
             first_began: rt::now(),
             watch_client,
@@ -212,6 +227,7 @@ impl Exchange {
         self.began = rt::now();
         self.connected = None;
         self.head_arrived = None;
+        self.interim = (0, 0);
         let client = Rc::clone(&request.client);
         let watch = self.watch_client;
         let lease = while_client_stays(&client, watch, self.selection.acquire())
@@ -413,7 +429,9 @@ impl Exchange {
             match self.protocol.read_head(request, input, head) {
                 Ok(HeadProgress::Complete(used)) => return Ok(Some(used)),
                 Ok(HeadProgress::Interim(used)) => {
-                    super::interim::pass_on(request, &self.settings, head);
+                    if head.status != 0 {
+                        self.count_interim(request, head, used)?;
+                    }
                     head.clear();
                     input.drain(..used);
                 }
@@ -433,6 +451,26 @@ impl Exchange {
                 }
             }
         }
+    }
+
+    /// Lets an interim response go on, unless there were too many.
+    fn count_interim(
+        &mut self,
+        request: &mut Request,
+        head: &ResponseHead,
+        length: usize,
+    ) -> Result<(), Failure> {
+        let (count, total) = &mut self.interim;
+        *count += 1;
+        *total += length as u64;
+        if *count > interim::MOST {
+            request.error(format_args!(
+                "upstream sent too many interim responses while reading response header from upstream"
+            ));
+            return Err(Failure::InvalidHeader);
+        }
+        interim::pass_on(request, &self.settings, head, *total);
+        Ok(())
     }
 
     /// Notes that the head is there, and judges its status.
@@ -515,7 +553,10 @@ impl Exchange {
                 NextUpstream::of_status(status).unwrap_or(NextUpstream::ERROR),
                 status,
             ),
-            Failure::NoPeer(why) => (0, if why == NoPeer::QueueFull { 503 } else { 502 }),
+            Failure::NoPeer(why) => (
+                NextUpstream::ERROR,
+                if why == NoPeer::QueueFull { 503 } else { 502 },
+            ),
         };
         if reused && matches!(failure, Failure::Broken) {
             self.selection.grant_try();
@@ -536,7 +577,7 @@ impl Exchange {
             if status == 503 && matches!(failure, Failure::NoPeer(_)) {
                 request.out.fields.set(b"Retry-After", b"1");
             }
-            return Err(Stop::Status(status));
+            return Err(Stop::Failed(status, bit));
         }
         self.transmit.rewind();
         Ok(())
@@ -609,10 +650,11 @@ pub(super) fn record_of(request: &mut Request) -> &mut Record {
     request.upstream.get_or_make()
 }
 
-struct ClientLeft;
+/// The client is gone.
+pub(crate) struct ClientLeft;
 
 /// Waits for `future`, but not for longer than the client does.
-async fn while_client_stays<T>(
+pub(crate) async fn while_client_stays<T>(
     client: &Client,
     watch: bool,
     future: impl Future<Output = T>,

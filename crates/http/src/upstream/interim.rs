@@ -1,35 +1,72 @@
-//! Interim responses: 103 goes on to a client that understands it, all others end here (RFC 9110, section 15.2).
+//! Interim responses: 103 goes on to a client that wants it, all others end here (RFC 9110, section 15.2).
+
+use std::rc::Rc;
 
 use proto::h1::response::{ResponseHead, write_end, write_field};
+use rt::error_log::Level;
 
 use super::settings::Settings;
 use crate::request::{Request, Version};
 
-/// Passes an interim response on, if it is to be. It is a hint: when the client's connection takes nothing now, it is
-/// left away.
-pub(super) fn pass_on(request: &mut Request, settings: &Settings, head: &ResponseHead) {
-    let wanted = settings.pass_early_hints
-        && head.status == 103
+/// How many interim responses a server may send before its response.
+pub(super) const MOST: u32 = 100;
+
+/// Passes an interim response on, if it is to be. `length` is how many bytes of them came with this one: more than one
+/// buffer of them is too much, as in nginx.
+pub(super) fn pass_on(
+    request: &mut Request,
+    settings: &Settings,
+    head: &ResponseHead,
+    length: u64,
+) {
+    let wanted = head.status == 103
         && !request.is_subrequest()
+        && !request.flow.post_action
+        && !request.flow.background
         && request.head.version() == Version::Http11;
-    if !wanted {
+    if !wanted || !is_asked_for(request) {
         return;
     }
+    if length > settings.buffer_size {
+        return request.log(
+            Level::Info,
+            format_args!(
+                "upstream sent too big early hints while reading response header from upstream"
+            ),
+        );
+    }
     let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+    let bare = out.len();
     for (known, name, value) in head.fields.iter_known() {
         if !settings.hide.contains(known, name) {
             write_field(name, value, &mut out);
         }
     }
-    write_end(&mut out);
-    // A part of a head would break the connection: all of it, or nothing.
-    if let Ok(n) = request.client.stream.try_write(&out) {
-        request
-            .client
-            .sent
-            .set(request.client.sent.get() + n as u64);
-        if n < out.len() {
-            request.flow.close = true;
-        }
+    if out.len() == bare {
+        return;
     }
+    write_end(&mut out);
+    send(request, &out);
+}
+
+/// Whether one of the strings of `early_hints` says so.
+fn is_asked_for(request: &mut Request) -> bool {
+    let site = Rc::clone(&request.site);
+    let strings = &site.location(request.location).core.early_hints;
+    strings.iter().any(|string| {
+        let value = request.value(string);
+        !value.is_empty() && value != "0"
+    })
+}
+
+/// Sends what the connection takes now. The rest goes before the response; it is no more than a buffer of the upstream.
+fn send(request: &mut Request, out: &[u8]) {
+    let client = Rc::clone(&request.client);
+    let mut sent = 0;
+    if request.flow.interim.is_empty() {
+        // An error shows when the response is sent.
+        sent = client.stream.try_write(out).unwrap_or(0);
+        client.sent.set(client.sent.get() + sent as u64);
+    }
+    request.flow.interim.extend_from_slice(&out[sent..]);
 }
