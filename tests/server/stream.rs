@@ -316,3 +316,128 @@ fn mistakes_are_reported() {
         );
     }
 }
+
+/// The first message of a TLS client that asks for this name and these protocols.
+fn client_hello(name: &str, protocols: &[&str]) -> Vec<u8> {
+    let listed = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
+    let extension = |kind: u8, content: Vec<u8>| [vec![0, kind], listed(content)].concat();
+    let mut extensions = extension(
+        0,
+        listed([vec![0], listed(name.as_bytes().to_vec())].concat()),
+    );
+    let protocols = protocols
+        .iter()
+        .flat_map(|name| [&[name.len() as u8], name.as_bytes()].concat());
+    extensions.extend(extension(16, listed(protocols.collect())));
+    extensions.extend(extension(43, vec![2, 3, 4]));
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.push(0);
+    body.extend(listed(vec![0x13, 1]));
+    body.extend([1, 0]);
+    body.extend(listed(extensions));
+    let length = (body.len() as u32).to_be_bytes();
+    [vec![1], length[1..].to_vec(), body].concat()
+}
+
+/// A handshake message in records of at most so many bytes.
+fn records(message: &[u8], size: usize) -> Vec<u8> {
+    let record = |part: &[u8]| [&[22, 3, 1], &(part.len() as u16).to_be_bytes()[..], part].concat();
+    message.chunks(size).flat_map(record).collect()
+}
+
+#[test]
+fn what_a_tls_client_asks_for_is_known_before_it_is_passed_on() {
+    if is_missing() {
+        return;
+    }
+    // What was looked at reaches the server all the same.
+    let origin = Scripted::start(|client, _| {
+        let mut first = [0; 5];
+        if std::io::Read::read_exact(client, &mut first).is_ok() {
+            let _ = client.write_all(format!("origin got {}", first[0]).as_bytes());
+        }
+    });
+    let conf = format!(
+        "ssl_preread on; preread_buffer_size 1k; preread_timeout 1s;
+         map $ssl_preread_server_name $to {{ pass.example 127.0.0.1:{}; }}
+         server {{ listen 127.0.0.1:%%PORT%%; access_log s.log line;
+            return '$ssl_preread_protocol $ssl_preread_server_name $ssl_preread_alpn_protocols'; }}
+         server {{ listen 127.0.0.1:%%PORT1%%; proxy_pass $to; }}",
+        origin.port()
+    );
+    let server = stream(&conf).start();
+    let hello = client_hello("a.example", &["h2", "http/1.1"]);
+    for size in [usize::MAX, 70, 5] {
+        let mut connection = server.connect();
+        connection.send(records(&hello, size.min(hello.len())));
+        let answer = String::from_utf8_lossy(&connection.rest()).into_owned();
+        assert_eq!(answer, "TLSv1.3 a.example h2,http/1.1", "{size}");
+    }
+    let mut connection = server.connect();
+    connection.send_slowly(records(&hello, 33));
+    assert!(connection.rest().starts_with(b"TLSv1.3"));
+    let mut connection = server.connect_to(1);
+    connection.send(records(&client_hello("pass.example", &["h2"]), 1000));
+    assert_eq!(connection.rest(), b"origin got 22");
+    // Another protocol has no such values.
+    let mut connection = server.connect();
+    connection.send("GET / HTTP/1.0\r\n\r\n");
+    assert_eq!(connection.rest(), b"  ");
+}
+
+#[test]
+fn a_hello_that_does_not_come_ends_the_session() {
+    if is_missing() {
+        return;
+    }
+    let conf = "server { listen 127.0.0.1:%%PORT%%; ssl_preread on; preread_buffer_size 100; preread_timeout 100ms;
+            access_log s.log line; return never; }";
+    let server = stream(conf).tolerate("preread buffer full").start();
+    let message = client_hello("a.example", &["h2"]);
+    // Longer than may be looked at.
+    let mut connection = server.connect();
+    connection.send(records(&[&message[..], &[0; 200]].concat(), 1000));
+    assert_eq!(connection.rest(), b"");
+    server.line("s.log", "400 TCP");
+    server.line(
+        "error.log",
+        "preread buffer full while prereading client data",
+    );
+    // A part, and then nothing; and nothing at all.
+    let mut connection = server.connect();
+    connection.send(&records(&message, 1000)[..50]);
+    assert_eq!(connection.rest(), b"");
+    assert_eq!(server.connect().rest(), b"");
+    let ends = server.lines("s.log", 3);
+    assert!(
+        ends[1].starts_with("200") && ends[2].starts_with("200"),
+        "{ends:?}"
+    );
+}
+
+#[test]
+fn the_name_in_a_hello_chooses_the_server() {
+    if is_missing() || skip_on_oracle("it has names in stream since 1.25.5") {
+        return;
+    }
+    let conf = "ssl_preread on;
+        server { listen 127.0.0.1:%%PORT%%; return 'default $server_name'; }
+        server { listen 127.0.0.1:%%PORT%%; server_name a.example *.b.example; return 'named $server_name'; }
+        server { listen 127.0.0.1:%%PORT%%; server_name ~^(?<who>.+)\\.c\\.example$; return 'matched $who'; }
+        server { listen 127.0.0.1:%%PORT%% default_server; server_name z; return 'last'; }";
+    let server = stream(conf).start();
+    for (name, expected) in [
+        ("A.example", "named a.example"),
+        ("x.b.example", "named a.example"),
+        ("you.c.example", "matched you"),
+        ("other", "last"),
+        ("", "last"),
+        ("bad name", "last"),
+    ] {
+        let mut connection = server.connect();
+        connection.send(records(&client_hello(name, &["h2"]), 1000));
+        let answer = String::from_utf8_lossy(&connection.rest()).into_owned();
+        assert_eq!(answer, expected, "{name}");
+    }
+}
