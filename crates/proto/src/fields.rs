@@ -57,6 +57,14 @@ impl Span {
     pub(crate) fn is_empty(self) -> bool {
         self.start == self.end
     }
+
+    /// From the beginning of this one to the end of a later one.
+    pub(crate) fn until(self, later: Span) -> Span {
+        Span {
+            start: self.start,
+            end: later.end,
+        }
+    }
 }
 
 impl Fields {
@@ -260,6 +268,21 @@ impl Fields {
     pub(crate) fn adopt(&mut self, head: &[u8]) {
         self.arena.clear();
         self.arena.extend_from_slice(head);
+    }
+
+    /// For the codecs that assemble a head from parts: keeps a text that is no field. One that would exceed
+    /// [`Fields::MAX_BYTES`] is left out.
+    pub(crate) fn append_text(&mut self, text: &[u8]) -> Span {
+        let start = self.arena.len();
+        if start + text.len() <= Self::MAX_BYTES {
+            self.arena.extend_from_slice(text);
+        }
+        Span::new(start, self.arena.len())
+    }
+
+    /// As [`Fields::push`], for a name whose number is known already; [`Known::Other`] keeps the name as it is.
+    pub fn push_numbered(&mut self, known: Known, name: &[u8], value: &[u8]) {
+        self.push_as(known, name, |arena| arena.extend_from_slice(value));
     }
 
     /// For the parsers: the bytes that spans of the same head refer to.

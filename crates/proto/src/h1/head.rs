@@ -194,6 +194,29 @@ impl Head {
         self.text_len
     }
 
+    /// Begins a head that another version of HTTP brought in parts: as if the request line that they come to had
+    /// been sent. Its fields are pushed afterwards.
+    pub(crate) fn assemble(&mut self, version: Version, method: &[u8], target: &[u8]) {
+        self.clear();
+        self.version = version;
+        self.method = Method::from_bytes(method);
+        self.method_text = self.fields.append_text(method);
+        self.fields.append_text(b" ");
+        self.target = self.fields.append_text(target);
+        self.fields.append_text(b" ");
+        self.protocol = self.fields.append_text(match version {
+            Version::HTTP_3 => b"HTTP/3.0",
+            _ => b"HTTP/2.0",
+        });
+        self.line = self.method_text.until(self.protocol);
+        self.text_len = self.protocol.end;
+    }
+
+    /// Notes the head's size on the wire, in bytes.
+    pub fn set_size(&mut self, size: u32) {
+        self.size = size;
+    }
+
     /// Gives the spans their text.
     pub(super) fn adopt(&mut self, text: &[u8]) {
         self.fields.adopt(text);

@@ -108,7 +108,7 @@ impl Default for Limits {
 }
 
 /// Fields that a request must not repeat; nginx's list.
-const UNIQUE: u128 = Known::Host.bit()
+pub(crate) const UNIQUE: u128 = Known::Host.bit()
     | Known::IfModifiedSince.bit()
     | Known::IfUnmodifiedSince.bit()
     | Known::IfMatch.bit()

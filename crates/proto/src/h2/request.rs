@@ -1,0 +1,462 @@
+//! Makes a request head of the fields of a header block (RFC 9113 section 8.3).
+//!
+//! The rest of the server knows one shape of a head, that of HTTP/1: the pseudo-header fields become its request line
+//! and its Host field, several Cookie fields become one (section 8.2.3), and what makes a request malformed is found on
+//! the way. What is refused, and in which words, is nginx's behaviour; where nginx is lax the RFC decides.
+
+use super::hpack::Field;
+use super::rules;
+use crate::h1::request::{InvalidHeaders, UNIQUE};
+use crate::h1::{Head, Version};
+use crate::known::Known;
+
+pub use crate::h1::request::Underscores;
+
+/// What a request may be: the directives of the same names.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestLimits {
+    /// What `_` in a field name means.
+    pub underscores_in_headers: Underscores,
+    /// What happens to a field with an invalid name.
+    pub invalid_headers: InvalidHeaders,
+    /// Fields, at most; Cookie fields count as one.
+    pub max_headers: usize,
+}
+
+/// Why a request is malformed or too large.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed {
+    /// 400, or another status.
+    pub status: u16,
+    /// For the error log, at level `info`.
+    pub line: Vec<u8>,
+}
+
+impl Malformed {
+    fn new(line: &str) -> Malformed {
+        Malformed {
+            status: 400,
+            line: line.as_bytes().to_vec(),
+        }
+    }
+
+    fn about(before: &str, text: &[u8], after: &str) -> Malformed {
+        Malformed {
+            status: 400,
+            line: [before.as_bytes(), text, after.as_bytes()].concat(),
+        }
+    }
+}
+
+/// Collects the fields of one request after the other; keeps its memory in between.
+#[derive(Debug, Default)]
+pub struct RequestReader {
+    /// The texts of the pseudo-header fields.
+    text: Vec<u8>,
+    method: Part,
+    path: Part,
+    scheme: Part,
+    authority: Part,
+    protocol: Part,
+    /// The Cookie fields, joined.
+    cookie: Vec<u8>,
+    /// A field that is no pseudo-header field has come.
+    in_fields: bool,
+    fields: usize,
+    seen: u128,
+    malformed: Option<Malformed>,
+    /// Names of fields that were ignored, for the log.
+    ignored: Vec<Vec<u8>>,
+}
+
+/// A part of the collected text; absent until it came.
+type Part = Option<(u32, u32)>;
+
+impl RequestReader {
+    /// Takes the next field.
+    pub fn take(&mut self, field: Field<'_>, limits: &RequestLimits, head: &mut Head) {
+        if self.malformed.is_some() {
+            return;
+        }
+        let taken = if field.name.first() == Some(&b':') {
+            self.pseudo(field)
+        } else {
+            self.field(field, limits, head)
+        };
+        if let Err(malformed) = taken {
+            self.malformed = Some(malformed);
+        }
+    }
+
+    /// The block has ended: the head is complete, or is what there is of it for the log. `size` is what it took on the
+    /// wire. `too_large` says that fields were left out.
+    pub fn finish(&mut self, size: u32, too_large: bool, head: &mut Head) -> Result<(), Malformed> {
+        let mut result = match self.malformed.take() {
+            Some(malformed) => Err(malformed),
+            None if too_large => Err(Malformed {
+                status: 494,
+                line: b"client sent too large header".to_vec(),
+            }),
+            None => Ok(()),
+        };
+        if !self.in_fields {
+            let begun = self.begin_fields(head);
+            result = result.and(begun);
+        }
+        head.set_size(size);
+        if result.is_ok() {
+            result = self.settle(head);
+        }
+        if !self.cookie.is_empty() {
+            head.fields
+                .push_numbered(Known::Cookie, b"cookie", &self.cookie);
+        }
+        result
+    }
+
+    /// Ready for the next request.
+    pub fn clear(&mut self) {
+        const KEEP: usize = 4096;
+        let (mut text, mut cookie) = (
+            std::mem::take(&mut self.text),
+            std::mem::take(&mut self.cookie),
+        );
+        text.clear();
+        text.shrink_to(KEEP);
+        cookie.clear();
+        cookie.shrink_to(KEEP);
+        *self = RequestReader {
+            text,
+            cookie,
+            ..RequestReader::default()
+        };
+    }
+
+    /// The names of fields that were ignored because they are invalid.
+    pub fn ignored(&self) -> &[Vec<u8>] {
+        &self.ignored
+    }
+
+    /// The `:scheme`.
+    pub fn scheme(&self) -> &[u8] {
+        self.part(self.scheme)
+    }
+
+    /// The `:protocol` of an extended CONNECT (RFC 8441).
+    pub fn protocol(&self) -> Option<&[u8]> {
+        self.protocol.is_some().then(|| self.part(self.protocol))
+    }
+
+    fn part(&self, part: Part) -> &[u8] {
+        part.map_or(&[], |(start, end)| &self.text[start as usize..end as usize])
+    }
+
+    fn pseudo(&mut self, field: Field<'_>) -> Result<(), Malformed> {
+        let Field { name, value, .. } = field;
+        check_text(&name[1..], value, name)?;
+        if self.in_fields {
+            return Err(Malformed::new("client sent out of order pseudo-headers"));
+        }
+        let (part, what): (&mut Part, &str) = match name {
+            b":method" => (&mut self.method, ":method"),
+            b":path" => (&mut self.path, ":path"),
+            b":scheme" => (&mut self.scheme, ":scheme"),
+            b":authority" => (&mut self.authority, ":authority"),
+            b":protocol" => (&mut self.protocol, ":protocol"),
+            _ => {
+                return Err(Malformed::about(
+                    "client sent unknown pseudo-header \"",
+                    name,
+                    "\"",
+                ));
+            }
+        };
+        if part.is_some() {
+            return Err(Malformed::new(&format!(
+                "client sent duplicate {what} header"
+            )));
+        }
+        if value.is_empty() && what != ":authority" {
+            return Err(Malformed::new(&format!("client sent empty {what} header")));
+        }
+        let valid = match what {
+            ":method" => value.iter().all(|&b| crate::h1::method::is_method_byte(b)),
+            ":path" => value[0] == b'/' && value.iter().all(|&b| b > b' ' && b != 0x7f),
+            ":scheme" => {
+                let rest = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.');
+                value[0].is_ascii_alphabetic() && value.iter().all(rest)
+            }
+            _ => true,
+        };
+        if !valid {
+            let before = match what {
+                ":method" => "client sent invalid method: \"".to_owned(),
+                _ => format!("client sent invalid {what} header: \""),
+            };
+            return Err(Malformed::about(&before, value, "\""));
+        }
+        // The bound on a list of fields is far below 2^32.
+        let start = self.text.len() as u32;
+        self.text.extend_from_slice(value);
+        *part = Some((start, self.text.len() as u32));
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        field: Field<'_>,
+        limits: &RequestLimits,
+        head: &mut Head,
+    ) -> Result<(), Malformed> {
+        let Field {
+            name, value, known, ..
+        } = field;
+        let odd = check_text(name, value, name)?;
+        if !self.in_fields {
+            self.begin_fields(head)?;
+        }
+        if odd && (name.iter().any(|b| *b != b'_' && is_odd(*b)) || is_underscored(name, limits)) {
+            if limits.invalid_headers == InvalidHeaders::Ignored {
+                if self.ignored.len() < Head::MAX_IGNORED {
+                    self.ignored.push(name.to_vec());
+                }
+                return Ok(());
+            }
+        }
+        if known == Known::Cookie {
+            if !self.cookie.is_empty() {
+                self.cookie.extend_from_slice(b"; ");
+            }
+            self.cookie.extend_from_slice(value);
+            return Ok(());
+        }
+        self.fields += 1;
+        if self.fields > limits.max_headers {
+            return Err(Malformed {
+                status: 494,
+                line: b"client sent too many header lines".to_vec(),
+            });
+        }
+        if self.seen & known.bit() & UNIQUE != 0 {
+            return Err(duplicate(known, name, value, head));
+        }
+        self.seen |= known.bit();
+        head.fields.push_numbered(known, name, value);
+        Ok(())
+    }
+
+    /// The pseudo-header fields are complete: they become the request line.
+    fn begin_fields(&mut self, head: &mut Head) -> Result<(), Malformed> {
+        self.in_fields = true;
+        let missing = |part: Part, name: &str| match part {
+            Some(_) => Ok(()),
+            None => Err(Malformed::new(&format!("client sent no {name} header"))),
+        };
+        let all = missing(self.method, ":method")
+            .and_then(|()| missing(self.scheme, ":scheme"))
+            .and_then(|()| missing(self.path, ":path"));
+        // What there is, for the log.
+        let method = self.part(self.method);
+        if !method.is_empty() {
+            head.assemble(Version::HTTP_2, method, self.part(self.path));
+        } else {
+            head.clear();
+            head.version = Version::HTTP_2;
+        }
+        all
+    }
+
+    /// What can be judged only now that all fields are there.
+    fn settle(&mut self, head: &mut Head) -> Result<(), Malformed> {
+        for (known, name) in [
+            (Known::Connection, "Connection"),
+            (Known::KeepAlive, "Keep-Alive"),
+            (Known::TransferEncoding, "Transfer-Encoding"),
+            (Known::Upgrade, "Upgrade"),
+            (Known::ProxyConnection, "Proxy-Connection"),
+        ] {
+            if head.fields.has(known) {
+                return Err(Malformed::new(&format!("client sent \"{name}\" header")));
+            }
+        }
+        let trailers = |value: &[u8]| value.eq_ignore_ascii_case(b"trailers");
+        let te = head.fields.all_known(Known::Te);
+        if te.enumerate().any(|(i, value)| i > 0 || !trailers(value)) {
+            return Err(Malformed::new("client sent invalid \"TE\" header"));
+        }
+        let authority = self.part(self.authority);
+        match head.fields.get_known(Known::Host) {
+            None if authority.is_empty() => Err(Malformed::new(
+                "client sent neither \":authority\" nor \"Host\" header",
+            )),
+            Some(host) if !authority.is_empty() && host != authority => Err(Malformed::new(
+                "client sent \":authority\" and \"Host\" headers with different values",
+            )),
+            Some(_) => Ok(()),
+            None => {
+                head.fields.push_numbered(Known::Host, b"host", authority);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Whether a name has characters that nginx calls invalid; what no name and no value may have is an error.
+fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed> {
+    if name.is_empty() {
+        return Err(Malformed::new("client sent zero header name length"));
+    }
+    let mut odd = false;
+    for &byte in name {
+        if byte <= b' ' || byte == 0x7f || byte == b':' || byte.is_ascii_uppercase() {
+            return Err(Malformed::about(
+                "client sent invalid header name: \"",
+                shown,
+                "\"",
+            ));
+        }
+        odd |= is_odd(byte);
+    }
+    if !rules::is_value(value) {
+        let before = [
+            b"client sent header \"",
+            shown,
+            b"\" with invalid value: \"",
+        ]
+        .concat();
+        return Err(Malformed {
+            status: 400,
+            line: [&before[..], value, b"\""].concat(),
+        });
+    }
+    Ok(odd)
+}
+
+fn is_odd(byte: u8) -> bool {
+    !(byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+}
+
+fn is_underscored(name: &[u8], limits: &RequestLimits) -> bool {
+    limits.underscores_in_headers == Underscores::Invalid && name.contains(&b'_')
+}
+
+fn duplicate(known: Known, name: &[u8], value: &[u8], head: &Head) -> Malformed {
+    let what: &[u8] = match known {
+        Known::Host => b"client sent duplicate host header: \"",
+        _ => b"client sent duplicate header line: \"",
+    };
+    let previous = head.fields.get_known(known).unwrap_or_default();
+    Malformed {
+        status: 400,
+        line: [
+            what,
+            name,
+            b": ",
+            value,
+            b"\", previous value: \"",
+            name,
+            b": ",
+            previous,
+            b"\"",
+        ]
+        .concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: RequestLimits = RequestLimits {
+        underscores_in_headers: Underscores::Invalid,
+        invalid_headers: InvalidHeaders::Ignored,
+        max_headers: 10,
+    };
+
+    const GET: [(&str, &str); 4] = [
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":path", "/a?b"),
+        (":authority", "example.com"),
+    ];
+
+    fn read(fields: &[(&str, &str)]) -> (Head, Result<(), String>) {
+        let mut reader = RequestReader::default();
+        let mut head = Head::new();
+        for (name, value) in fields {
+            let field = Field {
+                name: name.as_bytes(),
+                value: value.as_bytes(),
+                known: Known::from_name(name.as_bytes()),
+                never_indexed: false,
+            };
+            reader.take(field, &LIMITS, &mut head);
+        }
+        let result = reader
+            .finish(77, false, &mut head)
+            .map_err(|bad| String::from_utf8_lossy(&bad.line).into_owned());
+        (head, result)
+    }
+
+    fn with(more: &[(&'static str, &'static str)]) -> Vec<(&'static str, &'static str)> {
+        GET.iter().chain(more).copied().collect()
+    }
+
+    #[test]
+    fn a_request_looks_as_if_it_had_come_by_http_1() {
+        let fields = [
+            ("x-a", "1"),
+            ("cookie", "a=1"),
+            ("te", "trailers"),
+            ("cookie", "b=2"),
+        ];
+        let (head, result) = read(&with(&fields));
+        assert_eq!(result, Ok(()));
+        assert_eq!(head.request_line(), b"GET /a?b HTTP/2.0");
+        assert_eq!(head.target(), b"/a?b");
+        assert_eq!(head.method_text(), b"GET");
+        assert_eq!(head.protocol(), b"HTTP/2.0");
+        assert_eq!(head.fields.get(b"host"), Some(&b"example.com"[..]));
+        assert_eq!(head.fields.get(b"cookie"), Some(&b"a=1; b=2"[..]));
+        assert_eq!(head.fields.len(), 4);
+        assert_eq!(head.size(), 77);
+    }
+
+    #[test]
+    fn malformed_requests_and_why() {
+        let refused = |fields: &[(&str, &str)], why: &str| {
+            let (_, result) = read(fields);
+            let line = result.expect_err(why);
+            assert!(line.contains(why), "{line:?} for {why:?}");
+        };
+        refused(&GET[1..], "no :method");
+        refused(&GET[..2], "no :path");
+        refused(&GET[..3], "neither \":authority\" nor \"Host\"");
+        refused(&with(&[(":method", "GET")]), "duplicate :method");
+        refused(&with(&[("a", "b"), (":x", "y")]), "out of order");
+        refused(&with(&[(":x", "y")]), "unknown pseudo-header \":x\"");
+        refused(&with(&[("X-a", "y")]), "invalid header name: \"X-a\"");
+        refused(&with(&[("x-a", "y\r")]), "invalid value");
+        refused(&with(&[("", "y")]), "zero header name");
+        refused(&with(&[("connection", "close")]), "\"Connection\"");
+        refused(&with(&[("te", "gzip")]), "\"TE\"");
+        refused(&with(&[("host", "other")]), "different values");
+        refused(
+            &with(&[("expect", "a"), ("expect", "b")]),
+            "duplicate header line",
+        );
+        refused(&with(&[("x", "y"); 11]), "too many header lines");
+        let mut bad = GET;
+        bad[2].1 = "a";
+        refused(&bad, "invalid :path");
+        bad[2].1 = "";
+        refused(&bad, "empty :path");
+    }
+
+    #[test]
+    fn invalid_names_are_ignored() {
+        let (head, result) = read(&with(&[("x_y", "1"), ("x*", "2"), ("x-y", "3")]));
+        assert_eq!(result, Ok(()));
+        assert_eq!(head.fields.len(), 2);
+    }
+}
