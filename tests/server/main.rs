@@ -31,6 +31,7 @@ mod listings;
 mod locations;
 mod log_files;
 mod logs;
+mod loops;
 mod malformed;
 mod maps;
 mod media;

@@ -66,8 +66,20 @@ pub struct Idle {
     since: Cell<Option<Instant>>,
     /// How often it waited so far.
     waits: Cell<u64>,
-    close: Cell<bool>,
+    asked: Cell<Asked>,
     waker: RefCell<Option<Waker>>,
+}
+
+/// What a connection was asked to do once it waits for a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Asked {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// To close.
+    Close,
+    /// To go to another loop or process.
+    Leave,
 }
 
 impl Idle {
@@ -94,7 +106,18 @@ impl Idle {
 
     /// Asks it to close. One that serves a request closes afterwards.
     pub fn close(&self) {
-        self.close.set(true);
+        self.ask(Asked::Close);
+    }
+
+    /// Asks it to go elsewhere. One that serves a request goes afterwards.
+    pub fn leave(&self) {
+        if self.asked.get() == Asked::Nothing {
+            self.ask(Asked::Leave);
+        }
+    }
+
+    fn ask(&self, asked: Asked) {
+        self.asked.set(asked);
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
         }
@@ -102,13 +125,18 @@ impl Idle {
 
     /// Whether it was asked to close.
     pub fn is_closing(&self) -> bool {
-        self.close.get()
+        self.asked.get() == Asked::Close
     }
 
-    /// Ready when it was asked to close.
-    pub fn poll_close(&self, context: &mut std::task::Context<'_>) -> Poll<()> {
-        if self.close.get() {
-            return Poll::Ready(());
+    /// What it was asked to do.
+    pub fn asked(&self) -> Asked {
+        self.asked.get()
+    }
+
+    /// Ready when it was asked to do something.
+    pub fn poll_asked(&self, context: &mut std::task::Context<'_>) -> Poll<Asked> {
+        if self.asked.get() != Asked::Nothing {
+            return Poll::Ready(self.asked.get());
         }
         let mut waker = self.waker.borrow_mut();
         if !waker

@@ -9,60 +9,41 @@ use std::time::Duration;
 use bstr::BString;
 use net::Transport;
 use proto::proxy_protocol::{Header, Status};
-use rt::engine::ListenerSpec;
 use rt::error_log::Level;
+use rt::listen::ListenAddress;
 use rt::net::Stream;
 
 use crate::client::{Client, Idle};
 use crate::engine::HttpLoop;
 use crate::h1;
-use crate::listen;
+use crate::listen::{self, Endpoint};
+use crate::moving::Facts;
 use crate::request::Remote;
+use crate::site::Site;
+
+/// A connection that a loop has taken in, and what it needs to be served.
+pub struct Newcomer {
+    /// The connection.
+    pub stream: Stream,
+    /// The listening socket that it came by.
+    pub socket: ListenAddress,
+    /// Where the loop reaches it between requests.
+    pub idle: Rc<Idle>,
+    /// Its place among those of the loop.
+    pub key: u64,
+}
 
 /// Serves one connection from its first byte to its last.
-pub async fn serve(
-    engine: Rc<HttpLoop>,
-    stream: Stream,
-    socket: Arc<ListenerSpec>,
-    idle: Rc<Idle>,
-    key: u64,
-) {
+pub async fn serve(engine: Rc<HttpLoop>, newcomer: Newcomer) {
     let _place = Place {
         engine: Rc::clone(&engine),
-        key,
+        key: newcomer.key,
     };
     let site = engine.site();
-    let local = || stream.local_addr().ok().and_then(|address| address.ip());
-    let Some(endpoint) = listen::endpoint_of(&site.endpoints, &socket.address, local) else {
+    let Some(endpoint) = endpoint_of(&site, &newcomer) else {
         return;
     };
-    let peer = stream.peer_addr().clone();
-    let debug = engine.main.is_debugged(peer.ip());
-    if debug {
-        rt::error_log::turn_on_debug();
-    }
-    let mut client = Client {
-        debug,
-        number: crate::engine::next_connection(),
-        remote: Rc::new(Remote {
-            text: peer
-                .ip()
-                .map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
-            address: peer,
-        }),
-        proxy: None,
-        accepted: rt::now(),
-        requests: Cell::new(0),
-        sent: Cell::new(0),
-        input: RefCell::default(),
-        idle,
-        keepalive_timeout: Cell::new(Duration::ZERO),
-        keepalive_min_timeout: Cell::new(Duration::ZERO),
-        generation: Cell::new(site.generation),
-        socket: socket.address.clone(),
-        endpoint: RefCell::new(Arc::clone(endpoint)),
-        stream: Transport::plain(stream),
-    };
+    let mut client = client(&engine, &site, endpoint, newcomer);
     if endpoint.proxy_protocol {
         let timeout = site
             .server(endpoint.default_server)
@@ -76,6 +57,69 @@ pub async fn serve(
     }
     drop(site);
     h1::serve_connection(engine, Rc::new(client)).await;
+}
+
+/// Goes on with a connection that another loop or process has served so far.
+pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
+    let _place = Place {
+        engine: Rc::clone(&engine),
+        key: newcomer.key,
+    };
+    let site = engine.site();
+    // An address that this configuration does not have any more: the connection ends, as an idle one may.
+    let Some(endpoint) = endpoint_of(&site, &newcomer) else {
+        return;
+    };
+    let mut client = client(&engine, &site, endpoint, newcomer);
+    client.proxy = facts.proxy;
+    client.accepted = rt::now().checked_sub(facts.age).unwrap_or(client.accepted);
+    client.requests.set(facts.requests);
+    client.sent.set(facts.sent);
+    client.keepalive_timeout.set(facts.keepalive_timeout);
+    client
+        .keepalive_min_timeout
+        .set(facts.keepalive_min_timeout);
+    client.input = RefCell::new(facts.input);
+    drop(site);
+    h1::serve_connection(engine, Rc::new(client)).await;
+}
+
+fn endpoint_of<'a>(site: &'a Site, newcomer: &Newcomer) -> Option<&'a Arc<Endpoint>> {
+    let local = || {
+        let address = newcomer.stream.local_addr().ok();
+        address.and_then(|address| address.ip())
+    };
+    listen::endpoint_of(&site.endpoints, &newcomer.socket, local)
+}
+
+fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Newcomer) -> Client {
+    let peer = newcomer.stream.peer_addr().clone();
+    let debug = engine.main.is_debugged(peer.ip());
+    if debug {
+        rt::error_log::turn_on_debug();
+    }
+    Client {
+        debug,
+        number: crate::engine::next_connection(),
+        remote: Rc::new(Remote {
+            text: peer
+                .ip()
+                .map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
+            address: peer,
+        }),
+        proxy: None,
+        accepted: rt::now(),
+        requests: Cell::new(0),
+        sent: Cell::new(0),
+        input: RefCell::default(),
+        idle: newcomer.idle,
+        keepalive_timeout: Cell::new(Duration::ZERO),
+        keepalive_min_timeout: Cell::new(Duration::ZERO),
+        generation: Cell::new(site.generation),
+        socket: newcomer.socket,
+        endpoint: RefCell::new(Arc::clone(endpoint)),
+        stream: Transport::plain(newcomer.stream),
+    }
 }
 
 /// The connection's place among those of the loop, given back however its task ends.

@@ -132,6 +132,10 @@ pub struct Totals {
 pub struct AllCounters {
     /// By the loop's index.
     loops: Mutex<Vec<CountedLoop>>,
+    /// Those of loops that a reload has removed, until their last connection has ended.
+    removed: Mutex<Vec<Arc<Counters>>>,
+    /// What removed loops have counted.
+    past: Mutex<Totals>,
 }
 
 /// A loop and what it counts.
@@ -150,10 +154,38 @@ impl AllCounters {
         Arc::clone(&entry(&mut loops, index).counters)
     }
 
-    /// Notes which loop has this index.
+    /// Notes which loop has this index. A loop that had it before has been removed.
     pub fn attach(&self, index: usize, handle: rt::Handle) {
         let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
-        entry(&mut loops, index).handle = Some(handle);
+        let entry = entry(&mut loops, index);
+        if entry.handle.replace(handle).is_some() {
+            // The former loop may still have connections, and counts them where it did.
+            let former = std::mem::take(&mut entry.counters);
+            self.remove(former);
+        }
+    }
+
+    /// Forgets loops from `count` on: there are no more now.
+    pub fn shrink(&self, count: usize) {
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        while loops.len() > count {
+            if let Some(last) = loops.pop() {
+                self.remove(last.counters);
+            }
+        }
+    }
+
+    fn remove(&self, counters: Arc<Counters>) {
+        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        removed.push(counters);
+        let mut past = self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        removed.retain(|counters| {
+            let ended = Arc::strong_count(counters) == 1;
+            if ended {
+                counters.add_to(&mut past);
+            }
+            !ended
+        });
     }
 
     /// All loops by index.
@@ -166,7 +198,12 @@ impl AllCounters {
 
     /// The sums over all loops.
     pub fn totals(&self) -> Totals {
-        let mut totals = Totals::default();
+        let removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut totals = *self.past.lock().unwrap_or_else(PoisonError::into_inner);
+        for counters in removed.iter() {
+            counters.add_to(&mut totals);
+        }
+        drop(removed);
         for counted in self.loops() {
             counted.counters.add_to(&mut totals);
         }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::fmt;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,14 +17,18 @@ use rt::engine::{
 };
 use rt::error_log::{Level, Logger};
 
+use rt::listen::ListenAddress;
 use rt::net::{Listener, Stream};
+use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
 
 use crate::client::{Client, Idle};
 use crate::configure::{self, Directories, WantedPools};
+use crate::connection::{self, Newcomer};
 use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
 use crate::listen::{self, Endpoint};
 use crate::module::Module;
+use crate::moving::Facts;
 use crate::site::{Frozen, Location, Site};
 
 /// The engine with the modules of a program.
@@ -140,7 +145,10 @@ impl Configuration for HttpConfiguration {
             listeners: RefCell::default(),
             connections: RefCell::default(),
             next_key: Cell::new(0),
-            limit: context.main.worker_connections,
+            limit: Cell::new(context.main.worker_connections),
+            seat: context.seat,
+            seats: RefCell::new(context.seats),
+            sink: RefCell::default(),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
@@ -166,10 +174,15 @@ pub struct HttpLoop {
     pub index: usize,
     modules: &'static [&'static Module],
     site: RefCell<Rc<Site>>,
-    listeners: RefCell<HashMap<ListenerId, Accepting>>,
+    /// By socket, and its number among those of one address.
+    listeners: RefCell<HashMap<(ListenerId, usize), Accepting>>,
     connections: RefCell<HashMap<u64, Connection>>,
     next_key: Cell<u64>,
-    limit: usize,
+    limit: Cell<usize>,
+    seat: Arc<Seat>,
+    seats: RefCell<Seats>,
+    /// Where connections go between two requests, once they may not stay.
+    sink: RefCell<Option<Rc<dyn Fn(Parcel)>>>,
     /// What connections read into, one at a time.
     pub(crate) scratch: RefCell<Vec<u8>>,
     stopping: Cell<bool>,
@@ -189,6 +202,8 @@ pub struct HttpLoop {
 struct Accepting {
     socket: Rc<Listener>,
     spec: Arc<ListenerSpec>,
+    /// Every socket of its address.
+    members: Arc<[Arc<OwnedFd>]>,
     task: rt::JoinHandle<()>,
 }
 
@@ -200,13 +215,19 @@ struct Connection {
 struct Running(Rc<HttpLoop>);
 
 impl LoopEngine for Running {
-    fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>) {
+    fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
         let Ok(configuration) = configuration.as_any().downcast::<HttpConfiguration>() else {
             return;
         };
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
+        self.0.limit.set(context.main.worker_connections);
+        if self.0.index == 0 {
+            let all = context.zones.get_or_create("http", AllCounters::default);
+            all.shrink(context.loops);
+        }
+        *self.0.seats.borrow_mut() = context.seats;
         self.0.start_modules();
-        self.0.listen(listeners);
+        self.0.listen(context.listeners);
         let patience = self
             .0
             .shutdown_timeout
@@ -216,15 +237,27 @@ impl LoopEngine for Running {
         }
     }
 
+    fn adopt(&self, arriving: Arriving) {
+        match arriving {
+            Arriving::New { spec, stream } => self.0.open(stream.attach(), &spec.address, None),
+            Arriving::Idle(parcel) => self.0.resume(parcel),
+        }
+    }
+
+    fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
+        self.0.accept_for(index, &still);
+    }
+
+    fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {
+        self.0.stop_accepting();
+        *self.0.sink.borrow_mut() = Some(sink);
+        for connection in self.0.connections.borrow().values() {
+            connection.idle.leave();
+        }
+    }
+
     fn stop(&self) {
-        self.0.stopping.set(true);
-        for module in self.0.modules {
-            (module.stop)(&self.0);
-        }
-        let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
-        for listener in listeners.into_values() {
-            listener.task.abort();
-        }
+        self.0.stop_accepting();
         for connection in self.0.connections.borrow().values() {
             connection.idle.close();
         }
@@ -250,13 +283,27 @@ impl HttpLoop {
         Rc::clone(&self.site.borrow())
     }
 
+    fn stop_accepting(&self) {
+        self.stopping.set(true);
+        for module in self.modules {
+            (module.stop)(self);
+        }
+        let listeners = std::mem::take(&mut *self.listeners.borrow_mut());
+        for listener in listeners.into_values() {
+            listener.task.abort();
+        }
+    }
+
     /// Accepts from exactly these sockets from now on.
     fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
-        let kept: Vec<ListenerId> = listeners.iter().map(|listener| listener.id).collect();
+        let kept: Vec<(ListenerId, usize)> = listeners
+            .iter()
+            .map(|listener| (listener.id, listener.member))
+            .collect();
         let gone: Vec<Accepting> = self
             .listeners
             .borrow_mut()
-            .extract_if(|id, _| !kept.contains(id))
+            .extract_if(|key, _| !kept.contains(key))
             .map(|(_, listener)| listener)
             .collect();
         for listener in gone {
@@ -264,9 +311,18 @@ impl HttpLoop {
             self.drain(&listener);
         }
         for listener in listeners {
-            if !self.listeners.borrow().contains_key(&listener.id) {
-                self.start_accepting(listener);
+            match self
+                .listeners
+                .borrow_mut()
+                .get_mut(&(listener.id, listener.member))
+            {
+                Some(known) => {
+                    known.members = listener.members;
+                    continue;
+                }
+                None => {}
             }
+            self.start_accepting(listener);
         }
     }
 
@@ -289,10 +345,11 @@ impl HttpLoop {
         );
         let task = rt::spawn_handle("http accept", accepting);
         self.listeners.borrow_mut().insert(
-            listener.id,
+            (listener.id, listener.member),
             Accepting {
                 socket,
                 spec: listener.spec,
+                members: listener.members,
                 task,
             },
         );
@@ -302,9 +359,82 @@ impl HttpLoop {
     fn drain(self: &Rc<Self>, listener: &Accepting) {
         for _ in 0..listener.spec.options.backlog.max(0) {
             match listener.socket.try_accept() {
-                Ok(stream) => self.open(stream, &listener.spec),
+                Ok(stream) => self.open(stream, &listener.spec.address, None),
                 Err(_) => return,
             }
+        }
+    }
+
+    /// Accepts in the place of the loop of number `index` while `still` says so.
+    fn accept_for(self: &Rc<Self>, index: usize, still: &Rc<dyn Fn() -> bool>) {
+        let loops = self.seats.borrow().list.len().max(1);
+        let mut seen = Vec::new();
+        for ((id, _), listener) in &*self.listeners.borrow() {
+            if seen.contains(id) {
+                continue;
+            }
+            seen.push(*id);
+            // One socket that all share: the loop may have been woken for a connection that it can not take.
+            let shared = listener.members.len() == 1;
+            for (member, descriptor) in listener.members.iter().enumerate() {
+                if !shared && member % loops != index {
+                    continue;
+                }
+                if let Ok(socket) = descriptor.try_clone().and_then(Listener::from_fd) {
+                    let spec = Arc::clone(&listener.spec);
+                    let task = accept_while(Rc::clone(self), socket, spec, Rc::clone(still));
+                    rt::spawn_named("http rescue", task);
+                }
+            }
+        }
+    }
+
+    /// Takes in a connection that was just accepted here, or leaves it to a loop that has fewer.
+    fn accepted(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+        let seats = self.seats.borrow();
+        let Some(lighter) = seats.lighter(&self.seat) else {
+            drop(seats);
+            return self.open(stream, &spec.address, None);
+        };
+        let what = Arriving::New {
+            spec: Arc::clone(spec),
+            stream: stream.detach(),
+        };
+        let given = lighter.give(Arrival { kind: "http", what });
+        drop(seats);
+        if let Err(Arrival {
+            what: Arriving::New { stream, .. },
+            ..
+        }) = given
+        {
+            self.open(stream.attach(), &spec.address, None);
+        }
+    }
+
+    /// Goes on with a connection of another loop or process. One that can not be read is closed.
+    fn resume(self: &Rc<Self>, parcel: Parcel) {
+        let facts = Facts::decode(&parcel.facts);
+        if let (Some(facts), Ok(stream)) = (facts, Stream::from_fd(parcel.descriptor)) {
+            self.open(stream, &parcel.socket, Some(facts));
+        }
+    }
+
+    /// Gives a connection that waits for a request to another loop or process.
+    pub(crate) fn send_away(&self, client: &Client) {
+        let Some(sink) = self.sink.borrow().clone() else {
+            return;
+        };
+        // The state of TLS can not move. Without a descriptor for the copy it closes too, as an idle one may.
+        if client.stream.is_tls() {
+            return;
+        }
+        if let Ok(descriptor) = client.stream.socket().move_away() {
+            self.debug_client(client, format_args!("http connection moves"));
+            sink(Parcel {
+                socket: client.socket.clone(),
+                descriptor,
+                facts: Facts::take(client).encode(),
+            });
         }
     }
 
@@ -322,12 +452,13 @@ impl HttpLoop {
     }
 
     /// Takes in a new connection.
-    fn open(self: &Rc<Self>, stream: Stream, socket: &Arc<ListenerSpec>) {
+    fn open(self: &Rc<Self>, stream: Stream, socket: &ListenAddress, moved: Option<Facts>) {
         self.counters.accepted.add(1);
-        if self.connections.borrow().len() >= self.limit && !self.close_an_idle_one() {
+        let limit = self.limit.get();
+        if self.connections.borrow().len() >= limit && !self.close_an_idle_one() {
             self.log.plain(
                 Level::Alert,
-                format_args!("{} worker_connections are not enough", self.limit),
+                format_args!("{limit} worker_connections are not enough"),
             );
             return;
         }
@@ -335,23 +466,34 @@ impl HttpLoop {
         let idle = Rc::new(Idle::default());
         let key = self.next_key.get();
         self.next_key.set(key + 1);
-        let serve = crate::connection::serve(
-            Rc::clone(self),
+        if self.sink.borrow().is_some() {
+            idle.leave();
+        }
+        let newcomer = Newcomer {
             stream,
-            Arc::clone(socket),
-            Rc::clone(&idle),
+            socket: socket.clone(),
+            idle: Rc::clone(&idle),
             key,
-        );
-        let task = rt::spawn_handle("http connection", serve);
+        };
+        let engine = Rc::clone(self);
+        let task = match moved {
+            None => rt::spawn_handle("http connection", connection::serve(engine, newcomer)),
+            Some(facts) => rt::spawn_handle(
+                "http connection",
+                connection::resume(engine, newcomer, facts),
+            ),
+        };
         self.connections
             .borrow_mut()
             .insert(key, Connection { idle, task });
         self.counters.active.add(1);
+        self.seat.opened();
     }
 
     /// Forgets a connection that has ended.
     pub(crate) fn closed(&self, key: u64) {
         self.counters.active.sub(1);
+        self.seat.closed();
         self.connections.borrow_mut().remove(&key);
     }
 
@@ -438,7 +580,7 @@ impl HttpLoop {
 async fn accept(engine: Rc<HttpLoop>, socket: Rc<Listener>, spec: Arc<ListenerSpec>) {
     loop {
         match socket.accept().await {
-            Ok(stream) => engine.open(stream, &spec),
+            Ok(stream) => engine.accepted(stream, &spec),
             // What passes by itself was waited for already; what is left is a socket that is no good.
             Err(error) => {
                 engine.log.plain(
@@ -447,6 +589,24 @@ async fn accept(engine: Rc<HttpLoop>, socket: Rc<Listener>, spec: Arc<ListenerSp
                 );
                 return;
             }
+        }
+    }
+}
+
+/// How often a buddy looks whether the loop that it accepts for is well again.
+const RESCUE_CHECK: Duration = Duration::from_millis(20);
+
+async fn accept_while(
+    engine: Rc<HttpLoop>,
+    socket: Listener,
+    spec: Arc<ListenerSpec>,
+    still: Rc<dyn Fn() -> bool>,
+) {
+    while still() && !engine.is_stopping() {
+        match rt::timeout(RESCUE_CHECK, socket.accept()).await {
+            Ok(Ok(stream)) => engine.accepted(stream, &spec),
+            Ok(Err(_)) => return,
+            Err(_) => {}
         }
     }
 }

@@ -24,6 +24,7 @@ pub mod ledger;
 pub mod listen;
 pub mod log_phase;
 pub mod module;
+pub mod moving;
 pub mod pattern;
 pub mod phase;
 pub mod request;

@@ -63,6 +63,11 @@ impl Channel {
         Ok((Channel(a), Channel(b)))
     }
 
+    /// An end that came from another process.
+    pub fn from_fd(descriptor: OwnedFd) -> Channel {
+        Channel(descriptor)
+    }
+
     /// Sends a message. The descriptors stay the caller's; the other side gets duplicates.
     pub fn send(&self, kind: u8, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let count = u32::try_from(descriptors.len())

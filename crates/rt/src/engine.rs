@@ -8,6 +8,8 @@
 //! Configuration::commit     once in the worker                          zones are found or made
 //! Configuration::start_loop on each loop: the first configuration       accepting begins
 //! LoopEngine::reload        on each loop: every later configuration     connections stay
+//! LoopEngine::adopt         on a loop: a connection of another loop or process
+//! LoopEngine::hand_over     graceful end of a loop whose idle connections go elsewhere
 //! LoopEngine::stop          graceful end: no accepts, idle ones closed
 //! LoopEngine::abort         worker_shutdown_timeout has passed
 //! ```
@@ -17,12 +19,14 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::error_log::Logger;
 use crate::listen::{ListenAddress, ListenOptions};
 use crate::process::User;
+use crate::seats::{Arriving, Parcel, Seat, Seats};
 
 /// One engine's part of one configuration. Immutable; shared by all loops until nobody uses it.
 pub trait Configuration: Send + Sync {
@@ -54,11 +58,28 @@ pub trait Configuration: Send + Sync {
 pub trait LoopEngine {
     /// Serves by `configuration` from now on.
     ///
-    /// `listeners` is the complete set. One whose id is known goes on as it is (the new handle is
+    /// `context.listeners` is the complete set. One whose id is known goes on as it is (the new handle is
     /// dropped); one that is missing takes what its queue still holds, then closes. A connection asks
     /// for the current configuration at each request; while idle it holds none, or the old generation
     /// would never end.
-    fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>);
+    fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext);
+
+    /// Takes in a connection that another loop has accepted, or that has come from another loop or
+    /// process between two requests.
+    fn adopt(&self, arriving: Arriving);
+
+    /// Accepts for the loop of number `index`, which is late, for as long as `still` says so. Its own
+    /// sockets (`reuseport`) have a queue that nobody else empties.
+    fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
+        let _ = (index, still);
+    }
+
+    /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next
+    /// request to `sink`; those that serve one follow when it has ended. What can not move is closed.
+    fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {
+        let _ = sink;
+        self.stop();
+    }
 
     /// Ends gracefully: accepts no more, closes idle connections, lets the others finish.
     fn stop(&self);
@@ -77,6 +98,10 @@ pub struct LoopContext {
     pub index: usize,
     /// How many loops there are.
     pub loops: usize,
+    /// All loops.
+    pub seats: Seats,
+    /// This one.
+    pub seat: Arc<Seat>,
     /// The settings of the main context.
     pub main: Main,
     /// Main's error log.
@@ -107,8 +132,12 @@ pub struct LoopListener {
     pub id: ListenerId,
     /// What the configuration said.
     pub spec: Arc<ListenerSpec>,
-    /// This loop's own descriptor: of a socket of its own with `reuseport`, else of the shared one.
+    /// Which of several sockets with `reuseport`; 0 for one that the loops share.
+    pub member: usize,
+    /// The descriptor: of a socket of its own with `reuseport`, else of the shared one.
     pub descriptor: Arc<OwnedFd>,
+    /// All sockets of this address, for a loop that must help out another.
+    pub members: Arc<[Arc<OwnedFd>]>,
 }
 
 /// What the main and `events` contexts say, for engines.

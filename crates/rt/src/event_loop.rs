@@ -83,7 +83,11 @@ impl Loop {
         // The first use reads the time zone's file: now, not when a loop writes its first log line.
         crate::error_log::local_time(0);
         let shared = Arc::new(Shared::new(options.name.clone())?);
-        Ok(Self { shared, options })
+        let this = Self { shared, options };
+        this.handle().set_slow_turn(this.options.slow_turn);
+        // It can not be late before it runs.
+        this.shared.counters.parked.store(true, Relaxed);
+        Ok(this)
     }
 
     /// A handle for other threads.
@@ -284,6 +288,10 @@ impl Core {
         self.at_turn_end.borrow_mut().push(f);
     }
 
+    fn slow_turn(&self) -> Duration {
+        Duration::from_micros(self.shared.counters.slow_turn.load(Relaxed))
+    }
+
     fn turn_until(&self, done: impl Fn(&Self) -> bool) -> io::Result<()> {
         while !done(self) {
             self.wait()?;
@@ -296,7 +304,7 @@ impl Core {
             let mut turn = Turn {
                 budget: POLLS_PER_TURN + self.reactor.event_count(),
                 polls: 0,
-                stretches: Stretches::new(began, every, self.options.slow_turn),
+                stretches: Stretches::new(began, every, self.slow_turn()),
             };
             self.wake_due();
             // All events before any task: polling each task right after its event was 1 % slower, since
@@ -448,7 +456,7 @@ impl Core {
             .tasks
             .store(self.tasks.borrow().living as u64, Relaxed);
         self.probation.set(self.probation.get().saturating_sub(1));
-        let limit = self.options.slow_turn;
+        let limit = self.slow_turn();
         if took < limit || limit.is_zero() {
             return;
         }

@@ -86,6 +86,12 @@ impl Handle {
         Duration::from_millis(time::real_tick().saturating_sub(began))
     }
 
+    /// From now on a turn longer than this is counted and reported; zero: none is.
+    pub fn set_slow_turn(&self, limit: Duration) {
+        let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+        self.0.counters.slow_turn.store(micros, Ordering::Relaxed);
+    }
+
     /// The loop's counters now.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot()

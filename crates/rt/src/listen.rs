@@ -208,6 +208,11 @@ pub fn open(address: &ListenAddress, options: &ListenOptions) -> Result<OwnedFd,
     Ok(socket)
 }
 
+/// Lets other sockets join this one at its address (`reuseport` that came with a reload).
+pub fn allow_reuse_port(socket: &OwnedFd) -> io::Result<()> {
+    Ok(sockopt::set_socket_reuseport(socket, true)?)
+}
+
 fn bind(socket: &OwnedFd, address: &ListenAddress) -> rustix::io::Result<()> {
     match address {
         ListenAddress::Tcp(address) | ListenAddress::Udp(address) => {

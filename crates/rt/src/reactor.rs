@@ -173,6 +173,11 @@ impl Registration {
     /// Takes the descriptor out of the epoll set, for one that lives on (closing it does the same,
     /// but only when no other process or descriptor shares the socket).
     pub(crate) fn remove(self, fd: BorrowedFd<'_>) {
+        self.withdraw(fd);
+    }
+
+    /// [`Registration::remove`] for one that is still referred to.
+    pub(crate) fn withdraw(&self, fd: BorrowedFd<'_>) {
         event_loop::try_with(|core| {
             if core.shared.id == self.loop_id {
                 let _not_registered_is_fine = epoll::delete(&core.reactor.epoll, fd);

@@ -17,6 +17,8 @@ pub(crate) struct Counters {
     pub(crate) turn_began: AtomicU64,
     /// The loop waits in `epoll_wait`: however old `turn_began` is, it is not late.
     pub(crate) parked: AtomicBool,
+    /// A turn that takes longer, in microseconds, is slow; 0: none is. A setting, not a count.
+    pub(crate) slow_turn: AtomicU64,
     pub(crate) turns: AtomicU64,
     pub(crate) polls: AtomicU64,
     pub(crate) panics: AtomicU64,

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +14,8 @@ use rt::engine::{
     Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones,
 };
 use rt::error_log::{Errno, Level, Logger};
-use rt::net::{Listener, UdpSocket};
+use rt::net::{Listener, Stream, UdpSocket};
+use rt::seats::{Arrival, Arriving, Seat, Seats};
 
 use crate::client::Transport;
 use crate::configure;
@@ -100,14 +102,16 @@ impl Configuration for StreamConfiguration {
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
         let engine = Rc::new(StreamLoop {
             index: context.index,
-            loops: context.loops,
+            loops: Cell::new(context.loops),
+            seat: context.seat,
+            seats: RefCell::new(context.seats),
             modules: self.modules,
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
             listeners: RefCell::default(),
             sessions: RefCell::default(),
             next_key: Cell::new(0),
-            limit: context.main.worker_connections,
+            limit: Cell::new(context.main.worker_connections),
             log: context.log.clone(),
             main: context.main.clone(),
         });
@@ -125,14 +129,17 @@ impl Configuration for StreamConfiguration {
 pub struct StreamLoop {
     /// The loop's number, from 0: what is to run once in the process runs on loop 0.
     pub index: usize,
-    loops: usize,
+    loops: Cell<usize>,
+    seat: Arc<Seat>,
+    seats: RefCell<Seats>,
     modules: &'static [&'static Module],
     site: RefCell<Rc<Site>>,
     shutdown_timeout: Cell<Duration>,
-    listeners: RefCell<HashMap<ListenerId, Accepting>>,
+    /// By socket, and its number among those of one address.
+    listeners: RefCell<HashMap<(ListenerId, usize), Accepting>>,
     sessions: RefCell<HashMap<u64, Underway>>,
     next_key: Cell<u64>,
-    limit: usize,
+    limit: Cell<usize>,
     /// Main's error log, for what belongs to no server.
     pub log: Logger,
     /// The settings of the main context.
@@ -144,6 +151,8 @@ struct Accepting {
     /// The socket, if it takes connections.
     socket: Option<Rc<Listener>>,
     spec: Arc<ListenerSpec>,
+    /// Every socket of its address.
+    members: Arc<[Arc<OwnedFd>]>,
     task: rt::JoinHandle<()>,
 }
 
@@ -156,7 +165,7 @@ struct Underway {
 struct Running(Rc<StreamLoop>);
 
 impl LoopEngine for Running {
-    fn reload(&self, configuration: Arc<dyn Configuration>, listeners: Vec<LoopListener>) {
+    fn reload(&self, configuration: Arc<dyn Configuration>, context: LoopContext) {
         let Ok(configuration) = configuration.as_any().downcast::<StreamConfiguration>() else {
             return;
         };
@@ -174,8 +183,22 @@ impl LoopEngine for Running {
                 end_generation(Rc::clone(&self.0), old.generation, patience),
             );
         }
+        self.0.loops.set(context.loops);
+        self.0.limit.set(context.main.worker_connections);
+        *self.0.seats.borrow_mut() = context.seats;
         self.0.start_modules();
-        self.0.listen(listeners);
+        self.0.listen(context.listeners);
+    }
+
+    fn adopt(&self, arriving: Arriving) {
+        // A session has no moment at which it could move.
+        if let Arriving::New { spec, stream } = arriving {
+            self.0.open(connection(stream.attach()), &spec);
+        }
+    }
+
+    fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
+        self.0.accept_for(index, &still);
     }
 
     fn stop(&self) {
@@ -225,11 +248,15 @@ impl StreamLoop {
 
     /// Accepts from exactly these sockets from now on.
     fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
-        let kept: Vec<ListenerId> = listeners.iter().map(|listener| listener.id).collect();
+        let kept: Vec<(ListenerId, usize)> = listeners
+            .iter()
+            .filter(|listener| self.is_mine(listener))
+            .map(|listener| (listener.id, listener.member))
+            .collect();
         let gone: Vec<Accepting> = self
             .listeners
             .borrow_mut()
-            .extract_if(|id, _| !kept.contains(id))
+            .extract_if(|key, _| !kept.contains(key))
             .map(|(_, listener)| listener)
             .collect();
         for listener in gone {
@@ -237,8 +264,12 @@ impl StreamLoop {
             self.drain(&listener);
         }
         for listener in listeners {
-            let is_known = self.listeners.borrow().contains_key(&listener.id);
-            if !is_known && self.is_mine(&listener) {
+            let key = (listener.id, listener.member);
+            if let Some(known) = self.listeners.borrow_mut().get_mut(&key) {
+                known.members = listener.members;
+                continue;
+            }
+            if self.is_mine(&listener) {
                 self.start_accepting(&listener);
             }
         }
@@ -249,7 +280,7 @@ impl StreamLoop {
         let ListenerSpec { address, options } = &*listener.spec;
         address.is_stream()
             || options.reuse_port
-            || listener.id.0 % self.loops.max(1) as u64 == self.index as u64
+            || listener.id.0 % self.loops.get().max(1) as u64 == self.index as u64
     }
 
     fn start_accepting(self: &Rc<Self>, listener: &LoopListener) {
@@ -266,9 +297,15 @@ impl StreamLoop {
         });
         match started {
             Ok((socket, task)) => {
+                let accepting = Accepting {
+                    socket,
+                    spec,
+                    members: Arc::clone(&listener.members),
+                    task,
+                };
                 self.listeners
                     .borrow_mut()
-                    .insert(listener.id, Accepting { socket, spec, task });
+                    .insert((listener.id, listener.member), accepting);
             }
             Err(error) => {
                 let address = &spec.address;
@@ -293,6 +330,53 @@ impl StreamLoop {
         }
     }
 
+    /// Accepts in the place of the loop of number `index` while `still` says so.
+    fn accept_for(self: &Rc<Self>, index: usize, still: &Rc<dyn Fn() -> bool>) {
+        let loops = self.loops.get().max(1);
+        let mut seen = Vec::new();
+        for ((id, _), listener) in &*self.listeners.borrow() {
+            if seen.contains(id) || !listener.spec.address.is_stream() {
+                continue;
+            }
+            seen.push(*id);
+            // One socket that all share: the loop may have been woken for a connection that it can not take.
+            let shared = listener.members.len() == 1;
+            for (member, descriptor) in listener.members.iter().enumerate() {
+                if !shared && member % loops != index {
+                    continue;
+                }
+                if let Ok(socket) = descriptor.try_clone().and_then(Listener::from_fd) {
+                    let spec = Arc::clone(&listener.spec);
+                    let task = accept_while(Rc::clone(self), socket, spec, Rc::clone(still));
+                    rt::spawn_named("stream rescue", task);
+                }
+            }
+        }
+    }
+
+    /// Takes in a connection that was just accepted here, or leaves it to a loop that has fewer.
+    fn accepted(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+        let seats = self.seats.borrow();
+        let Some(lighter) = seats.lighter(&self.seat) else {
+            drop(seats);
+            return self.open(connection(stream), spec);
+        };
+        let what = Arriving::New {
+            spec: Arc::clone(spec),
+            stream: stream.detach(),
+        };
+        let kind = "stream";
+        let given = lighter.give(Arrival { kind, what });
+        drop(seats);
+        if let Err(Arrival {
+            what: Arriving::New { stream, .. },
+            ..
+        }) = given
+        {
+            self.open(connection(stream.attach()), spec);
+        }
+    }
+
     fn start_modules(&self) {
         for module in self.modules {
             (module.start)(self);
@@ -301,10 +385,11 @@ impl StreamLoop {
 
     /// Takes in a new session.
     fn open(self: &Rc<Self>, transport: Transport, socket: &Arc<ListenerSpec>) {
-        if self.sessions.borrow().len() >= self.limit {
+        let limit = self.limit.get();
+        if self.sessions.borrow().len() >= limit {
             self.log.plain(
                 Level::Alert,
-                format_args!("{} worker_connections are not enough", self.limit),
+                format_args!("{limit} worker_connections are not enough"),
             );
             if let Transport::Datagrams(flow) = transport {
                 flow.refuse();
@@ -319,11 +404,31 @@ impl StreamLoop {
         self.sessions
             .borrow_mut()
             .insert(key, Underway { generation, task });
+        self.seat.opened();
     }
 
     /// Forgets a session that has ended.
     pub(crate) fn closed(&self, key: u64) {
+        self.seat.closed();
         self.sessions.borrow_mut().remove(&key);
+    }
+}
+
+/// How often a buddy looks whether the loop that it accepts for is well again.
+const RESCUE_CHECK: Duration = Duration::from_millis(20);
+
+async fn accept_while(
+    engine: Rc<StreamLoop>,
+    socket: Listener,
+    spec: Arc<ListenerSpec>,
+    still: Rc<dyn Fn() -> bool>,
+) {
+    while still() {
+        match rt::timeout(RESCUE_CHECK, socket.accept()).await {
+            Ok(Ok(stream)) => engine.accepted(stream, &spec),
+            Ok(Err(_)) => return,
+            Err(_) => {}
+        }
     }
 }
 

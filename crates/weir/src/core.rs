@@ -85,7 +85,6 @@ impl Core {
     /// for good needs a new one.
     pub(crate) fn same_process(&self, other: &Core) -> bool {
         self.user == other.user
-            && self.worker_processes == other.worker_processes
             && self.affinity == other.affinity
             && self.descriptors == other.descriptors
             && self.core_size == other.core_size
@@ -93,7 +92,6 @@ impl Core {
             && self.environment == other.environment
             && self.working_directory == other.working_directory
             && self.thread_pools == other.thread_pools
-            && self.slow_turn() == other.slow_turn()
     }
 
     /// From when on a turn of a loop is slow.

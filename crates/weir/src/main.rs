@@ -17,6 +17,7 @@ mod cli;
 mod core;
 mod engines;
 mod events;
+mod handover;
 mod help;
 mod identity;
 mod load;

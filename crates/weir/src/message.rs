@@ -23,7 +23,6 @@ use std::sync::Arc;
 use conf::Snapshot;
 use rt::channel::Message;
 use rt::engine::{ListenerId, ListenerSpec};
-use rt::listen::ListenAddress;
 
 use crate::sockets::{Socket, Sockets};
 
@@ -34,14 +33,18 @@ pub(crate) enum Kind {
     Configuration = 1,
     /// To the worker: write the logs to these descriptors.
     Reopen = 2,
-    /// To the worker: end when the requests under way have ended.
+    /// To the worker: end when the requests under way have ended. With the body [`HAND_OVER`] idle
+    /// connections go to the peer.
     Quit = 3,
     /// To the worker: end now.
     Terminate = 4,
     /// To the master: the configuration runs.
     Applied = 5,
-    /// To the master: the configuration could not be used; the one before still runs.
+    /// To the master: the configuration could not be used; the one before still runs. The body is
+    /// why.
     Refused = 6,
+    /// To the worker: another worker process, whose end of a socket pair is the descriptor.
+    Peer = 7,
 }
 
 impl Kind {
@@ -54,11 +57,15 @@ impl Kind {
             Kind::Terminate,
             Kind::Applied,
             Kind::Refused,
+            Kind::Peer,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)
     }
 }
+
+/// See [`Kind::Quit`].
+pub(crate) const HAND_OVER: &[u8] = b"hand over";
 
 /// Opened log files, by path.
 pub(crate) type Logs = Vec<(PathBuf, Arc<OwnedFd>)>;
@@ -183,23 +190,9 @@ pub(crate) fn decode_logs(message: Message) -> Option<Logs> {
     Some(logs)
 }
 
-/// What names a socket in both processes: transport, address, and whether it is one of several.
+/// What names a socket in both processes.
 fn key(spec: &ListenerSpec) -> Vec<u8> {
-    let transport: &[u8] = match spec.address {
-        ListenAddress::Tcp(_) => b"tcp ",
-        ListenAddress::Udp(_) => b"udp ",
-        ListenAddress::Unix(_) => b"unix ",
-        ListenAddress::UnixDatagram(_) => b"unixgram ",
-    };
-    let mut key = transport.to_vec();
-    match spec.address.path() {
-        Some(path) => key.extend_from_slice(path.as_os_str().as_bytes()),
-        None => key.extend_from_slice(spec.address.to_string().as_bytes()),
-    }
-    if spec.options.reuse_port {
-        key.extend_from_slice(b" reuseport");
-    }
-    key
+    crate::handover::address_text(&spec.address)
 }
 
 fn put_logs<'a>(roles: &mut Vec<u8>, descriptors: &mut Vec<BorrowedFd<'a>>, logs: &'a Logs) {
@@ -249,7 +242,7 @@ mod tests {
     use super::*;
     use rt::channel::Channel;
     use rt::error_log::Logger;
-    use rt::listen::ListenOptions;
+    use rt::listen::{ListenAddress, ListenOptions};
 
     #[test]
     fn a_generation_travels_whole() {

@@ -136,7 +136,7 @@ impl Single {
             .sockets
             .remove_files_missing_in(&Sockets::default(), self.worker.log());
         self.opened.sockets = Sockets::default();
-        self.worker.stop();
+        self.worker.stop(false);
     }
 
     fn reload(&mut self) {
@@ -181,7 +181,7 @@ impl Single {
     }
 
     fn end(&mut self) {
-        let log = self.worker.log();
+        let log = &self.worker.log().clone();
         if let Some(pid_file) = &self.pid_file {
             pid_file.remove(log);
         }

@@ -33,14 +33,22 @@ pub(crate) struct Socket {
 }
 
 impl Socket {
-    /// This socket as loop `index` sees it.
-    pub(crate) fn for_loop(&self, index: usize) -> LoopListener {
-        let member = &self.members[index % self.members.len()];
-        LoopListener {
-            id: self.id,
-            spec: self.spec.clone(),
-            descriptor: member.clone(),
-        }
+    /// What loop `index` of so many accepts from: a single socket is shared. Of several each loop has
+    /// its own, and those that were opened when there were more loops are taken over, since the kernel
+    /// goes on to give them connections.
+    pub(crate) fn for_loop(&self, index: usize, loops: usize) -> Vec<LoopListener> {
+        let members: Arc<[Arc<OwnedFd>]> = self.members.iter().cloned().collect();
+        let shared = members.len() == 1;
+        (0..members.len())
+            .filter(|member| shared || member % loops.max(1) == index)
+            .map(|member| LoopListener {
+                id: self.id,
+                spec: self.spec.clone(),
+                member,
+                descriptor: members[member].clone(),
+                members: members.clone(),
+            })
+            .collect()
     }
 }
 
@@ -77,12 +85,10 @@ impl Sockets {
         Ok(next)
     }
 
-    /// A socket with the same address. One with `reuseport` and one without are different, since a
-    /// socket that did not start with the option can not be joined by others.
+    /// A socket with the same address.
     fn find(&self, spec: &ListenerSpec) -> Option<&Socket> {
         self.list.iter().find(|socket| {
             socket.spec.address == spec.address
-                && socket.spec.options.reuse_port == spec.options.reuse_port
                 && socket.spec.options.multipath == spec.options.multipath
         })
     }
@@ -143,8 +149,15 @@ impl Socket {
     fn keep(&self, spec: ListenerSpec, loops: usize, voice: Voice<'_>) -> Result<Socket, String> {
         let mut members = self.members.clone();
         if spec.options.reuse_port && spec.address.path().is_none() {
-            // More loops than before get sockets of their own; those of fewer close.
-            members.truncate(loops.max(1));
+            if !self.spec.options.reuse_port {
+                // Others may join it only if it allows that too.
+                listen::allow_reuse_port(&members[0]).map_err(|error| {
+                    let error = rt::error_log::Errno(&error);
+                    format!("setsockopt(SO_REUSEPORT) {} failed{error}", spec.address)
+                })?;
+            }
+            // More loops than before get sockets of their own. Those of fewer stay: clients may be in
+            // their queues.
             while members.len() < loops {
                 members.push(open_patiently(&spec, voice)?);
             }
@@ -295,7 +308,7 @@ mod tests {
             .expect("opened");
         assert_eq!(more.list[0].members.len(), 4);
         assert_eq!(
-            more.list[0].for_loop(0).descriptor.as_raw_fd(),
+            more.list[0].for_loop(0, 4)[0].descriptor.as_raw_fd(),
             sockets.list[0].members[0].as_raw_fd()
         );
     }

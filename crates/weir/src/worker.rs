@@ -6,17 +6,20 @@
 //! posting to it, so building a configuration never holds a loop up.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use rt::channel::Channel;
 use rt::engine::{Configuration, LoopContext, LoopEngine, LoopListener, Main, Zones};
 use rt::error_log::{Attach, Level, LogFiles, Logger};
+use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
 
 use crate::affinity::Affinity;
+use crate::handover::{self, Courier};
 use crate::load::{Loaded, Startup};
 use crate::message::{Generation, Logs};
 
@@ -33,17 +36,24 @@ pub(crate) struct Worker {
     files: LogFiles,
     zones: Zones,
     log: Logger,
-    loops: Vec<rt::Handle>,
+    /// The loops that serve, by index.
+    loops: Vec<Arc<Seat>>,
+    /// Loops that a reload has removed and that finish what they have, by the number of their seat.
+    leaving: HashSet<u64>,
     /// The configuration in use.
     current: Vec<Arc<dyn Configuration>>,
     /// Configurations that some connection may still use, oldest first.
     old: Vec<Vec<Weak<dyn Configuration>>>,
     shutdown_timeout: Duration,
-    /// Each loop writes a byte here when it has ended.
+    /// Each loop writes the number of its seat here when it has ended.
     ended: (PipeReader, PipeWriter),
-    /// How many have.
+    /// How many have, besides those that were leaving.
     ended_count: usize,
     stopping: Stopping,
+    /// Other worker processes that may send their idle connections, or be sent those of this one.
+    peers: Vec<Channel>,
+    /// Sends connections to another process.
+    courier: Option<Courier>,
 }
 
 /// How far the end has come.
@@ -65,12 +75,15 @@ impl Worker {
             zones: Zones::default(),
             log,
             loops: Vec::new(),
+            leaving: HashSet::new(),
             current: Vec::new(),
             old: Vec::new(),
             shutdown_timeout: Duration::ZERO,
             ended: io::pipe()?,
             ended_count: 0,
             stopping: Stopping::No,
+            peers: Vec::new(),
+            courier: None,
         })
     }
 
@@ -109,22 +122,24 @@ impl Worker {
         self.log = loaded.log.clone();
         self.shutdown_timeout = loaded.main.shutdown_timeout;
         let first = self.loops.is_empty();
+        install_reporter(&self.log);
         if first {
             register_pools(&loaded.main);
-            install_reporter(&self.log);
-            self.start_loops(&loaded).map_err(|error| {
-                let error = rt::error_log::Errno(&error);
-                self.log.plain(
-                    Level::Emerg,
-                    format_args!("could not start the event loops{error}"),
-                );
-            })?;
-        } else {
-            install_reporter(&self.log);
         }
+        let removed = self.fit_loops(&loaded).map_err(|error| {
+            let error = rt::error_log::Errno(&error);
+            self.log.plain(
+                Level::Emerg,
+                format_args!("could not start the event loops{error}"),
+            );
+        })?;
+        let seats = Seats {
+            list: self.loops.iter().cloned().collect(),
+        };
         for index in 0..self.loops.len() {
-            self.post_configuration(index, &loaded, generation);
+            self.post_configuration(index, &seats, &loaded, generation);
         }
+        self.dismiss(removed, &seats);
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
             self.old.push(old.iter().map(Arc::downgrade).collect());
@@ -134,31 +149,72 @@ impl Worker {
         Ok(())
     }
 
-    fn start_loops(&mut self, loaded: &Loaded) -> io::Result<()> {
-        for index in 0..loaded.main.worker_processes {
-            let name = format!("loop {index}");
-            let event_loop = rt::Loop::new(rt::LoopOptions {
-                name: name.clone(),
-                slow_turn: loaded.core.slow_turn(),
-                ..Default::default()
-            })?;
-            let handle = event_loop.handle();
-            let ended = self.ended.1.try_clone()?;
-            let affinity = loaded.core.affinity.clone();
-            let log = self.log.clone();
-            std::thread::Builder::new()
-                .name(name)
-                .spawn(move || run_loop(event_loop, index, &affinity, &log, ended))?;
-            self.loops.push(handle);
+    /// Starts loops until there are as many as the configuration wants. The answer is those that are
+    /// too many.
+    fn fit_loops(&mut self, loaded: &Loaded) -> io::Result<Vec<Arc<Seat>>> {
+        let wanted = loaded.main.worker_processes.max(1);
+        for seat in &self.loops {
+            seat.handle().set_slow_turn(loaded.core.slow_turn());
         }
-        Ok(())
+        while self.loops.len() < wanted {
+            let seat = self.start_loop(self.loops.len(), loaded)?;
+            self.loops.push(seat);
+        }
+        Ok(self.loops.split_off(wanted))
+    }
+
+    fn start_loop(&self, index: usize, loaded: &Loaded) -> io::Result<Arc<Seat>> {
+        let name = format!("loop {index}");
+        let event_loop = rt::Loop::new(rt::LoopOptions {
+            name: name.clone(),
+            slow_turn: loaded.core.slow_turn(),
+            ..Default::default()
+        })?;
+        let seat = Seat::new(index, event_loop.handle(), take_arrivals);
+        let ended = EndGuard(self.ended.1.try_clone()?, seat.id);
+        let affinity = loaded.core.affinity.clone();
+        let log = self.log.clone();
+        let own = seat.clone();
+        std::thread::Builder::new()
+            .name(name)
+            .spawn(move || run_loop(event_loop, own, &affinity, &log, ended))?;
+        Ok(seat)
+    }
+
+    /// Ends loops that the configuration does not want any more. Their idle connections go to the
+    /// others, and so do the busy ones as soon as they are idle.
+    fn dismiss(&mut self, removed: Vec<Arc<Seat>>, seats: &Seats) {
+        for seat in removed {
+            self.leaving.insert(seat.id);
+            for arrival in seat.close() {
+                settle(arrival, seats);
+            }
+            let seats = seats.clone();
+            let leave = move || {
+                hand_over_loop(move |kind, parcel| {
+                    let what = Arriving::Idle(parcel);
+                    settle(Arrival { kind, what }, &seats);
+                })
+            };
+            // A loop that can not be reached has ended already.
+            let _ = seat.handle().post(leave);
+        }
     }
 
     /// Sends a configuration to one loop. Engines that a reload has removed are stopped there.
-    fn post_configuration(&self, index: usize, loaded: &Loaded, generation: &Generation) {
+    fn post_configuration(
+        &self,
+        index: usize,
+        seats: &Seats,
+        loaded: &Loaded,
+        generation: &Generation,
+    ) {
+        let loops = self.loops.len();
         let context = LoopContext {
             index,
-            loops: self.loops.len(),
+            loops,
+            seats: seats.clone(),
+            seat: self.loops[index].clone(),
             main: loaded.main.clone(),
             log: self.log.clone(),
             zones: self.zones.clone(),
@@ -174,12 +230,47 @@ impl Worker {
                     .filter_map(|spec| generation.socket(spec));
                 (
                     engine.clone(),
-                    sockets.map(|socket| socket.for_loop(index)).collect(),
+                    sockets
+                        .flat_map(|socket| socket.for_loop(index, loops))
+                        .collect(),
                 )
             })
             .collect();
         // A loop that has ended takes no more configurations, and needs none.
-        let _ = self.loops[index].post(move || configure_loop(context, engines));
+        let _ = self.loops[index]
+            .handle()
+            .post(move || configure_loop(context, engines));
+    }
+
+    /// Another worker process: it may send its idle connections, and gets those of this one if
+    /// [`Worker::stop`] says so.
+    pub(crate) fn add_peer(&mut self, peer: Channel) {
+        self.peers.push(peer);
+    }
+
+    /// Where other worker processes are heard.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.peers.iter().map(|peer| peer.as_fd())
+    }
+
+    /// Takes a connection from peer `index`, whose channel is readable; `false` when that is gone.
+    pub(crate) fn hear_peer(&mut self, index: usize) -> bool {
+        let message = match self.peers[index].receive() {
+            Ok(Some(message)) => message,
+            Ok(None) | Err(_) => {
+                self.peers.remove(index);
+                return false;
+            }
+        };
+        let kinds: Vec<&'static str> = self.current.iter().map(|engine| engine.kind()).collect();
+        if let Some((kind, parcel)) = handover::decode(message, &kinds) {
+            let what = Arriving::Idle(parcel);
+            let seats = Seats {
+                list: self.loops.iter().cloned().collect(),
+            };
+            settle(Arrival { kind, what }, &seats);
+        }
+        true
     }
 
     /// Writes the logs to other descriptors from now on.
@@ -210,8 +301,8 @@ impl Worker {
         self.stopping == Stopping::No && self.ended_count > 0
     }
 
-    /// Begins to end gracefully.
-    pub(crate) fn stop(&mut self) {
+    /// Begins to end gracefully. With `hand_over` idle connections go to the peer that came last.
+    pub(crate) fn stop(&mut self, hand_over: bool) {
         if self.stopping != Stopping::No {
             return;
         }
@@ -224,18 +315,36 @@ impl Worker {
         let timeout = self.shutdown_timeout;
         let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
         self.stopping = Stopping::Graceful(deadline);
-        for event_loop in &self.loops {
+        let peer = self.peers.pop().filter(|_| hand_over);
+        self.courier = peer.and_then(|peer| match Courier::start(peer) {
+            Ok(courier) => Some(courier),
+            Err(error) => {
+                let error = rt::error_log::Errno(&error);
+                self.log.plain(
+                    Level::Alert,
+                    format_args!("pthread_create() failed{error}, idle connections will close"),
+                );
+                None
+            }
+        });
+        for seat in &self.loops {
+            let to = self.courier.as_ref().map(Courier::sender);
+            let stop = move || match to {
+                // When the courier has given up, the connection is dropped with the parcel.
+                Some(to) => hand_over_loop(move |kind, parcel| drop(to.send((kind, parcel)))),
+                None => stop_loop(),
+            };
             // A loop that can not be reached has ended already.
-            let _ = event_loop.post(stop_loop);
+            let _ = seat.handle().post(stop);
         }
     }
 
     /// Closes what is left and lets the loops end.
     fn abort(&mut self) {
         self.stopping = Stopping::Aborted(Instant::now() + ABORT_GRACE);
-        for event_loop in &self.loops {
+        for seat in &self.loops {
             // As in `stop`.
-            let _ = event_loop.post(abort_loop);
+            let _ = seat.handle().post(abort_loop);
         }
     }
 
@@ -260,9 +369,16 @@ impl Worker {
     /// Looks after timeouts, old configurations and loops that have ended. True when no loop is left.
     pub(crate) fn check(&mut self, loop_ended: bool) -> bool {
         if loop_ended {
-            let mut bytes = [0; 64];
-            // An error would come again; the deadline of the stop ends the wait then.
-            self.ended_count += self.ended.0.read(&mut bytes).unwrap_or(0);
+            // Whole numbers are written and read: a pipe keeps such small writes together. An error
+            // would come again; the deadline of the stop ends the wait then.
+            let mut bytes = [0; 8 * 64];
+            let length = self.ended.0.read(&mut bytes).unwrap_or(0);
+            for number in bytes[..length].chunks_exact(8) {
+                let number = number.try_into().map_or(0, u64::from_le_bytes);
+                if !self.leaving.remove(&number) {
+                    self.ended_count += 1;
+                }
+            }
         }
         self.forget_old();
         match self.stopping {
@@ -297,7 +413,10 @@ impl Worker {
     }
 
     /// Waits until every log line has been written. The last thing before the process ends.
-    pub(crate) fn flush(&self) {
+    pub(crate) fn flush(&mut self) {
+        if let Some(courier) = self.courier.take() {
+            courier.finish();
+        }
         self.files.flush();
     }
 }
@@ -305,12 +424,13 @@ impl Worker {
 /// The body of a loop's thread.
 fn run_loop(
     event_loop: rt::Loop,
-    index: usize,
+    seat: Arc<Seat>,
     affinity: &Affinity,
     log: &Logger,
-    ended: PipeWriter,
+    ended: EndGuard,
 ) {
-    let _ended = EndGuard(ended);
+    let _ended = ended;
+    let index = seat.index;
     if let Some(processors) = affinity.of_loop(index)
         && let Err(error) = rt::process::pin_thread(&processors)
     {
@@ -320,6 +440,8 @@ fn run_loop(
             format_args!("sched_setaffinity() failed{error}"),
         );
     }
+    // Before the first message, which is a configuration.
+    LOOP.with_borrow_mut(|state| state.seat = Some(seat));
     let main = || async {
         let done = Rc::new(rt::sync::Notify::new());
         LOOP.with_borrow_mut(|state| state.done = Some(done.clone()));
@@ -337,12 +459,12 @@ fn run_loop(
 }
 
 /// Tells the control thread that a loop has ended, in whatever way.
-struct EndGuard(PipeWriter);
+struct EndGuard(PipeWriter, u64);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
         // When the control thread is gone too, nobody needs to know.
-        let _ = self.0.write_all(b".");
+        let _ = self.0.write_all(&self.1.to_le_bytes());
     }
 }
 
@@ -353,6 +475,7 @@ struct LoopState {
     /// Engines that a reload has removed and whose connections are still open.
     retired: Vec<Rc<dyn LoopEngine>>,
     done: Option<Rc<rt::sync::Notify>>,
+    seat: Option<Arc<Seat>>,
 }
 
 thread_local! {
@@ -368,7 +491,14 @@ fn configure_loop(context: LoopContext, engines: Vec<(Arc<dyn Configuration>, Ve
         let kind = configuration.kind();
         let engine = match before.remove(kind) {
             Some(engine) => {
-                engine.reload(configuration, listeners);
+                let context = context.clone();
+                engine.reload(
+                    configuration,
+                    LoopContext {
+                        listeners,
+                        ..context
+                    },
+                );
                 engine
             }
             None => Rc::from(configuration.start_loop(LoopContext {
@@ -383,6 +513,9 @@ fn configure_loop(context: LoopContext, engines: Vec<(Arc<dyn Configuration>, Ve
     }
     LOOP.with_borrow_mut(|state| {
         state.engines = now;
+        if let Some(seat) = &state.seat {
+            seat.open();
+        }
         state.retired.retain(|engine| engine.active() > 0);
         state.retired.extend(before.into_values());
     });
@@ -406,12 +539,46 @@ fn finish_loop() {
     }
 }
 
+/// Leaves a connection for the loop that has the fewest.
+fn settle(arrival: Arrival, seats: &Seats) {
+    if let Some(seat) = seats.lightest() {
+        // One that nobody takes is closed, as an idle one may be.
+        let _ = seat.give(arrival);
+    }
+}
+
+/// Runs on a loop: takes in the connections that others have left for it.
+fn take_arrivals() {
+    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
+    let Some(seat) = seat else { return };
+    for arrival in seat.take() {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt(arrival.what);
+        }
+    }
+}
+
+/// Runs on a loop: ends it when its last connection has ended. Those that wait for a request go to
+/// `sink`.
+fn hand_over_loop(sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let sink = sink.clone();
+        engine.hand_over(Rc::new(move |parcel| sink(kind, parcel)));
+    }
+    end_when_idle();
+}
+
 /// Runs on a loop: ends it when its last connection has ended.
 fn stop_loop() {
-    let engines = all_engines();
-    for engine in &engines {
+    for engine in all_engines() {
         engine.stop();
     }
+    end_when_idle();
+}
+
+fn end_when_idle() {
+    let engines = all_engines();
     rt::spawn_named("stop", async move {
         while engines.iter().any(|engine| engine.active() > 0) {
             rt::sleep(DRAIN_CHECK).await;

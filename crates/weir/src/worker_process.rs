@@ -14,7 +14,7 @@ use rt::signal::{Received, Signal, Signals};
 
 use crate::core::Core;
 use crate::load::Startup;
-use crate::message::{Generation, Kind, decode_logs};
+use crate::message::{Generation, HAND_OVER, Kind, decode_logs};
 use crate::worker::Worker;
 
 /// Tells the master that starting again would not help.
@@ -129,7 +129,8 @@ fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Sign
         }
     };
     let end = loop {
-        let descriptors = [channel.as_fd(), signals.as_fd(), worker.ended()];
+        let mut descriptors = vec![channel.as_fd(), signals.as_fd(), worker.ended()];
+        descriptors.extend(worker.peers());
         let ready = match process::wait_readable(&descriptors, worker.next_check()) {
             Ok(ready) => ready,
             Err(error) => {
@@ -148,6 +149,12 @@ fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Sign
             && let Some(end) = take_signals(&mut worker, signals)
         {
             break end;
+        }
+        // The last first: one that is gone is removed from the list.
+        for index in (0..ready.len() - 3).rev() {
+            if ready[3 + index] {
+                worker.hear_peer(index);
+            }
         }
         if worker.check(ready[2]) {
             break End::Done;
@@ -191,7 +198,12 @@ fn obey(worker: &mut Worker, channel: &Channel, message: Message) -> Option<End>
                 format_args!("a message of the master was damaged"),
             ),
         },
-        Some(Kind::Quit) => worker.stop(),
+        Some(Kind::Quit) => worker.stop(message.body == HAND_OVER),
+        Some(Kind::Peer) => {
+            if let Some(peer) = message.descriptors.into_iter().next() {
+                worker.add_peer(Channel::from_fd(peer));
+            }
+        }
         Some(Kind::Terminate) => return Some(End::Done),
         Some(Kind::Applied | Kind::Refused) | None => {
             worker.log().plain(
@@ -233,7 +245,7 @@ fn take_signals(worker: &mut Worker, signals: &Signals) -> Option<End> {
         };
         log_signal(worker.log(), received, action);
         match received.signal {
-            Signal::Quit | Signal::Winch => worker.stop(),
+            Signal::Quit | Signal::Winch => worker.stop(false),
             Signal::Term | Signal::Int => return Some(End::Done),
             Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Child | Signal::Kill => {}
         }

@@ -21,7 +21,7 @@ use proto::h1::{Framing, Limits, Method, Parser, Reject, RejectKind, Status};
 use rt::error_log::{Errno, Level};
 
 use crate::body::BodyError;
-use crate::client::Client;
+use crate::client::{Asked, Client};
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::request::{Request, RequestHead, Uri};
@@ -68,6 +68,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
                 return engine.debug_client(client, format_args!("close http connection"));
             }
             Next::Linger(core) => return lingering::close(&connection.client, &core).await,
+            Next::Leave => return connection.engine.send_away(&connection.client),
             Next::Reset => {
                 // The descriptor goes with the client; how it goes is decided here.
                 let _ = connection.client.stream.socket().set_reset_on_close();
@@ -107,6 +108,8 @@ enum Next {
     Linger(Arc<crate::core::LocationConf>),
     /// It is reset.
     Reset,
+    /// It goes to another loop or process.
+    Leave,
 }
 
 /// How reading a head ended when it did not bring one.
@@ -117,6 +120,8 @@ enum NoHead {
     TimedOut,
     /// The head is bad.
     Rejected(Reject),
+    /// None has begun, and the connection goes to another loop or process.
+    Leaving,
 }
 
 impl Connection {
@@ -130,6 +135,7 @@ impl Connection {
         let site = self.engine.site();
         let mut request = match outcome {
             Err(NoHead::Quiet) => return Next::Close,
+            Err(NoHead::Leaving) => return Next::Leave,
             Err(other) => {
                 // A request line without a version gets a response without a head, a bad one too.
                 let simple = matches!(&other, NoHead::Rejected(reject) if reject.kind == RejectKind::InvalidHttp09Method);
@@ -200,6 +206,9 @@ impl Connection {
         self.client.idle.begin(rt::now());
         self.staged.enter(Stage::Waiting);
         self.pipelined = !first && !self.client.input.borrow().is_empty();
+        if self.client.idle.asked() == Asked::Leave {
+            return Err(NoHead::Leaving);
+        }
         loop {
             if !self.client.input.borrow().is_empty() {
                 if !started {
@@ -266,7 +275,14 @@ impl Connection {
                 client.input.borrow_mut().extend_from_slice(&scratch);
                 return Poll::Ready(Ok(result));
             }
-            if !started && client.idle.poll_close(context).is_ready() {
+            let asked = match started {
+                true => Poll::Pending,
+                false => client.idle.poll_asked(context),
+            };
+            if asked == Poll::Ready(Asked::Leave) {
+                return Poll::Ready(Err(NoHead::Leaving));
+            }
+            if asked.is_ready() {
                 let end = client
                     .idle
                     .since()
@@ -397,7 +413,9 @@ impl Connection {
         match &next {
             Next::Request => request.debug(format_args!("set http keepalive handler")),
             Next::Linger(_) => request.debug(format_args!("http lingering close")),
-            Next::Close | Next::Reset => request.debug(format_args!("http close request")),
+            Next::Close | Next::Reset | Next::Leave => {
+                request.debug(format_args!("http close request"))
+            }
         }
         // What modules hold for a request (a place among those of `limit_conn`) ends with it, not with the connection.
         request.variables.release_shared();
@@ -511,7 +529,7 @@ impl Connection {
         let mut request = self.begin(site, head);
         request.flow.close = true;
         let status = match why {
-            NoHead::Quiet => return Next::Close,
+            NoHead::Quiet | NoHead::Leaving => return Next::Close,
             NoHead::TimedOut => {
                 request.log(
                     Level::Info,

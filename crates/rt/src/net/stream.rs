@@ -23,6 +23,7 @@ use crate::event_loop;
 use crate::file::File;
 use crate::pool::Pool;
 use crate::reactor::{Registration, Side};
+use crate::seats::Detached;
 
 /// See the module's page.
 pub struct Stream {
@@ -60,6 +61,23 @@ impl Stream {
             registration.remove(self.fd.as_fd());
         }
         self.fd
+    }
+
+    /// The connection out of the loop's care, for another loop.
+    pub fn detach(self) -> Detached {
+        let peer = self.peer.clone();
+        Detached(self.into_fd(), peer)
+    }
+
+    /// Lets the connection move to another loop or process while others still hold this value: they
+    /// must not use it any more. Errors: no descriptors.
+    pub fn move_away(&self) -> io::Result<OwnedFd> {
+        let moved = self.fd.try_clone()?;
+        if let Some(registration) = self.registration.get() {
+            // By this descriptor: the copy keeps the socket open, and with it the entry in the set.
+            registration.withdraw(self.fd.as_fd());
+        }
+        Ok(moved)
     }
 
     /// A connected pair of unix sockets.

@@ -1,0 +1,197 @@
+//! What goes with a client connection that moves to another loop or process between two requests.
+//!
+//! The other process may be another version of the program, so the notes begin with the version of
+//! their format; a connection whose notes are not understood is closed, as an idle one may always be.
+//!
+//! ```text
+//! version u8 = 1
+//! requests u64 · bytes sent u64 · age ms u64 · keepalive ms u64 · keepalive_min ms u64
+//! input: length u32, bytes           what was read of the next request
+//! PROXY header: 0, or 1 and          source, destination: text length u32, text, port u16, ip known u8
+//!                                    TLVs: length u32, bytes
+//! ```
+//!
+//! Numbers are little-endian. The addresses of the connection itself are asked of the socket.
+
+use std::time::Duration;
+
+use proto::proxy_protocol::{Endpoint, Header};
+
+use crate::client::Client;
+
+const VERSION: u8 = 1;
+
+/// See the module's page.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Requests that were served on it.
+    pub requests: u64,
+    /// Bytes that were sent on it.
+    pub sent: u64,
+    /// How long ago it was accepted.
+    pub age: Duration,
+    /// How long it may wait for its next request.
+    pub keepalive_timeout: Duration,
+    /// How long it may wait at least.
+    pub keepalive_min_timeout: Duration,
+    /// What was read of the next request.
+    pub input: Vec<u8>,
+    /// What a PROXY protocol header said.
+    pub proxy: Option<Box<Header>>,
+}
+
+impl Facts {
+    /// The facts about a connection that waits for a request. Its input is taken.
+    pub fn take(client: &Client) -> Facts {
+        Facts {
+            requests: client.requests.get(),
+            sent: client.sent.get(),
+            age: rt::now().saturating_duration_since(client.accepted),
+            keepalive_timeout: client.keepalive_timeout.get(),
+            keepalive_min_timeout: client.keepalive_min_timeout.get(),
+            input: client.input.take(),
+            proxy: client.proxy.clone(),
+        }
+    }
+
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        let times = [self.age, self.keepalive_timeout, self.keepalive_min_timeout];
+        let numbers = [self.requests, self.sent].into_iter();
+        for number in numbers.chain(times.map(millis)) {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        put_bytes(&self.input, &mut out);
+        match &self.proxy {
+            None => out.push(0),
+            Some(header) => {
+                out.push(1);
+                put_endpoint(&header.source, &mut out);
+                put_endpoint(&header.destination, &mut out);
+                put_bytes(&header.tlvs, &mut out);
+            }
+        }
+        out
+    }
+
+    /// Reads what [`Facts::encode`] wrote; `None` if it is another format.
+    pub fn decode(bytes: &[u8]) -> Option<Facts> {
+        let (version, mut rest) = bytes.split_first()?;
+        if *version != VERSION {
+            return None;
+        }
+        let rest = &mut rest;
+        let mut facts = Facts {
+            requests: take_number(rest)?,
+            sent: take_number(rest)?,
+            age: take_millis(rest)?,
+            keepalive_timeout: take_millis(rest)?,
+            keepalive_min_timeout: take_millis(rest)?,
+            input: take_bytes(rest)?.to_vec(),
+            proxy: None,
+        };
+        let [proxied] = *take(rest)?;
+        if proxied != 0 {
+            facts.proxy = Some(Box::new(Header {
+                source: take_endpoint(rest)?,
+                destination: take_endpoint(rest)?,
+                tlvs: take_bytes(rest)?.to_vec(),
+            }));
+        }
+        rest.is_empty().then_some(facts)
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    let length = u32::try_from(bytes.len()).expect("buffers of heads are far below 4 GB");
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(bytes);
+}
+
+fn put_endpoint(endpoint: &Endpoint, out: &mut Vec<u8>) {
+    put_bytes(endpoint.text.as_bytes(), out);
+    out.extend_from_slice(&endpoint.port.to_le_bytes());
+    out.push(endpoint.ip.is_some().into());
+}
+
+fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Option<&'a [u8; N]> {
+    let (taken, after) = rest.split_first_chunk()?;
+    *rest = after;
+    Some(taken)
+}
+
+fn take_number(rest: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(*take(rest)?))
+}
+
+fn take_millis(rest: &mut &[u8]) -> Option<Duration> {
+    Some(Duration::from_millis(take_number(rest)?))
+}
+
+fn take_bytes<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = u32::from_le_bytes(*take(rest)?);
+    let (bytes, after) = rest.split_at_checked(usize::try_from(length).ok()?)?;
+    *rest = after;
+    Some(bytes)
+}
+
+fn take_endpoint(rest: &mut &[u8]) -> Option<Endpoint> {
+    let text = String::from_utf8(take_bytes(rest)?.to_vec()).ok()?;
+    let port = u16::from_le_bytes(*take(rest)?);
+    let [known] = *take(rest)?;
+    // Text that was no address when it was parsed is none now.
+    let ip = text.parse().ok().filter(|_| known != 0);
+    Some(Endpoint { text, ip, port })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts() -> Facts {
+        let endpoint = |text: &str| Endpoint {
+            text: text.to_owned(),
+            ip: text.parse().ok(),
+            port: 80,
+        };
+        Facts {
+            requests: 3,
+            sent: 1 << 40,
+            age: Duration::from_millis(70_000),
+            keepalive_timeout: Duration::from_secs(75),
+            keepalive_min_timeout: Duration::ZERO,
+            input: b"GET / HT".to_vec(),
+            proxy: Some(Box::new(Header {
+                source: endpoint("192.0.2.1"),
+                destination: endpoint("odd"),
+                tlvs: vec![1, 2, 3],
+            })),
+        }
+    }
+
+    #[test]
+    fn facts_travel_whole() {
+        for facts in [facts(), Facts::default()] {
+            assert_eq!(Facts::decode(&facts.encode()), Some(facts));
+        }
+    }
+
+    #[test]
+    fn damaged_facts_are_refused() {
+        let bytes = facts().encode();
+        for cut in 0..bytes.len() {
+            assert_eq!(Facts::decode(&bytes[..cut]), None, "cut at {cut}");
+        }
+        let mut newer = bytes.clone();
+        newer[0] = VERSION + 1;
+        assert_eq!(Facts::decode(&newer), None);
+        let mut longer = bytes;
+        longer.push(0);
+        assert_eq!(Facts::decode(&longer), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! Several event loops in one worker: their number changes with a reload, and connections spread over them.
+
+use weir_tests::{Connection, Server, Signal, Site, http, skip_on_oracle, until};
+
+const WHY: &str = "event loops are Weir's own";
+
+const STATUS: &str = "server { listen 127.0.0.1:%%PORT%% %%LISTEN%%; location / { return 200 $connection:$connection_requests; } \
+     location /status { weir_status json; } }";
+
+fn site(loops: usize, listen: &str) -> Site {
+    http(&STATUS.replace("%%LISTEN%%", listen)).main(&format!("worker_processes {loops};"))
+}
+
+/// Connections of each loop, the one that asks included.
+fn active(server: &Server) -> Vec<usize> {
+    let text = server.get("/status").text();
+    let after = text.split("\"active\":").skip(1);
+    let number = |part: &str| part.split(',').next()?.parse().ok();
+    after.filter_map(number).collect()
+}
+
+/// Changes the number of loops, and waits until they are there.
+fn resize(server: &Server, from: usize, to: usize) {
+    let path = server.path("nginx.conf");
+    let text = std::fs::read_to_string(&path).expect("the harness wrote it");
+    let (from, to_line) = (
+        format!("worker_processes {from};"),
+        format!("worker_processes {to};"),
+    );
+    std::fs::write(&path, text.replace(&from, &to_line)).expect("it may be written");
+    server.signal(Signal::HUP);
+    let there = until(|| (active(server).len() == to).then_some(()));
+    assert!(there.is_some(), "{:?}", active(server));
+}
+
+fn clients(server: &Server, count: usize) -> Vec<Connection> {
+    let mut clients: Vec<Connection> = (0..count).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.get("/").expect(200);
+    }
+    clients
+}
+
+#[test]
+fn the_number_of_loops_changes_and_every_connection_stays() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    for listen in ["", "reuseport"] {
+        let server = site(3, listen).start();
+        let mut clients = clients(&server, 24);
+        for (from, to) in [(3, 1), (1, 4), (4, 2)] {
+            resize(&server, from, to);
+            for client in &mut clients {
+                client.get("/").expect(200);
+            }
+            // New clients come in, on sockets of loops that are gone too.
+            for _ in 0..20 {
+                server.get("/").expect(200);
+            }
+        }
+        let log = server.read("error.log");
+        assert_eq!(
+            log.matches("start worker process ").count(),
+            1,
+            "the same process\n{log}"
+        );
+        let reply = clients[0].get("/").text();
+        assert!(reply.ends_with(":5"), "requests are counted on: {reply}");
+    }
+}
+
+#[test]
+fn a_request_under_way_on_a_loop_that_ends_is_answered_and_its_connection_goes_on() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; location /status { weir_status json; } \
+         location / { limit_rate 100k; } location /short { return 200 short; } }",
+    )
+    .main("worker_processes 4;")
+    .file("html/large", vec![b'x'; 60_000])
+    .start();
+    let mut clients: Vec<Connection> = (0..8).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.request("GET", "/large", &[]);
+    }
+    let all_there = until(|| (active(&server).iter().sum::<usize>() == 9).then_some(()));
+    assert!(all_there.is_some());
+    resize(&server, 4, 1);
+    for client in &mut clients {
+        assert_eq!(client.reply().expect(200).body.len(), 60_000);
+        assert_eq!(client.get("/short").text(), "short", "the same socket");
+    }
+}
+
+#[test]
+fn clients_that_stay_spread_evenly_without_reuseport() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site(4, "").start();
+    assert!(until(|| (active(&server).len() == 4).then_some(())).is_some());
+    let clients = clients(&server, 200);
+    let loops = active(&server);
+    let most = *loops.iter().max().expect("there are loops");
+    assert!(most <= 55, "{loops:?}");
+    drop(clients);
+    // And when those of one loop remain, newcomers go to the others.
+    assert!(until(|| (active(&server).iter().sum::<usize>() == 1).then_some(())).is_some());
+}
+
+#[test]
+fn the_facts_of_a_proxy_protocol_header_move_with_the_connection() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; location /status { weir_status json; } } \
+         server { listen 127.0.0.1:%%PORT1%% proxy_protocol; location / { return 200 $proxy_protocol_addr:$proxy_protocol_port; } }",
+    )
+    .main("worker_processes 4;")
+    .start();
+    let mut clients: Vec<Connection> = (0..12).map(|_| server.connect_to(1)).collect();
+    for (number, client) in (1..).zip(&mut clients) {
+        client.send(format!(
+            "PROXY TCP4 192.0.2.{number} 127.0.0.1 {number} 80\r\n"
+        ));
+        assert_eq!(client.get("/").text(), format!("192.0.2.{number}:{number}"));
+    }
+    resize(&server, 4, 1);
+    for (number, client) in (1..).zip(&mut clients) {
+        assert_eq!(client.get("/").text(), format!("192.0.2.{number}:{number}"));
+    }
+}
+
+#[test]
+fn a_connection_that_has_not_spoken_yet_moves_too() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site(4, "").start();
+    let mut clients: Vec<Connection> = (0..12).map(|_| server.connect()).collect();
+    let there = until(|| (active(&server).iter().sum::<usize>() == 13).then_some(()));
+    assert!(there.is_some(), "{:?}", active(&server));
+    clients[5].send("GET / HTTP/1.1\r\nHo");
+    resize(&server, 4, 1);
+    clients[5].send("st: x\r\n\r\n");
+    clients[5].reply().expect(200);
+    for client in &mut clients {
+        client.get("/").expect(200);
+    }
+}
