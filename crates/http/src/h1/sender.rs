@@ -164,6 +164,9 @@ impl Sender {
             request.out.body = Body::Empty;
             return self.flush(request, job).await;
         }
+        if job.pace.is_some() {
+            self.paced_head(request, job).await?;
+        }
         let mut left = match job.framing {
             Framing::Length(length) => length,
             _ => u64::MAX,
@@ -245,6 +248,22 @@ impl Sender {
         self.write_with(request, job, &bytes).await?;
         self.end_chunk(job);
         Ok(())
+    }
+
+    /// Sends as much of the head as must not wait for content; what fits into the first allowance stays with it.
+    async fn paced_head(&mut self, request: &mut Request, job: &mut Job) -> Result<(), SendError> {
+        let head = std::mem::take(&mut self.out);
+        let mut rest = &head[..];
+        loop {
+            let n = self.pace(job).await?.min(rest.len() as u64) as usize;
+            self.out.extend_from_slice(&rest[..n]);
+            job.paid(n as u64);
+            rest = &rest[n..];
+            if rest.is_empty() {
+                return Ok(());
+            }
+            self.flush(request, job).await?;
+        }
     }
 
     async fn paced_bytes(
@@ -677,7 +696,8 @@ impl Job {
     }
 }
 
-/// `limit_rate`: after `free` bytes, `rate` bytes a second, of which the first second's may come at once.
+/// `limit_rate`: after `free` bytes, `rate` bytes a second, the head's too. The first second's may come at once, and half a
+/// second later the next ones follow: so a response takes as long as from nginx in the mean, which counts whole seconds.
 struct Pace {
     rate: u64,
     free: u64,
@@ -709,10 +729,10 @@ impl Pace {
 
     /// How many bytes may be sent now, or how long to wait for the next ones.
     fn allowance(&self, now: Instant) -> Result<u64, Duration> {
-        let seconds = now.saturating_duration_since(self.begun).as_secs_f64() + 1.0;
+        let passed = now.saturating_duration_since(self.begun).as_secs_f64();
         let allowed = self
             .free
-            .saturating_add((self.rate as f64 * seconds) as u64);
+            .saturating_add((self.rate as f64 * (passed + HEAD_START).max(1.0)) as u64);
         match allowed.checked_sub(self.sent) {
             Some(bytes) if bytes > 0 => Ok(bytes
                 .min(self.rate.max(1))
@@ -720,13 +740,16 @@ impl Pace {
             _ => {
                 // Not for single bytes: for a tenth of a second's worth, or one byte when that is less.
                 let wanted = self.sent + (self.rate / 10).max(1);
-                let at = (wanted.saturating_sub(self.free)) as f64 / self.rate as f64 - 1.0;
+                let at = (wanted.saturating_sub(self.free)) as f64 / self.rate as f64 - HEAD_START;
                 let wait = Duration::from_secs_f64(at.max(0.0)).saturating_sub(now - self.begun);
                 Err(wait.max(Duration::from_millis(1)))
             }
         }
     }
 }
+
+/// How much later than even a paced response is once its first second's bytes are gone, in seconds below one.
+const HEAD_START: f64 = 0.5;
 
 /// Whether `limit_rate` may hold this response back.
 fn is_paced(request: &mut Request) -> bool {
@@ -771,9 +794,11 @@ mod tests {
             .allowance(begun)
             .expect_err("the first second's bytes are gone");
         assert!(
-            wait >= Duration::from_millis(99) && wait <= Duration::from_millis(101),
+            wait >= Duration::from_millis(599) && wait <= Duration::from_millis(601),
             "{wait:?}"
         );
-        assert_eq!(pace.allowance(begun + Duration::from_secs(1)), Ok(1000));
+        let later = |millis| pace.allowance(begun + Duration::from_millis(millis));
+        assert_eq!(later(600), Ok(100));
+        assert_eq!(later(1500), Ok(1000));
     }
 }

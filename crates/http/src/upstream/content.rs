@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bstr::ByteSlice;
 use bytes::Bytes;
@@ -22,6 +23,9 @@ use crate::request::Request;
 
 /// The least and the most that is read at a time, in bytes. The buffers of the settings decide between them.
 const READ_SIZE: (usize, usize) = (4 * 1024, 64 * 1024);
+
+/// How often a peer that has sent all that `limit_rate` allows is read again.
+const RATE_TICK: Duration = Duration::from_millis(20);
 
 /// Reads the content of a response.
 pub(super) struct Reader {
@@ -227,9 +231,8 @@ impl Reader {
         if self.rate > 0 {
             match self.allowance() {
                 0 => {
-                    // Half the second in which more is allowed: nginx's clock for this ticks in seconds too.
                     if !self.pause.is_set() {
-                        self.pause.set(std::time::Duration::from_millis(250));
+                        self.pause.set(RATE_TICK);
                     }
                     return match self.pause.poll_expired(context) {
                         Poll::Ready(()) => {
@@ -307,8 +310,11 @@ impl Reader {
     /// How many bytes may be received now.
     fn allowance(&self) -> u64 {
         let since = self.exchange.head_arrived.unwrap_or(self.exchange.began);
-        let seconds = rt::now().saturating_duration_since(since).as_secs() + 1;
-        (self.rate.saturating_mul(seconds)).saturating_sub(self.received)
+        let millis = rt::now().saturating_duration_since(since).as_millis() as u64;
+        // The first second's bytes may come at once.
+        let allowed = u128::from(self.rate) * u128::from(millis.saturating_add(1000)) / 1000;
+        let allowed = u64::try_from(allowed).unwrap_or(u64::MAX);
+        allowed.saturating_sub(self.received)
     }
 
     /// Goes on saving the response. `false` while the disk must catch up.
