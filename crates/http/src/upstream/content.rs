@@ -157,6 +157,9 @@ impl Reader {
     }
 
     fn push(&mut self, request: &mut Request, data: Bytes) {
+        if data.is_empty() {
+            return;
+        }
         record_of(request).current().response_length += data.len() as u64;
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(data.len() as u64);
@@ -205,13 +208,13 @@ impl Reader {
     fn poll_send(&mut self, request: &mut Request, context: &mut Context<'_>) {
         let exchange = &mut self.exchange;
         let Some(link) = &exchange.link else { return };
-        if exchange.transmit.is_done() {
+        if !exchange.transmit.has_work(&*exchange.protocol) {
             return;
         }
         match exchange.transmit.poll(
             request,
             &link.connection.stream,
-            &*exchange.protocol,
+            &mut *exchange.protocol,
             context,
         ) {
             Ok(Progress::Done) => exchange.timer.set(exchange.settings.read_timeout),
@@ -270,6 +273,8 @@ impl Reader {
                 self.exchange.timer.set(self.exchange.settings.read_timeout);
                 let input = self.take_scratch();
                 self.decode(request, input);
+                // What came may have made room for content, or want an acknowledgement.
+                self.poll_send(request, context);
             }
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Poll::Ready(Err(error)) => {

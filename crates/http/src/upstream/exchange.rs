@@ -190,7 +190,7 @@ impl Exchange {
         }
         let buffering = settings.buffering;
         let local = local_address(request, &settings);
-        let transmit = Transmit::new(first, source, request, &*protocol);
+        let transmit = Transmit::new(first, source, request, &mut *protocol);
         let mut exchange = Box::new(Exchange {
             settings,
             protocol,
@@ -239,7 +239,7 @@ impl Exchange {
         let connection = while_client_stays(&client, watch, self.connect(request, &lease))
             .await
             .map_err(|ClientLeft| client_left(request));
-        let connection = match connection.and_then(|result| result) {
+        let mut connection = match connection.and_then(|result| result) {
             Ok(connection) => connection,
             Err(failure) => {
                 self.release(request, lease, judge(&failure));
@@ -249,6 +249,8 @@ impl Exchange {
         self.connected = Some(rt::now());
         record_of(request).current().connect_time =
             Some(rt::now().saturating_duration_since(self.began));
+        self.transmit
+            .begin(&mut *self.protocol, connection.carried.take());
         self.link = Some(Link { lease, connection });
         self.protocol.begin_response();
         self.timer.set(self.settings.send_timeout);
@@ -271,7 +273,7 @@ impl Exchange {
 
     async fn connect(&self, request: &Request, lease: &Lease) -> Result<Connection, Failure> {
         if !self.protocol.is_tunnel()
-            && let Some(connection) = lease.reuse(self.tag).await
+            && let Some(connection) = lease.reuse(self.tag, self.protocol.dialect()).await
         {
             return Ok(connection);
         }
@@ -288,7 +290,10 @@ impl Exchange {
             options.transparent = bind.transparent;
         }
         match net::connect(lease.address(), &options).await {
-            Ok(stream) => Ok(Connection::new(Transport::plain(stream))),
+            Ok(stream) => Ok(Connection::new(
+                Transport::plain(stream),
+                self.protocol.dialect(),
+            )),
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 Err(Failure::TimedOut("connecting to upstream"))
             }
@@ -310,12 +315,12 @@ impl Exchange {
         if self.watch_client && request.client.stream.poll_closed(context).is_ready() {
             return Poll::Ready(Err(client_left(request)));
         }
-        if !self.transmit.is_done()
-            && let Err(failure) = self.poll_send(request, context)
-        {
-            return Poll::Ready(Err(failure));
-        }
         loop {
+            if self.transmit.has_work(&*self.protocol)
+                && let Err(failure) = self.poll_send(request, context)
+            {
+                return Poll::Ready(Err(failure));
+            }
             match self.poll_receive(request, input, context) {
                 Poll::Pending => break,
                 Poll::Ready(Err(failure)) => return Poll::Ready(Err(failure)),
@@ -346,10 +351,12 @@ impl Exchange {
         let Some(link) = &self.link else {
             return Ok(());
         };
-        match self
-            .transmit
-            .poll(request, &link.connection.stream, &*self.protocol, context)
-        {
+        match self.transmit.poll(
+            request,
+            &link.connection.stream,
+            &mut *self.protocol,
+            context,
+        ) {
             Ok(Progress::Done) => self.timer.set(self.settings.read_timeout),
             Ok(Progress::PeerBusy { moved: true }) => self.timer.set(self.settings.send_timeout),
             Ok(Progress::PeerBusy { moved: false }) => {}
@@ -383,9 +390,7 @@ impl Exchange {
         let Some(link) = &self.link else {
             return Poll::Pending;
         };
-        let room = usize::try_from(self.settings.buffer_size)
-            .unwrap_or(usize::MAX)
-            .saturating_sub(input.len());
+        let room = self.head_room().saturating_sub(input.len());
         let result = match link
             .connection
             .stream
@@ -419,6 +424,13 @@ impl Exchange {
         })
     }
 
+    /// How much input the head may take, in bytes.
+    fn head_room(&self) -> usize {
+        usize::try_from(self.settings.buffer_size)
+            .unwrap_or(usize::MAX)
+            .max(self.protocol.least_buffer())
+    }
+
     fn read_head(
         &mut self,
         request: &mut Request,
@@ -435,7 +447,7 @@ impl Exchange {
                     head.clear();
                     input.drain(..used);
                 }
-                Ok(HeadProgress::Partial) if input.len() as u64 >= self.settings.buffer_size => {
+                Ok(HeadProgress::Partial) if input.len() >= self.head_room() => {
                     request.error(format_args!(
                         "upstream sent too big header while reading response header from upstream"
                     ));
@@ -615,10 +627,15 @@ impl Exchange {
         record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
         self.learn(request, Moment::End);
-        let Some(Link { lease, connection }) = self.link.take() else {
+        let Some(Link {
+            lease,
+            mut connection,
+        }) = self.link.take()
+        else {
             return;
         };
         if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
+            connection.carried = self.protocol.carry();
             lease.keep(connection, self.tag);
         }
         self.transmit.release();

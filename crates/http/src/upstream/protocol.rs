@@ -4,12 +4,17 @@
 //! serves one exchange: the request is written once and sent again for each try, so that variables have one value for
 //! all tries, and [`Protocol::begin_response`] starts the reading anew.
 
+use std::any::Any;
+
 use proto::fields::Fields;
 use proto::h1::response::ResponseHead;
 
 pub use proto::h1::Piece;
 
 use crate::request::Request;
+
+/// What a protocol knows of a connection and wants to know again when the connection carries its next request.
+pub type Carried = Box<dyn Any + Send>;
 
 /// A codec between the exchange and the wire.
 pub trait Protocol {
@@ -31,14 +36,54 @@ pub trait Protocol {
         out: &mut Vec<u8>,
     ) -> Result<(), u16>;
 
+    /// What the connections of this protocol are called, where its idle ones are of no use to others of the scheme, and
+    /// what TLS shall agree on (ALPN): `h2`.
+    fn dialect(&self) -> &'static str {
+        ""
+    }
+
+    /// Whether a request is written differently on each connection, as in HTTP/2. Then [`Protocol::write_head`] appends
+    /// nothing, and [`Protocol::begin_request`] writes the head for each try.
+    fn is_framed(&self) -> bool {
+        false
+    }
+
+    /// Appends the head for a connection: `carried` is what [`Protocol::carry`] gave when it was used last, `None` if
+    /// it is new.
+    fn begin_request(&mut self, _carried: Option<Carried>, _out: &mut Vec<u8>) {}
+
+    /// What to keep with the connection for its next request. Called when the exchange is over and
+    /// [`Protocol::keeps_alive`].
+    fn carry(&mut self) -> Option<Carried> {
+        None
+    }
+
+    /// How much content the peer lets us send now, in bytes.
+    fn room(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Whether [`Protocol::take_control`] has something to send.
+    fn has_control(&self) -> bool {
+        false
+    }
+
+    /// Appends what has to be sent besides the request, such as acknowledgements. It is sent between two pieces.
+    fn take_control(&mut self, _out: &mut Vec<u8>) {}
+
+    /// The least room for input while the head is read, in bytes, whatever the buffer's size is set to: a frame.
+    fn least_buffer(&self) -> usize {
+        0
+    }
+
     /// Appends a piece of the request's content in the protocol's framing. Must not depend on the pieces before: the
     /// next try begins again with the first.
-    fn write_content(&self, piece: &[u8], out: &mut Vec<u8>) {
+    fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         out.extend_from_slice(piece);
     }
 
     /// Appends what ends the content of a request, also of one without content.
-    fn write_content_end(&self, _trailers: &Fields, _out: &mut Vec<u8>) {}
+    fn write_content_end(&mut self, _trailers: &Fields, _out: &mut Vec<u8>) {}
 
     /// Whether content goes out as it is, so that a file may be sent by `sendfile`.
     fn content_is_plain(&self) -> bool {

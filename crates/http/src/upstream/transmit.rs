@@ -10,7 +10,7 @@ use net::Transport;
 use proto::fields::Fields;
 use rt::file::File;
 
-use super::protocol::Protocol;
+use super::protocol::{Carried, Protocol};
 use crate::body_reader::{BodyReadError, TemporaryFile};
 use crate::request::Request;
 
@@ -85,11 +85,14 @@ impl Transmit {
         mut first: Vec<u8>,
         source: ContentSource,
         request: &Request,
-        protocol: &dyn Protocol,
+        protocol: &mut dyn Protocol,
     ) -> Transmit {
         let mut first_end = 0;
         let mut done = false;
         match &source {
+            // The connection decides how it is written.
+            ContentSource::None if protocol.is_framed() => done = true,
+            ContentSource::Memory if protocol.is_framed() => {}
             ContentSource::None => {
                 protocol.write_content_end(&Fields::default(), &mut first);
                 done = true;
@@ -128,6 +131,19 @@ impl Transmit {
     /// Whether anything was sent on the present connection.
     pub(super) fn has_begun(&self) -> bool {
         self.sent > 0
+    }
+
+    /// The head, for the connection that it goes to now.
+    pub(super) fn begin(&mut self, protocol: &mut dyn Protocol, carried: Option<Carried>) {
+        if protocol.is_framed() {
+            self.first.clear();
+            protocol.begin_request(carried, &mut self.first);
+        }
+    }
+
+    /// Whether there is something to send.
+    pub(super) fn has_work(&self, protocol: &dyn Protocol) -> bool {
+        !self.is_done() || protocol.has_control()
     }
 
     /// Whether everything was sent.
@@ -177,7 +193,7 @@ impl Transmit {
         &mut self,
         request: &mut Request,
         stream: &Transport,
-        protocol: &dyn Protocol,
+        protocol: &mut dyn Protocol,
         context: &mut Context<'_>,
     ) -> Result<Progress, SendFailure> {
         let mut moved = false;
@@ -208,6 +224,12 @@ impl Transmit {
                     }
                 }
             }
+            self.out.clear();
+            self.out_sent = 0;
+            protocol.take_control(&mut self.out);
+            if !self.out.is_empty() {
+                continue;
+            }
             if self.done {
                 return match stream.poll_flush(context) {
                     Poll::Ready(Ok(())) => Ok(Progress::Done),
@@ -215,8 +237,6 @@ impl Transmit {
                     Poll::Pending => Ok(Progress::PeerBusy { moved }),
                 };
             }
-            self.out.clear();
-            self.out_sent = 0;
             if !self.poll_refill(request, protocol, context)? {
                 return Ok(Progress::Waiting);
             }
@@ -227,9 +247,13 @@ impl Transmit {
     fn poll_refill(
         &mut self,
         request: &mut Request,
-        protocol: &dyn Protocol,
+        protocol: &mut dyn Protocol,
         context: &mut Context<'_>,
     ) -> Result<bool, SendFailure> {
+        let room = protocol.room();
+        if room == 0 {
+            return Ok(self.done);
+        }
         match &self.source {
             ContentSource::None => self.done = true,
             ContentSource::Memory => {
@@ -237,7 +261,7 @@ impl Transmit {
                 let from = usize::try_from(self.position)
                     .unwrap_or(usize::MAX)
                     .min(content.len());
-                let piece = &content[from..content.len().min(from + PIECE)];
+                let piece = &content[from..content.len().min(from + PIECE.min(room))];
                 if !piece.is_empty() {
                     protocol.write_content(piece, &mut self.out);
                 }
@@ -248,7 +272,7 @@ impl Transmit {
             }
             ContentSource::File(file, length) => {
                 let (file, length) = (file.file.clone(), *length);
-                let Some(piece) = self.poll_read_file(file, length, context) else {
+                let Some(piece) = self.poll_read_file(file, length, room, context) else {
                     return Ok(false);
                 };
                 let piece = piece.map_err(|error| {
@@ -264,12 +288,12 @@ impl Transmit {
                     self.finish(&request.body.trailers, protocol);
                 }
             }
-            ContentSource::Client => return self.poll_client(request, protocol, context),
+            ContentSource::Client => return self.poll_client(request, protocol, room, context),
         }
         Ok(true)
     }
 
-    fn finish(&mut self, trailers: &Fields, protocol: &dyn Protocol) {
+    fn finish(&mut self, trailers: &Fields, protocol: &mut dyn Protocol) {
         protocol.write_content_end(trailers, &mut self.out);
         self.done = true;
     }
@@ -278,12 +302,14 @@ impl Transmit {
         &mut self,
         file: File,
         length: u64,
+        room: usize,
         context: &mut Context<'_>,
     ) -> Option<io::Result<Vec<u8>>> {
         let position = self.position;
         let wanted = usize::try_from(length.saturating_sub(position))
             .unwrap_or(PIECE)
-            .min(PIECE);
+            .min(PIECE)
+            .min(room);
         if self.reading.is_none() {
             self.scratch.clear();
             match file.try_read_into(&mut self.scratch, wanted, position) {
@@ -310,14 +336,15 @@ impl Transmit {
     fn poll_client(
         &mut self,
         request: &mut Request,
-        protocol: &dyn Protocol,
+        protocol: &mut dyn Protocol,
+        room: usize,
         context: &mut Context<'_>,
     ) -> Result<bool, SendFailure> {
         self.scratch.clear();
         let core = request.core();
         let ended = match request
             .body
-            .poll_read(&mut self.scratch, CLIENT_READ, context)
+            .poll_read(&mut self.scratch, CLIENT_READ.min(room), context)
         {
             Poll::Pending => {
                 if !self.client_timer.is_set() {

@@ -249,7 +249,7 @@ impl Protocol for Codec {
         Ok(())
     }
 
-    fn write_content_end(&self, _: &Fields, _: &mut Vec<u8>) {}
+    fn write_content_end(&mut self, _: &Fields, _: &mut Vec<u8>) {}
 
     fn begin_response(&mut self) {
         self.value_left = 0;

@@ -5,6 +5,7 @@
 //! with the loop that used them last, registered there, so that the usual case, the same loop again, costs no system
 //! call. Another loop asks the home loop for the socket.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -33,15 +34,20 @@ const HAND_OVER: Duration = Duration::from_millis(50);
 pub struct Connection {
     /// The connection itself.
     pub stream: Transport,
+    /// What the protocol wants to know again when the connection carries its next request.
+    pub carried: Option<Box<dyn Any + Send>>,
+    dialect: &'static str,
     since: Instant,
     requests: u64,
 }
 
 impl Connection {
-    /// A connection that was just opened, for its first request.
-    pub fn new(stream: Transport) -> Connection {
+    /// A connection that was just opened, for its first request. Only who speaks the same dialect can use it later.
+    pub fn new(stream: Transport, dialect: &'static str) -> Connection {
         Connection {
             stream,
+            carried: None,
+            dialect,
             since: rt::now(),
             requests: 1,
         }
@@ -97,6 +103,7 @@ struct Pool {
 struct Entry {
     address: Address,
     tag: u64,
+    dialect: &'static str,
     home: rt::Handle,
     expires: Instant,
 }
@@ -160,7 +167,13 @@ thread_local! {
 }
 
 /// What one loop sends another.
-type HandedOver = (Parts, Instant, u64);
+struct HandedOver {
+    parts: Parts,
+    carried: Option<Box<dyn Any + Send>>,
+    dialect: &'static str,
+    since: Instant,
+    requests: u64,
+}
 
 impl Idle {
     pub(crate) fn len(&self) -> usize {
@@ -183,10 +196,15 @@ impl Idle {
     }
 
     /// An idle connection to `address`: the one that was left last, preferably on this loop.
-    pub(crate) async fn take(&self, address: &Address, tag: u64) -> Option<Connection> {
+    pub(crate) async fn take(
+        &self,
+        address: &Address,
+        tag: u64,
+        dialect: &'static str,
+    ) -> Option<Connection> {
         loop {
             // A statement of its own: the lock must be free again before the wait below.
-            let found = self.pool().find(address, tag);
+            let found = self.pool().find(address, tag, dialect);
             let (number, home) = found?;
             let taken = if home.is_current() {
                 unpark((self.id, number)).map(|parked| parked.connection)
@@ -223,6 +241,7 @@ impl Idle {
         let entry = Entry {
             address,
             tag,
+            dialect: connection.dialect,
             home: rt::handle(),
             expires,
         };
@@ -278,14 +297,19 @@ impl Pool {
     }
 
     /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time.
-    fn find(&mut self, address: &Address, tag: u64) -> Option<(u64, rt::Handle)> {
+    fn find(
+        &mut self,
+        address: &Address,
+        tag: u64,
+        dialect: &'static str,
+    ) -> Option<(u64, rt::Handle)> {
         let local = self.settings.is_some_and(|settings| settings.local);
         let now = rt::now();
         let mut foreign = None;
         let mut found = None;
         for &number in self.by_address.get(address)?.iter().rev() {
             let entry = &self.entries[&number];
-            if local && entry.tag != tag || entry.expires <= now {
+            if local && entry.tag != tag || entry.dialect != dialect || entry.expires <= now {
                 continue;
             }
             if entry.home.is_current() {
@@ -347,21 +371,24 @@ async fn hand_over(key: Key, home: &rt::Handle) -> Option<Connection> {
     let (sender, receiver) = remote_oneshot::channel::<HandedOver>();
     let message = move || {
         if let Some(Parked { connection, .. }) = unpark(key) {
-            let Connection {
-                stream,
-                since,
-                requests,
-            } = connection;
             // If nobody waits any more the socket is closed.
-            let _left = sender.send((stream.into_parts(), since, requests));
+            let _left = sender.send(HandedOver {
+                parts: connection.stream.into_parts(),
+                carried: connection.carried,
+                dialect: connection.dialect,
+                since: connection.since,
+                requests: connection.requests,
+            });
         }
     };
     home.post(message).ok()?;
-    let (parts, since, requests) = rt::timeout(HAND_OVER, receiver).await.ok()?.ok()?;
+    let there = rt::timeout(HAND_OVER, receiver).await.ok()?.ok()?;
     Some(Connection {
-        stream: Transport::from_parts(parts).ok()?,
-        since,
-        requests,
+        stream: Transport::from_parts(there.parts).ok()?,
+        carried: there.carried,
+        dialect: there.dialect,
+        since: there.since,
+        requests: there.requests,
     })
 }
 

@@ -13,9 +13,9 @@
 //! ```text
 //! let mut selection = group.select(key, client, sticky);
 //! let lease = selection.acquire().await?;              // may wait in the queue of the group
-//! let connection = match lease.reuse(tag).await {
+//! let connection = match lease.reuse(tag, "").await {
 //!     Some(connection) => connection,
-//!     None => Connection::new(Transport::plain(net::connect(lease.address(), &options).await?)),
+//!     None => Connection::new(Transport::plain(net::connect(lease.address(), &options).await?), ""),
 //! };
 //! …
 //! lease.keep(connection, tag);

@@ -182,8 +182,11 @@ impl Lease {
 
     /// An idle connection to this peer, of this loop or another one. `tag` says who will use it: with
     /// `keepalive … local` only who left it takes it.
-    pub async fn reuse(&self, tag: u64) -> Option<Connection> {
-        self.state.idle().take(self.peer.address(), tag).await
+    pub async fn reuse(&self, tag: u64, dialect: &'static str) -> Option<Connection> {
+        self.state
+            .idle()
+            .take(self.peer.address(), tag, dialect)
+            .await
     }
 
     /// Keeps a connection for the next request. It is closed if the group keeps none, or if its time is over.

@@ -11,6 +11,7 @@
 //!   output ◀── frame::write_* ◀── hpack::Encoder ◀── name, value …
 //! ```
 
+pub mod client;
 pub mod error;
 pub mod frame;
 pub mod hpack;
@@ -21,6 +22,7 @@ pub mod rules;
 pub mod settings;
 pub mod window;
 
+pub use client::Client;
 pub use error::{ConnectionError, ErrorCode};
 pub use frame::PREFACE;
 pub use priority::Priority;

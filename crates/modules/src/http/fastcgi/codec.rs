@@ -110,11 +110,11 @@ impl Protocol for Codec {
         Ok(())
     }
 
-    fn write_content(&self, piece: &[u8], out: &mut Vec<u8>) {
+    fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         fastcgi::write_stdin(piece, out);
     }
 
-    fn write_content_end(&self, _: &Fields, out: &mut Vec<u8>) {
+    fn write_content_end(&mut self, _: &Fields, out: &mut Vec<u8>) {
         fastcgi::write_stdin_end(out);
     }
 

@@ -175,7 +175,7 @@ impl Protocol for Http1 {
         Ok(())
     }
 
-    fn write_content(&self, piece: &[u8], out: &mut Vec<u8>) {
+    fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         if self.chunked_request {
             write_chunk_start(piece.len() as u64, out);
         }
@@ -185,7 +185,7 @@ impl Protocol for Http1 {
         }
     }
 
-    fn write_content_end(&self, trailers: &Fields, out: &mut Vec<u8>) {
+    fn write_content_end(&mut self, trailers: &Fields, out: &mut Vec<u8>) {
         if self.chunked_request {
             write_last_chunk(trailers, out);
         }
