@@ -118,6 +118,14 @@ impl RequestBody {
         }
     }
 
+    /// Lets go of the content.
+    pub(crate) fn clear(&mut self) {
+        // Most requests have none.
+        if self.input.is_some() || self.announced.is_some() || self.length > 0 {
+            *self = RequestBody::none();
+        }
+    }
+
     /// Content that `input` will bring.
     pub fn from_input(input: Box<dyn BodyInput>) -> RequestBody {
         let announced = input.length();

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use rt::error_log::Level;
 
-use crate::module::{Handler, Outcome, Phase};
+use crate::module::{Handler, Outcome, Phase, Step};
 use crate::request::{Entry, Request};
 use crate::route;
-use crate::site::{LocationId, LocationKind, Phases, Satisfy};
+use crate::site::{LocationId, LocationKind, Satisfy};
 use crate::special;
 
 /// Changes of place that a request may make, internal redirects and rewrites each.
@@ -28,129 +28,227 @@ pub const MAX_JUMPS: u8 = 10;
 ///
 /// Never fails: whatever goes wrong is a response too.
 pub async fn run(request: &mut Request) {
-    let mut outcome = pass(request).await;
-    loop {
-        outcome = match outcome {
-            Outcome::Respond | Outcome::Ok => return,
-            Outcome::Jump | Outcome::Declined => pass(request).await,
-            Outcome::Status(status) => special::finish(request, status),
-        };
-    }
-}
-
-/// One pass, from where `flow.entry` says to an answer or to the next jump.
-async fn pass(request: &mut Request) -> Outcome {
-    if request.flow.jumps > MAX_JUMPS {
-        let path = request.uri.path.clone();
-        request.error(format_args!(
-            "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
-        ));
-        return Outcome::Status(500);
-    }
-    if request.flow.entry == Entry::Server {
-        request.enter_server();
-        match server_phases(request).await {
-            Outcome::Ok => {}
-            other => return other,
-        }
-    }
-    match rewrite(request).await {
-        Outcome::Ok => location_phases(request).await,
-        other => other,
-    }
-}
-
-async fn server_phases(request: &mut Request) -> Outcome {
-    let site = Rc::clone(&request.site);
-    let phases = &site.server(request.server).phases;
-    // The client is who it is: `realip` decides once, for the request as it came.
-    if !request.flow.internal && !request.is_subrequest() {
-        match each(phases, Phase::PostRead, request).await {
-            Outcome::Declined | Outcome::Ok => {}
-            other => return other,
-        }
-    }
-    match each(phases, Phase::ServerRewrite, request).await {
-        Outcome::Declined | Outcome::Ok => {}
-        other => return other,
-    }
-    find_location(request)
-}
-
-/// Runs the location's rewrites, and those of the next location for as long as they change the path.
-async fn rewrite(request: &mut Request) -> Outcome {
-    for _ in 0..=MAX_JUMPS {
-        let site = Rc::clone(&request.site);
-        match each(
-            &site.location(request.location).phases,
-            Phase::Rewrite,
-            request,
-        )
-        .await
-        {
-            Outcome::Declined | Outcome::Ok => {}
-            other => return other,
-        }
-        if !request.flow.uri_changed {
-            return Outcome::Ok;
-        }
-        match find_location(request) {
-            Outcome::Ok => {}
-            other => return other,
-        }
-    }
-    let path = request.uri.path.clone();
-    request.error(format_args!(
-        "rewrite or internal redirection cycle while processing \"{path}\""
-    ));
-    Outcome::Status(500)
-}
-
-/// Preaccess to content. An `if` block that matched is the location by now.
-async fn location_phases(request: &mut Request) -> Outcome {
-    let site = Rc::clone(&request.site);
-    let location = site.location(request.location);
-    match each(&location.phases, Phase::Preaccess, request).await {
-        Outcome::Declined | Outcome::Ok => {}
-        other => return other,
-    }
-    // Who may see a subrequest's part was decided for the request it belongs to.
-    if !request.is_subrequest() {
-        match access(
-            &location.phases[Phase::Access],
-            location.core.satisfy,
-            request,
-        )
-        .await
-        {
-            Outcome::Ok => {}
-            refused @ Outcome::Status(401 | 407) => {
-                delay_refusal(request, location.core.auth_delay).await;
-                return refused;
+    let mut walk = Walk::begin(request);
+    while let Some(step) = walk.next(request) {
+        match step {
+            Next::Handler(handler) => {
+                let outcome = match handler(request) {
+                    Step::Now(outcome) => outcome,
+                    Step::Later(future) => future.await,
+                };
+                walk.take(outcome, request);
             }
-            other => return other,
+            Next::Delay(delay) => delay_refusal(request, delay).await,
         }
-    }
-    match each(&location.phases, Phase::Precontent, request).await {
-        Outcome::Declined | Outcome::Ok => {}
-        other => return other,
-    }
-    match each(&location.phases, Phase::Content, request).await {
-        Outcome::Declined => no_content(request),
-        other => other,
     }
 }
 
-/// Runs the handlers of a phase until one does not decline.
-async fn each(phases: &Phases, phase: Phase, request: &mut Request) -> Outcome {
-    for (n, handler) in phases[phase].iter().enumerate() {
-        request.debug(format_args!("{phase:?} phase: {n}"));
-        match handler(request).outcome().await {
-            Outcome::Declined => {}
-            other => return other,
+/// A request's position on its way. It does not wait itself: [`run`] does, where a handler has to.
+struct Walk {
+    place: Place,
+    /// The handler of the phase that runs next.
+    next: usize,
+    /// The location in which the phase began: a handler may move the request, and its phase still ends where it began.
+    location: LocationId,
+    /// How often rewrites changed the path in this pass.
+    changes: u8,
+    /// The refusal of an access handler, while another one may still grant.
+    refused: Option<u16>,
+}
+
+#[derive(Clone, Copy)]
+enum Place {
+    Phase(Phase),
+    /// Access was refused.
+    Refused(Outcome),
+    /// Access was refused, and the client waited long enough for this answer.
+    Delayed(Outcome),
+    /// There is a response.
+    Arrived,
+}
+
+/// What is to be done next.
+enum Next {
+    Handler(Handler),
+    Delay(Duration),
+}
+
+impl Walk {
+    fn begin(request: &mut Request) -> Walk {
+        let mut walk = Walk {
+            place: Place::Arrived,
+            next: 0,
+            location: request.location,
+            changes: 0,
+            refused: None,
+        };
+        walk.begin_pass(request);
+        walk
+    }
+
+    /// Starts from where `flow.entry` says.
+    fn begin_pass(&mut self, request: &mut Request) {
+        self.changes = 0;
+        if request.flow.jumps > MAX_JUMPS {
+            let path = request.uri.path.clone();
+            request.error(format_args!(
+                "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
+            ));
+            return self.end_pass(Outcome::Status(500), request);
+        }
+        match request.flow.entry {
+            Entry::Server => {}
+            Entry::Location => return self.enter(Phase::Rewrite, request),
+        }
+        request.enter_server();
+        // The client is who it is: `realip` decides once, for the request as it came.
+        let again = request.flow.internal || request.is_subrequest();
+        let first = match again {
+            true => Phase::ServerRewrite,
+            false => Phase::PostRead,
+        };
+        self.enter(first, request);
+    }
+
+    /// Ends a pass with an answer, or with the reason to begin another one.
+    fn end_pass(&mut self, mut outcome: Outcome, request: &mut Request) {
+        loop {
+            match outcome {
+                Outcome::Respond | Outcome::Ok => {
+                    self.place = Place::Arrived;
+                    return;
+                }
+                Outcome::Jump | Outcome::Declined => return self.begin_pass(request),
+                Outcome::Status(status) => outcome = special::finish(request, status),
+            }
         }
     }
-    Outcome::Declined
+
+    fn enter(&mut self, phase: Phase, request: &Request) {
+        self.place = Place::Phase(phase);
+        self.next = 0;
+        self.location = request.location;
+    }
+
+    /// What is to be done next; `None` when there is a response.
+    fn next(&mut self, request: &mut Request) -> Option<Next> {
+        loop {
+            let phase = match self.place {
+                Place::Phase(phase) => phase,
+                Place::Refused(outcome) => {
+                    self.place = Place::Delayed(outcome);
+                    let core = &request.site.location(self.location).core;
+                    return Some(Next::Delay(core.auth_delay));
+                }
+                Place::Delayed(outcome) => {
+                    self.end_pass(outcome, request);
+                    continue;
+                }
+                Place::Arrived => return None,
+            };
+            let site = &request.site;
+            let phases = match phase {
+                Phase::PostRead | Phase::ServerRewrite => &site.server(request.server).phases,
+                _ => &site.location(self.location).phases,
+            };
+            if let Some(&handler) = phases[phase].get(self.next) {
+                request.debug(format_args!("{phase:?} phase: {}", self.next));
+                self.next += 1;
+                return Some(Next::Handler(handler));
+            }
+            self.end_phase(phase, request);
+        }
+    }
+
+    /// Takes in what a handler says.
+    fn take(&mut self, outcome: Outcome, request: &mut Request) {
+        let Place::Phase(phase) = self.place else {
+            return;
+        };
+        match (phase, outcome) {
+            (_, Outcome::Declined) => {}
+            (Phase::Access, outcome) => self.take_access(outcome, request),
+            (Phase::Content, outcome) => self.end_pass(outcome, request),
+            // No other handler of this phase is asked.
+            (_, Outcome::Ok) => self.next = usize::MAX,
+            (_, outcome) => self.end_pass(outcome, request),
+        }
+    }
+
+    /// Combines the answers of the access handlers as `satisfy` says: with `all` the first refusal counts, with `any`
+    /// the first grant; when nobody granted, the last 401 or 407 wins over 403, so that the client learns that a
+    /// password would help.
+    fn take_access(&mut self, outcome: Outcome, request: &mut Request) {
+        match (outcome, request.site.location(self.location).core.satisfy) {
+            (Outcome::Ok, Satisfy::All) => {}
+            (Outcome::Ok, Satisfy::Any) => {
+                request.out.fields.remove(b"WWW-Authenticate");
+                request.out.fields.remove(b"Proxy-Authenticate");
+                self.enter(Phase::Precontent, request);
+            }
+            (Outcome::Status(status @ (401 | 403 | 407)), Satisfy::Any) => {
+                if !matches!(self.refused, Some(401 | 407)) {
+                    self.refused = Some(status);
+                }
+            }
+            (Outcome::Status(401 | 407), _) => self.place = Place::Refused(outcome),
+            (other, _) => self.end_pass(other, request),
+        }
+    }
+
+    /// Goes on to the phase after one that none of its handlers has ended.
+    fn end_phase(&mut self, phase: Phase, request: &mut Request) {
+        match phase {
+            Phase::PostRead => self.enter(Phase::ServerRewrite, request),
+            Phase::ServerRewrite => self.find_location(request),
+            Phase::Rewrite if request.flow.uri_changed => self.find_again(request),
+            Phase::Rewrite => self.enter(Phase::Preaccess, request),
+            // Who may see a subrequest's part was decided for the request it belongs to.
+            Phase::Preaccess if request.is_subrequest() => self.enter(Phase::Precontent, request),
+            Phase::Preaccess => {
+                self.refused = None;
+                self.enter(Phase::Access, request);
+            }
+            Phase::Access => self.end_access(request),
+            Phase::Precontent => self.enter(Phase::Content, request),
+            Phase::Content => {
+                let outcome = no_content(request);
+                self.end_pass(outcome, request);
+            }
+            Phase::Log => self.place = Place::Arrived,
+        }
+    }
+
+    fn end_access(&mut self, request: &mut Request) {
+        match self.refused {
+            None => self.enter(Phase::Precontent, request),
+            Some(403) => {
+                request.error(format_args!("access forbidden by rule"));
+                self.end_pass(Outcome::Status(403), request);
+            }
+            Some(status) => self.place = Place::Refused(Outcome::Status(status)),
+        }
+    }
+
+    /// Finds the location of a path that rewrites have changed.
+    fn find_again(&mut self, request: &mut Request) {
+        self.changes += 1;
+        if self.changes > MAX_JUMPS {
+            let path = request.uri.path.clone();
+            request.error(format_args!(
+                "rewrite or internal redirection cycle while processing \"{path}\""
+            ));
+            return self.end_pass(Outcome::Status(500), request);
+        }
+        self.find_location(request);
+    }
+
+    fn find_location(&mut self, request: &mut Request) {
+        match find_location(request) {
+            Outcome::Ok => self.enter(Phase::Rewrite, request),
+            other => self.end_pass(other, request),
+        }
+    }
 }
 
 /// `auth_delay`: whoever tries passwords has to wait for each answer.
@@ -164,38 +262,6 @@ async fn delay_refusal(request: &Request, delay: Duration) {
     request.log(Level::Info, format_args!("delaying unauthorized request"));
     rt::yield_now().await;
     rt::sleep(delay).await;
-}
-
-/// Combines the answers of the access handlers as `satisfy` says: with `all` the first refusal counts, with `any` the
-/// first grant; when nobody granted, the last 401 or 407 wins over 403, so that the client learns that a password would
-/// help.
-async fn access(handlers: &[Handler], satisfy: Satisfy, request: &mut Request) -> Outcome {
-    let mut refused = None;
-    for handler in handlers {
-        match (handler(request).outcome().await, satisfy) {
-            (Outcome::Declined, _) | (Outcome::Ok, Satisfy::All) => {}
-            (Outcome::Ok, Satisfy::Any) => {
-                request.out.fields.remove(b"WWW-Authenticate");
-                request.out.fields.remove(b"Proxy-Authenticate");
-                return Outcome::Ok;
-            }
-            (Outcome::Status(status @ (401 | 403 | 407)), Satisfy::Any) => {
-                if !matches!(refused, Some(401 | 407)) {
-                    refused = Some(status);
-                }
-            }
-            (other, _) => return other,
-        }
-    }
-    match refused {
-        None => Outcome::Ok,
-        Some(status) => {
-            if status == 403 {
-                request.error(format_args!("access forbidden by rule"));
-            }
-            Outcome::Status(status)
-        }
-    }
 }
 
 /// Chooses the location for the present path and enters it.

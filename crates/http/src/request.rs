@@ -118,6 +118,14 @@ pub struct Uri {
     pub original: bool,
 }
 
+impl Uri {
+    fn clear(&mut self) {
+        self.path.clear();
+        self.args.clear();
+        self.original = false;
+    }
+}
+
 /// Who the client is.
 #[derive(Clone)]
 pub struct Remote {
@@ -248,9 +256,9 @@ enum Slot {
 
 impl Variables {
     /// Forgets all values, keeps the memory.
-    pub fn clear(&self) {
-        self.slots.borrow_mut().clear();
-        self.shared.borrow_mut().clear();
+    fn clear(&mut self) {
+        self.slots.get_mut().clear();
+        self.shared.get_mut().clear();
     }
 
     /// Forgets what modules keep for the request; it must have ended.
@@ -314,6 +322,43 @@ impl Request {
             parent: None,
             states: Vec::new(),
         }
+    }
+
+    /// Begins to be another request of the same connection, of which nothing is known yet.
+    ///
+    /// A connection has one `Request` for all that it serves: a keep-alive request then neither moves this large struct
+    /// nor allocates what the one before it left.
+    pub(crate) fn renew(&mut self, site: &Rc<Site>, server: ServerId) {
+        if !Rc::ptr_eq(&self.site, site) {
+            self.site = Rc::clone(site);
+        }
+        if !Rc::ptr_eq(&self.remote, &self.client.remote) {
+            self.remote = Rc::clone(&self.client.remote);
+        }
+        self.method = Method::Get;
+        self.server = server;
+        self.location = self.site.server(server).root;
+        self.flow = Flow::default();
+        self.ledger = Ledger::begin();
+    }
+
+    /// Ends: lets go of everything that it holds but memory to fill again.
+    pub(crate) fn end(&mut self) {
+        match Rc::get_mut(&mut self.head) {
+            Some(head) => head.clear(),
+            None => self.head = Rc::default(),
+        }
+        match Rc::get_mut(&mut self.variables) {
+            Some(variables) => variables.clear(),
+            None => self.variables = Rc::default(),
+        }
+        self.uri.clear();
+        self.body.clear();
+        self.out.clear();
+        self.upstream = crate::upstream::Slot::default();
+        self.captured.clear();
+        self.parent = None;
+        self.states.clear();
     }
 
     /// Whether this is part of another request.

@@ -53,17 +53,20 @@ pub struct Transforms {
 }
 
 impl Response {
-    /// Forgets everything, but keeps the memory of the field lists.
+    /// Forgets everything, but keeps the memory.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        let mut trailers = std::mem::take(&mut self.trailers);
-        fields.clear();
-        trailers.clear();
-        *self = Response {
-            fields,
-            trailers,
-            ..Response::default()
-        };
+        self.status = 0;
+        self.reason = None;
+        self.content_type.clear();
+        self.charset.clear();
+        self.content_length = None;
+        self.last_modified = None;
+        self.etag = None;
+        self.location = None;
+        self.fields.clear();
+        self.trailers.clear();
+        self.body = Body::Empty;
+        self.transforms = Transforms::default();
     }
 
     /// The content's length when it is known.

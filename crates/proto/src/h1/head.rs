@@ -96,15 +96,19 @@ impl Head {
 
     /// Makes it empty again and keeps the memory.
     pub fn clear(&mut self) {
-        let mut fields = std::mem::take(&mut self.fields);
-        let mut ignored = std::mem::take(&mut self.ignored);
-        fields.clear();
-        ignored.clear();
-        *self = Head {
-            fields,
-            ignored,
-            ..Head::new()
-        };
+        self.method = Method::Other;
+        self.version = Version::HTTP_09;
+        self.form = TargetForm::Origin;
+        self.fields.clear();
+        self.line = Span::default();
+        self.method_text = Span::default();
+        self.target = Span::default();
+        self.scheme = Span::default();
+        self.authority = Span::default();
+        self.protocol = Span::default();
+        self.ignored.clear();
+        self.size = 0;
+        self.text_len = 0;
     }
 
     /// The request line without its line end: `$request`. After a reject, as much of it as came.
