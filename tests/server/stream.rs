@@ -441,3 +441,62 @@ fn the_name_in_a_hello_chooses_the_server() {
         assert_eq!(answer, expected, "{name}");
     }
 }
+
+#[test]
+fn a_connection_is_handed_to_another_address_of_the_server() {
+    if is_missing() || skip_on_oracle("it has pass since 1.25.5") {
+        return;
+    }
+    let conf = "events {}
+        http { server { listen 127.0.0.1:%%PORT3%%; return 200 \"$server_port $request_uri\"; }
+               server { listen 127.0.0.1:%%PORT4%% proxy_protocol; return 200 $proxy_protocol_addr; } }
+        stream {
+            log_format line '$server_port $status'; access_log s.log line;
+            map $ssl_preread_server_name $to { a.example 127.0.0.1:%%PORT5%%; self 127.0.0.1:%%PORT%%;
+                nowhere 127.0.0.1:1; broken a.invalid:80; default 127.0.0.1:%%PORT3%%; }
+            server { listen 127.0.0.1:%%PORT%%; ssl_preread on; pass $to; }
+            server { listen 127.0.0.1:%%PORT1%%; pass 127.0.0.1:%%PORT%%; }
+            server { listen 127.0.0.1:%%PORT2%%; pass 127.0.0.1:%%PORT4%%; }
+            server { listen 0.0.0.0:%%PORT5%%; return 'returned at $server_addr:$server_port'; } }";
+    let server = whole(conf)
+        .tolerate("stream pass cycle")
+        .tolerate("port not found")
+        .tolerate("no addresses in pass")
+        .start();
+    // To http, at once and by way of another server of stream. What was read for `ssl_preread` is not lost.
+    for index in [0, 1] {
+        let mut connection = server.connect_to(index);
+        for target in ["/a", "/b"] {
+            let reply = connection.get(target).expect(200);
+            assert_eq!(reply.text(), format!("{} {target}", server.port(3)));
+        }
+    }
+    let mut connection = server.connect_to(2);
+    connection.send("PROXY TCP4 192.0.2.7 192.0.2.1 1 2\r\nGET / HTTP/1.0\r\n\r\n");
+    assert!(connection.rest().ends_with(b"\r\n\r\n192.0.2.7"));
+    // To stream, where the address counts that was named, not the wildcard.
+    let hello = |name: &str| {
+        let mut connection = server.connect();
+        connection.send(records(&client_hello(name, &["h2"]), 1000));
+        String::from_utf8_lossy(&connection.rest()).into_owned()
+    };
+    let expected = format!("returned at 127.0.0.1:{}", server.port(5));
+    assert_eq!(hello("a.example"), expected);
+    for (name, line) in [
+        ("self", "stream pass cycle while passing connection to port"),
+        ("nowhere", "port not found for \"127.0.0.1:1\""),
+        ("broken", "no addresses in pass \"a.invalid:80\""),
+    ] {
+        assert_eq!(hello(name), "");
+        server.line("error.log", line);
+    }
+    let port = server.port(0);
+    let ends = server.lines("s.log", 4);
+    let expected = [
+        format!("{} 200", server.port(5)),
+        format!("{port} 500"),
+        format!("{port} 200"),
+        format!("{port} 500"),
+    ];
+    assert_eq!(ends, expected);
+}

@@ -42,6 +42,8 @@ pub struct Client {
     pub generation: Cell<u64>,
     /// The listening socket that it came by.
     pub socket: ListenAddress,
+    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    pub passed_at: Option<Address>,
     /// Where the loop can reach a connection that waits for its next request.
     pub idle: Rc<Idle>,
     /// The listening address and the servers behind it, in the configuration of the present request.
@@ -51,6 +53,9 @@ pub struct Client {
 impl Client {
     /// The address that the client connected to. A socket that can not tell it any more counts as a unix socket.
     pub fn local(&self) -> Address {
+        if let Some(address) = &self.passed_at {
+            return address.clone();
+        }
         self.stream
             .socket()
             .local_addr()

@@ -11,7 +11,7 @@ use net::Transport;
 use proto::proxy_protocol::{Header, Status};
 use rt::error_log::Level;
 use rt::listen::ListenAddress;
-use rt::net::Stream;
+use rt::net::Address;
 
 use crate::client::{Client, Idle};
 use crate::engine::HttpLoop;
@@ -24,9 +24,13 @@ use crate::site::Site;
 /// A connection that a loop has taken in, and what it needs to be served.
 pub struct Newcomer {
     /// The connection.
-    pub stream: Stream,
+    pub stream: Transport,
     /// The listening socket that it came by.
     pub socket: ListenAddress,
+    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    pub passed_at: Option<Address>,
+    /// What was read of it before it was passed on.
+    pub input: Vec<u8>,
     /// Where the loop reaches it between requests.
     pub idle: Rc<Idle>,
     /// Its place among those of the loop.
@@ -86,14 +90,14 @@ pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
 
 fn endpoint_of<'a>(site: &'a Site, newcomer: &Newcomer) -> Option<&'a Arc<Endpoint>> {
     let local = || {
-        let address = newcomer.stream.local_addr().ok();
-        address.and_then(|address| address.ip())
+        let own = newcomer.stream.socket().local_addr().ok();
+        newcomer.passed_at.as_ref().or(own)?.ip()
     };
     listen::endpoint_of(&site.endpoints, &newcomer.socket, local)
 }
 
 fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Newcomer) -> Client {
-    let peer = newcomer.stream.peer_addr().clone();
+    let peer = newcomer.stream.socket().peer_addr().clone();
     let debug = engine.main.is_debugged(peer.ip());
     if debug {
         rt::error_log::turn_on_debug();
@@ -111,14 +115,15 @@ fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Ne
         accepted: rt::now(),
         requests: Cell::new(0),
         sent: Cell::new(0),
-        input: RefCell::default(),
+        input: RefCell::new(newcomer.input),
         idle: newcomer.idle,
         keepalive_timeout: Cell::new(Duration::ZERO),
         keepalive_min_timeout: Cell::new(Duration::ZERO),
         generation: Cell::new(site.generation),
         socket: newcomer.socket,
+        passed_at: newcomer.passed_at,
         endpoint: RefCell::new(Arc::clone(endpoint)),
-        stream: Transport::plain(newcomer.stream),
+        stream: newcomer.stream,
     }
 }
 

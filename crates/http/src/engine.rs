@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use conf::{Diagnostic, Line, Rows};
+use net::Transport;
+use net::passing::Passed;
 use rt::engine::{
     Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones,
 };
 use rt::error_log::{Level, Logger};
-
 use rt::listen::ListenAddress;
 use rt::net::{Listener, Stream};
 use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
@@ -285,6 +286,7 @@ impl HttpLoop {
 
     fn stop_accepting(&self) {
         self.stopping.set(true);
+        net::passing::withdraw("http");
         for module in self.modules {
             (module.stop)(self);
         }
@@ -296,6 +298,12 @@ impl HttpLoop {
 
     /// Accepts from exactly these sockets from now on.
     fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
+        let engine = Rc::clone(self);
+        let take = move |passed, socket: &Arc<ListenerSpec>| {
+            engine.take_passed(passed, &socket.address);
+        };
+        let sockets = listeners.iter().map(|listener| Arc::clone(&listener.spec));
+        net::passing::serve("http", sockets.collect(), Rc::new(take));
         let kept: Vec<(ListenerId, usize)> = listeners
             .iter()
             .map(|listener| (listener.id, listener.member))
@@ -424,8 +432,9 @@ impl HttpLoop {
         let Some(sink) = self.sink.borrow().clone() else {
             return;
         };
-        // The state of TLS can not move. Without a descriptor for the copy it closes too, as an idle one may.
-        if client.stream.is_tls() {
+        // The state of TLS can not move, nor can what `pass` made of the address. Without a descriptor for the copy it
+        // closes too, as an idle one may.
+        if client.stream.is_tls() || client.passed_at.is_some() {
             return;
         }
         if let Ok(descriptor) = client.stream.socket().move_away() {
@@ -453,6 +462,31 @@ impl HttpLoop {
 
     /// Takes in a new connection.
     fn open(self: &Rc<Self>, stream: Stream, socket: &ListenAddress, moved: Option<Facts>) {
+        let newcomer = Newcomer {
+            stream: Transport::plain(stream),
+            socket: socket.clone(),
+            passed_at: None,
+            input: Vec::new(),
+            idle: Rc::new(Idle::default()),
+            key: 0,
+        };
+        self.take_in(newcomer, moved);
+    }
+
+    /// Takes in a connection that another address of the server passes on.
+    fn take_passed(self: &Rc<Self>, passed: Passed, socket: &ListenAddress) {
+        let newcomer = Newcomer {
+            stream: passed.transport,
+            socket: socket.clone(),
+            passed_at: Some(passed.local),
+            input: passed.input,
+            idle: Rc::new(Idle::default()),
+            key: 0,
+        };
+        self.take_in(newcomer, None);
+    }
+
+    fn take_in(self: &Rc<Self>, mut newcomer: Newcomer, moved: Option<Facts>) {
         self.counters.accepted.add(1);
         let limit = self.limit.get();
         if self.connections.borrow().len() >= limit && !self.close_an_idle_one() {
@@ -463,18 +497,13 @@ impl HttpLoop {
             return;
         }
         self.counters.handled.add(1);
-        let idle = Rc::new(Idle::default());
+        let idle = Rc::clone(&newcomer.idle);
         let key = self.next_key.get();
         self.next_key.set(key + 1);
+        newcomer.key = key;
         if self.sink.borrow().is_some() {
             idle.leave();
         }
-        let newcomer = Newcomer {
-            stream,
-            socket: socket.clone(),
-            idle: Rc::clone(&idle),
-            key,
-        };
         let engine = Rc::clone(self);
         let task = match moved {
             None => rt::spawn_handle("http connection", connection::serve(engine, newcomer)),

@@ -6,6 +6,7 @@
 
 mod connect;
 pub mod listen;
+pub mod passing;
 pub mod resolver;
 pub mod server_name;
 mod transport;

@@ -31,6 +31,10 @@ pub struct Client {
     pub input: RefCell<Vec<u8>>,
     /// The listening socket that it came by.
     pub socket: ListenAddress,
+    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    pub passed_at: Option<Address>,
+    /// How often it was passed on.
+    pub passes: u8,
 }
 
 /// What a session runs on.
@@ -63,6 +67,9 @@ impl Remote {
 impl Client {
     /// The address that the client connected to.
     pub fn local(&self) -> Address {
+        if let Some(address) = &self.passed_at {
+            return address.clone();
+        }
         match &self.transport {
             Transport::Stream(stream) => stream
                 .socket()

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use conf::{Diagnostic, Line, Rows};
+use net::passing::Passed;
 use rt::engine::{
     Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones,
 };
@@ -22,6 +23,7 @@ use crate::configure;
 use crate::datagrams::{Datagrams, MAX_DATAGRAM};
 use crate::listen;
 use crate::module::Module;
+use crate::serve::Newcomer;
 use crate::site::{Frozen, Site};
 
 /// The engine with the modules of a program.
@@ -202,6 +204,7 @@ impl LoopEngine for Running {
     }
 
     fn stop(&self) {
+        net::passing::withdraw("stream");
         for module in self.0.modules {
             (module.stop)(&self.0);
         }
@@ -248,6 +251,10 @@ impl StreamLoop {
 
     /// Accepts from exactly these sockets from now on.
     fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
+        let engine = Rc::clone(self);
+        let take = move |passed, socket: &Arc<ListenerSpec>| engine.take_passed(passed, socket);
+        let sockets = listeners.iter().map(|listener| Arc::clone(&listener.spec));
+        net::passing::serve("stream", sockets.collect(), Rc::new(take));
         let kept: Vec<(ListenerId, usize)> = listeners
             .iter()
             .filter(|listener| self.is_mine(listener))
@@ -385,20 +392,35 @@ impl StreamLoop {
 
     /// Takes in a new session.
     fn open(self: &Rc<Self>, transport: Transport, socket: &Arc<ListenerSpec>) {
+        self.take_in(Newcomer::new(transport, socket));
+    }
+
+    /// Takes in a connection that another address of the server passes on.
+    fn take_passed(self: &Rc<Self>, passed: Passed, socket: &Arc<ListenerSpec>) {
+        self.take_in(Newcomer {
+            transport: Transport::Stream(Rc::new(passed.transport)),
+            socket: Arc::clone(socket),
+            passed_at: Some(passed.local),
+            passes: passed.passes,
+            input: passed.input,
+        });
+    }
+
+    fn take_in(self: &Rc<Self>, newcomer: Newcomer) {
         let limit = self.limit.get();
         if self.sessions.borrow().len() >= limit {
             self.log.plain(
                 Level::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
-            if let Transport::Datagrams(flow) = transport {
+            if let Transport::Datagrams(flow) = newcomer.transport {
                 flow.refuse();
             }
             return;
         }
         let key = self.next_key.get();
         self.next_key.set(key + 1);
-        let serve = crate::serve::serve(Rc::clone(self), transport, Arc::clone(socket), key);
+        let serve = crate::serve::serve(Rc::clone(self), newcomer, key);
         let task = rt::spawn_handle("stream session", serve);
         let generation = self.site.borrow().generation;
         self.sessions

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
+use net::passing::Passed;
 use proto::proxy_protocol::{Header, MAX_HEADER, Status};
 use rt::engine::ListenerSpec;
 use rt::error_log::Level;
+use rt::net::Address;
 
 use crate::client::{Client, Remote, Transport};
 use crate::engine::StreamLoop;
@@ -25,25 +27,50 @@ const PHASES: [(Phase, &str); 5] = [
     (Phase::Content, ""),
 ];
 
+/// What a session begins with.
+pub(crate) struct Newcomer {
+    /// The connection or datagrams.
+    pub(crate) transport: Transport,
+    /// The listening socket.
+    pub(crate) socket: Arc<ListenerSpec>,
+    /// The address that it counts as accepted at, where another one of the server's passed it on.
+    pub(crate) passed_at: Option<Address>,
+    /// How often it was passed on.
+    pub(crate) passes: u8,
+    /// What was read of it before.
+    pub(crate) input: Vec<u8>,
+}
+
+impl Newcomer {
+    /// One that has just come.
+    pub(crate) fn new(transport: Transport, socket: &Arc<ListenerSpec>) -> Newcomer {
+        Newcomer {
+            transport,
+            socket: Arc::clone(socket),
+            passed_at: None,
+            passes: 0,
+            input: Vec::new(),
+        }
+    }
+}
+
 /// Serves one session.
-pub(crate) async fn serve(
-    engine: Rc<StreamLoop>,
-    transport: Transport,
-    socket: Arc<ListenerSpec>,
-    key: u64,
-) {
+pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) {
     let _place = Place {
         engine: Rc::clone(&engine),
         key,
-        flow: flow(&transport),
+        flow: flow(&newcomer.transport),
     };
-    let Some(mut session) = begin(engine, transport, &socket) else {
+    let Some(mut session) = begin(engine, newcomer) else {
         return;
     };
     session.status = match read_proxy_header(&mut session).await {
         Ok(()) => run(&mut session).await,
         Err(status) => status,
     };
+    if let Some(address) = session.pass_to.take() {
+        return pass(session, address);
+    }
     session.debug(format_args!("finalize stream session: {}", session.status));
     let site = Rc::clone(&session.site);
     for handler in &site.server(session.server).phases[Phase::Log] {
@@ -54,6 +81,29 @@ pub(crate) async fn serve(
     let lines = session.logger().written();
     if !lines.is_empty() {
         let _ = rt::timeout(PATIENCE, all(lines)).await;
+    }
+}
+
+/// Hands the connection of a session on. The session leaves no line in the access log, as in nginx: that is for who has
+/// the connection now.
+fn pass(session: Session, address: Address) {
+    let passes = session.client.passes + 1;
+    let client = Rc::try_unwrap(session.client).ok();
+    let Some(Client {
+        transport: Transport::Stream(stream),
+        input,
+        ..
+    }) = client
+    else {
+        return;
+    };
+    if let Ok(transport) = Rc::try_unwrap(stream) {
+        net::passing::pass(Passed {
+            transport,
+            input: input.into_inner(),
+            local: address,
+            passes,
+        });
     }
 }
 
@@ -90,9 +140,10 @@ impl Drop for Place {
     }
 }
 
-fn begin(engine: Rc<StreamLoop>, transport: Transport, socket: &ListenerSpec) -> Option<Session> {
+fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
     let site = engine.site();
-    let address = match &transport {
+    let socket = &newcomer.socket;
+    let address = match &newcomer.transport {
         Transport::Stream(stream) => stream.socket().peer_addr().clone(),
         Transport::Datagrams(flow) => flow.client().clone(),
     };
@@ -102,14 +153,16 @@ fn begin(engine: Rc<StreamLoop>, transport: Transport, socket: &ListenerSpec) ->
     }
     let client = Client {
         number: crate::engine::next_connection(),
-        transport,
+        transport: newcomer.transport,
         remote: Remote::at(address),
         debug,
         proxy: None,
         accepted: rt::now(),
         sent: Cell::new(0),
-        input: RefCell::default(),
+        input: RefCell::new(newcomer.input),
         socket: socket.address.clone(),
+        passed_at: newcomer.passed_at,
+        passes: newcomer.passes,
     };
     let endpoint = listen::endpoint_of(&site.endpoints, &socket.address, || client.local().ip())?;
     let endpoint = Arc::clone(endpoint);

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use bstr::{BStr, BString};
 use conf::{Captures, Diagnostic, Expression, Line, Regex, Scope, VarId};
 use rt::error_log::{Context, Level, Logger};
+use rt::net::Address;
 
 use crate::client::{Client, Remote};
 use crate::engine::StreamLoop;
@@ -31,6 +32,8 @@ pub struct Session {
     pub server: ServerId,
     /// Who the client is. `realip` changes it; everything that judges or logs a client reads it.
     pub remote: Remote,
+    /// The listening address that the connection goes on to when the session has ended.
+    pub pass_to: Option<Address>,
     /// How it ended; 0 while it has not.
     pub status: u16,
     /// Bytes that came from the client.
@@ -118,6 +121,7 @@ impl Session {
             endpoint,
             remote: client.remote.clone(),
             client,
+            pass_to: None,
             status: 0,
             received: 0,
             upstream: None,

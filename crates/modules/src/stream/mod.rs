@@ -6,6 +6,7 @@ mod geoip2;
 mod limit_conn;
 mod log;
 mod map;
+mod pass;
 mod proxy;
 mod realip;
 mod return_text;
@@ -35,6 +36,7 @@ pub static MODULES: &[&::stream::Module] = &[
     &ssl_preread::MODULE,
     // Content: a server's one handler.
     &proxy::MODULE,
+    &pass::MODULE,
     &return_text::MODULE,
     // Log.
     &log::MODULE,
