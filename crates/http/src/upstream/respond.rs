@@ -7,7 +7,7 @@ use proto::Known;
 use proto::h1::response::ResponseHead;
 
 use super::content::Reader;
-use super::exchange::{Exchange, Plan, Stop, record_of};
+use super::exchange::{Exchange, Plan, record_of};
 use super::protocol::ContentLength;
 use super::settings::Store;
 use super::tunnel::Tunnel;
@@ -19,7 +19,7 @@ use crate::request::{Request, Version};
 pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
     match Exchange::run(request, plan).await {
         Ok(exchange) => exchange.respond(request),
-        Err(Stop::Status(status)) => Outcome::Status(status),
+        Err(stop) => Outcome::Status(stop.status()),
     }
 }
 
