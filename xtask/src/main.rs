@@ -10,6 +10,7 @@ mod bench;
 mod bench_disk;
 mod cache_tests;
 mod cgroup;
+mod coalesce;
 mod docs;
 mod flags;
 mod loop_device;
@@ -61,6 +62,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "bench-disk",
         "hot clients under cold load on a throttled disk; needs root",
         bench_disk::run,
+    ),
+    (
+        "bench-coalesce",
+        "many clients for one key that is not cached, beside nginx and Varnish",
+        coalesce::run,
     ),
     (
         "cache-tests",

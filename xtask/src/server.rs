@@ -169,7 +169,8 @@ fn stat_field(pid: u32, number: usize) -> Option<u64> {
     rest.split_whitespace().nth(number - 3)?.parse().ok()
 }
 
-fn children_of(parent: u32) -> Vec<u32> {
+/// The processes that a process has started.
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     pids.filter(|&pid| stat_field(pid, 4) == Some(u64::from(parent)))

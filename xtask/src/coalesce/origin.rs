@@ -1,0 +1,179 @@
+//! The origin: a thread for each connection, one behaviour for each kind of path, and a count of what it was asked.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How a kind of path is answered.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reply {
+    /// How long the head takes.
+    pub(crate) head_ms: u64,
+    /// How long the body.
+    pub(crate) length: usize,
+    /// For how long it trickles.
+    pub(crate) body_ms: u64,
+    /// `Cache-Control: private`
+    pub(crate) is_private: bool,
+    /// The connection of the first request breaks at half of the body.
+    pub(crate) breaks: bool,
+}
+
+/// What the origin saw of a path.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Seen {
+    pub(crate) requests: u32,
+    /// Of those, the ones for a part.
+    pub(crate) partial: u32,
+    /// When the last body had been written.
+    pub(crate) ended: Option<Instant>,
+}
+
+type Log = Arc<Mutex<HashMap<String, Seen>>>;
+
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) port: u16,
+    log: Log,
+}
+
+/// The bytes of every body from a position on, at most [`LONGEST`] of them. The pattern's length is a prime, so that a
+/// part at a wrong place shows.
+pub(crate) fn bytes_at(position: usize) -> &'static [u8] {
+    static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
+    let pattern = PATTERN.get_or_init(|| (0..LONGEST + 251).map(|at| (at % 251) as u8).collect());
+    &pattern[position % 251..][..LONGEST]
+}
+
+/// As long as the longest body.
+pub(crate) const LONGEST: usize = 10 << 20;
+
+impl Origin {
+    /// Answers `/KIND/…` as `reply_of(KIND)` says, until the process ends.
+    pub(crate) fn start(reply_of: fn(&str) -> Option<Reply>) -> Result<Origin, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+        let address = listener.local_addr().map_err(|error| error.to_string())?;
+        let log = Log::default();
+        let shared = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let log = Arc::clone(&shared);
+                let serve = move || {
+                    // A connection that breaks is the client's affair.
+                    let _ = serve(stream, reply_of, &log);
+                };
+                if std::thread::Builder::new()
+                    .stack_size(256 << 10)
+                    .spawn(serve)
+                    .is_err()
+                {
+                    eprintln!("the origin can make no more threads");
+                }
+            }
+        });
+        Ok(Origin {
+            port: address.port(),
+            log,
+        })
+    }
+
+    pub(crate) fn seen(&self, path: &str) -> Seen {
+        self.log
+            .lock()
+            .ok()
+            .and_then(|log| log.get(path).cloned())
+            .unwrap_or_default()
+    }
+}
+
+fn serve(stream: TcpStream, reply_of: fn(&str) -> Option<Reply>, log: &Log) -> std::io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut lines = BufReader::new(stream.try_clone()?);
+    let mut stream = stream;
+    while let Some((path, range)) = read_head(&mut lines)? {
+        let kind = path.split('/').nth(1).unwrap_or_default();
+        let Some(reply) = reply_of(kind) else {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
+            continue;
+        };
+        let requests = note(log, &path, |seen| {
+            seen.requests += 1;
+            seen.partial += u32::from(range.is_some());
+            seen.requests
+        });
+        let breaks = reply.breaks && requests == 1;
+        if !answer(&mut stream, reply, range, breaks)? {
+            return Ok(());
+        }
+        note(log, &path, |seen| seen.ended = Some(Instant::now()));
+    }
+    Ok(())
+}
+
+fn note<T: Default>(log: &Log, path: &str, change: impl FnOnce(&mut Seen) -> T) -> T {
+    log.lock()
+        .map(|mut log| change(log.entry(path.to_owned()).or_default()))
+        .unwrap_or_default()
+}
+
+/// The path of a request, and where the range that it asks for begins; `None` when the connection was closed.
+fn read_head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, Option<usize>)>> {
+    let mut request = String::new();
+    if lines.read_line(&mut request)? == 0 {
+        return Ok(None);
+    }
+    let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+    let mut range = None;
+    loop {
+        let mut line = String::new();
+        if lines.read_line(&mut line)? == 0 || line.trim_end().is_empty() {
+            return Ok(Some((path, range)));
+        }
+        let line = line.to_ascii_lowercase();
+        if let Some(from) = line.strip_prefix("range: bytes=") {
+            range = from.split('-').next().and_then(|from| from.parse().ok());
+        }
+    }
+}
+
+/// Writes a response; `false` if it broke off.
+fn answer(
+    stream: &mut TcpStream,
+    reply: Reply,
+    range: Option<usize>,
+    breaks: bool,
+) -> std::io::Result<bool> {
+    if range.is_none() {
+        std::thread::sleep(Duration::from_millis(reply.head_ms));
+    }
+    let total = reply.length;
+    let control = match reply.is_private {
+        true => "private",
+        false => "max-age=3600",
+    };
+    let status = match range {
+        Some(from) => format!(
+            "206 Partial Content\r\nContent-Range: bytes {from}-{}/{total}",
+            total - 1
+        ),
+        None => "200 OK".to_owned(),
+    };
+    let from = range.unwrap_or(0).min(total);
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Length: {}\r\nCache-Control: {control}\r\nETag: \"one\"\r\nAccept-Ranges: bytes\r\n\r\n",
+        total - from
+    );
+    stream.write_all(head.as_bytes())?;
+    let body = &bytes_at(from)[..total - from];
+    let end = if breaks { body.len() / 2 } else { body.len() };
+    let pieces = if reply.body_ms == 0 { 1 } else { 50 };
+    for piece in body[..end].chunks((body.len() / pieces).max(1)) {
+        stream.write_all(piece)?;
+        if reply.body_ms > 0 {
+            std::thread::sleep(Duration::from_millis(reply.body_ms / pieces as u64));
+        }
+    }
+    Ok(!breaks)
+}
