@@ -98,6 +98,12 @@ pub trait Source {
         None
     }
 
+    /// Leaves away all but the part that stands at `offset`, if this producer can do better than to produce what is
+    /// before it. Only asked before the first chunk.
+    fn narrow(&mut self, _offset: u64, _length: u64) -> bool {
+        false
+    }
+
     /// Whether what it waits for may mean that there is no response at all, so that the head had better not leave
     /// meanwhile.
     fn is_undecided(&self) -> bool {
@@ -112,6 +118,22 @@ impl Chunk {
             Chunk::Bytes(bytes) => bytes.len() as u64,
             Chunk::File(range) => range.length,
             Chunk::Flush => 0,
+        }
+    }
+
+    /// The part of it that begins at `start`, `length` bytes long, both within it.
+    pub fn part(self, start: u64, length: u64) -> Chunk {
+        match self {
+            // The bounds fit, because they are within bytes in memory.
+            Chunk::Bytes(bytes) => {
+                Chunk::Bytes(bytes.slice(start as usize..(start + length) as usize))
+            }
+            Chunk::File(range) => Chunk::File(FileRange {
+                offset: range.offset + start,
+                length,
+                ..range
+            }),
+            Chunk::Flush => Chunk::Flush,
         }
     }
 
@@ -221,6 +243,21 @@ impl Body {
             Body::File(range) => (offset.checked_add(length)? <= range.length)
                 .then(|| Body::file(range.file.clone(), range.offset + offset, length)),
             Body::Parts(_) | Body::Stream(_) => None,
+        }
+    }
+
+    /// Makes this body the part of it that stands at `offset`, `length` bytes long; `false` if it would have to be
+    /// produced from its beginning.
+    pub fn narrow(&mut self, offset: u64, length: u64) -> bool {
+        if let Body::Stream(source) = self {
+            return source.narrow(offset, length);
+        }
+        match self.slice(offset, length) {
+            Some(part) => {
+                *self = part;
+                true
+            }
+            None => false,
         }
     }
 

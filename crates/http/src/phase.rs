@@ -99,6 +99,7 @@ impl Walk {
         match request.flow.entry {
             Entry::Server => {}
             Entry::Location => return self.enter(Phase::Rewrite, request),
+            Entry::Content => return self.enter(Phase::Content, request),
         }
         request.enter_server();
         // The client is who it is: `realip` decides once, for the request as it came.

@@ -194,6 +194,8 @@ pub enum Entry {
     Server,
     /// At the rewrites of a location that is chosen already.
     Location,
+    /// At the content of a location that is chosen already: for the copy of a request that came so far.
+    Content,
 }
 
 /// The groups of the last match of a regular expression, with the text they are in.
@@ -322,6 +324,29 @@ impl Request {
             parent: None,
             states: Vec::new(),
         }
+    }
+
+    /// The same request once more, for a fetch that outlives it: head, place and variables are the same. Its content must
+    /// have been read.
+    pub fn fork(&self) -> Request {
+        let mut fork = Request::new(
+            Rc::clone(&self.site),
+            Rc::clone(&self.client),
+            Rc::clone(&self.head),
+            self.server,
+        );
+        fork.method = self.method;
+        fork.uri = self.uri.clone();
+        fork.location = self.location;
+        fork.remote = Rc::clone(&self.remote);
+        fork.body = self.body.share();
+        fork.flow.internal = self.flow.internal;
+        fork.flow.user = self.flow.user.clone();
+        fork.ledger = self.ledger.clone();
+        fork.variables = Rc::clone(&self.variables);
+        fork.captured = self.captured.clone();
+        fork.parent = self.parent.clone();
+        fork
     }
 
     /// Begins to be another request of the same connection, of which nothing is known yet.

@@ -134,6 +134,32 @@ pub async fn run(request: &mut Request, filtered: bool) {
     .await;
 }
 
+/// A copy of `parent` as it is in its location, for one more response of the same content handler: the phases before it
+/// are over. It has no content to send along, and does not count as something that a page includes.
+pub fn copy(parent: &Request) -> Request {
+    let mut request = Request::new(
+        Rc::clone(&parent.site),
+        Rc::clone(&parent.client),
+        Rc::clone(&parent.head),
+        parent.server,
+    );
+    request.method = parent.method;
+    request.uri = parent.uri.clone();
+    request.location = parent.location;
+    request.remote = Rc::clone(&parent.remote);
+    request.variables = Rc::clone(&parent.variables);
+    request.captured = parent.captured.clone();
+    let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth);
+    request.parent = Some(Rc::new(Parent { depth: depth + 1 }));
+    request.flow.entry = crate::request::Entry::Content;
+    request.flow.internal = true;
+    request.flow.rewritten = parent.flow.rewritten;
+    request.flow.header_only = parent.flow.header_only;
+    request.flow.user = parent.flow.user.clone();
+    request.ledger = parent.ledger.clone();
+    request
+}
+
 /// Ends a subrequest: it is logged when `log_subrequest` says so.
 pub async fn end(request: &mut Request) {
     if request.site.location(request.location).core.log_subrequest {
@@ -187,6 +213,20 @@ impl Inclusion {
             state: State::Running(running),
             count,
         })
+    }
+
+    /// A [`copy`] whose response is wanted as its handler makes it: no filter sees it.
+    pub fn unfiltered(parent: &Request, mut request: Box<Request>) -> Inclusion {
+        let running = Box::pin(async move {
+            phase::run(&mut request).await;
+            request
+        });
+        let count: Rc<Count> = parent.shared();
+        count.included.set(count.included.get() + 1);
+        Inclusion {
+            state: State::Running(running),
+            count,
+        }
     }
 
     /// Whether the response is there.

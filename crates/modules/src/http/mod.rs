@@ -37,6 +37,7 @@ mod rewrite;
 mod scgi;
 mod secure_link;
 mod session;
+mod slice;
 mod split_clients;
 mod ssi;
 mod static_file;
@@ -103,8 +104,9 @@ pub static MODULES: &[&::http::Module] = &[
     &zstd::STATIC,
     &gzip_static::MODULE,
     &static_file::MODULE,
-    // Filters, from the handler to the wire: not_modified, headers, userid, gunzip, addition, sub, charset, ssi,
+    // Filters, from the handler to the wire: slice, not_modified, headers, userid, gunzip, addition, sub, charset, ssi,
     // brotli, zstd, gzip, range.
+    &slice::MODULE,
     &not_modified::MODULE,
     &headers::MODULE,
     &userid::MODULE,

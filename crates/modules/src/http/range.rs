@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
-use http::body::{Body, BodyError, Chunk, FileRange, Source};
+use http::body::{Body, BodyError, Chunk, Source};
 use http::request::Version;
 use http::{Module, Request, Verdict};
 use proto::Known;
@@ -88,18 +88,15 @@ fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
         range::write_content_range(&range, length, text)
     });
     let wanted = range.end - range.start;
-    match out.body.slice(range.start, wanted) {
-        Some(part) => out.body = part,
+    if !out.body.narrow(range.start, wanted) {
         // Nobody knows yet where the part is, or there is no content, as in a response to HEAD.
-        None => {
-            let whole = std::mem::take(&mut out.body);
-            if !matches!(whole, Body::Empty) {
-                out.body = Body::stream(Window {
-                    body: whole,
-                    skip: range.start,
-                    left: wanted,
-                });
-            }
+        let whole = std::mem::take(&mut out.body);
+        if !matches!(whole, Body::Empty) {
+            out.body = Body::stream(Window {
+                body: whole,
+                skip: range.start,
+                left: wanted,
+            });
         }
     }
     out.content_length = Some(wanted);
@@ -180,7 +177,7 @@ impl Source for Window {
                 continue;
             }
             self.left -= length;
-            return Poll::Ready(Some(Ok(cut(chunk, skipped, length))));
+            return Poll::Ready(Some(Ok(chunk.part(skipped, length))));
         }
         Poll::Ready(None)
     }
@@ -191,19 +188,5 @@ impl Source for Window {
 
     fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
         self.body.poll_ahead(request, context);
-    }
-}
-
-/// The part of a chunk that begins at `start`; it is within the chunk.
-fn cut(chunk: Chunk, start: u64, length: u64) -> Chunk {
-    match chunk {
-        // The bounds fit, because they are within bytes in memory.
-        Chunk::Bytes(bytes) => Chunk::Bytes(bytes.slice(start as usize..(start + length) as usize)),
-        Chunk::File(range) => Chunk::File(FileRange {
-            offset: range.offset + start,
-            length,
-            ..range
-        }),
-        Chunk::Flush => Chunk::Flush,
     }
 }
