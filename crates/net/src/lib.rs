@@ -9,6 +9,7 @@ pub mod listen;
 pub mod passing;
 pub mod resolver;
 pub mod server_name;
+pub mod tls;
 mod transport;
 pub mod upstream;
 

@@ -208,16 +208,17 @@ impl<S: Copy, P: AsRef<Regex>> ServerNames<S, P> {
 mod tests {
     use super::*;
 
-    type Name = ServerName<Regex>;
+    type Pattern = std::sync::Arc<Regex>;
+    type Name = ServerName<Pattern>;
 
     #[test]
     fn wildcards_take_the_longest_rest() {
-        let mut names = ServerNames::<u32, Regex>::default();
-        names.add(&Name::Front(".example.com".into()), (1));
-        names.add(&Name::Front(".a.example.com".into()), (2));
-        names.add(&Name::End("www.".into()), (3));
-        names.add(&Name::End("www.example.".into()), (4));
-        names.add(&Name::Below(".below.net".into()), (5));
+        let mut names = ServerNames::<u32, Pattern>::default();
+        names.add(&Name::Front(".example.com".into()), 1);
+        names.add(&Name::Front(".a.example.com".into()), 2);
+        names.add(&Name::End("www.".into()), 3);
+        names.add(&Name::End("www.example.".into()), 4);
+        names.add(&Name::Below(".below.net".into()), 5);
         let find = |host: &str| names.find(host.into()).map(|(server, _)| server);
         assert_eq!(find("x.example.com"), Some(1));
         assert_eq!(find("x.a.example.com"), Some(2));

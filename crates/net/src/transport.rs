@@ -12,20 +12,35 @@ use std::task::{Context, Poll};
 
 use rt::net::Stream;
 
+use crate::tls::Session;
+
 /// A connection, plain or TLS.
 pub struct Transport {
     socket: Stream,
+    tls: Option<Box<Session>>,
 }
 
 /// What is left of a connection that leaves its loop: see [`Transport::into_parts`].
 pub struct Parts {
     fd: OwnedFd,
+    tls: Option<Box<Session>>,
 }
 
 impl Transport {
     /// A connection without TLS.
     pub fn plain(socket: Stream) -> Transport {
-        Transport { socket }
+        Transport { socket, tls: None }
+    }
+
+    /// Puts TLS on it, after a handshake on its socket.
+    pub fn secure(&mut self, session: Session) {
+        self.tls = Some(Box::new(session));
+    }
+
+    /// What TLS agreed on; `None` without it.
+    #[inline]
+    pub fn tls(&self) -> Option<&Session> {
+        self.tls.as_deref()
     }
 
     /// The socket: for addresses, options and what the kernel knows. Reading or writing there bypasses TLS.
@@ -36,13 +51,14 @@ impl Transport {
     /// Whether TLS is on it. If not, `sendfile` and `splice` may use the socket.
     #[inline]
     pub fn is_tls(&self) -> bool {
-        false
+        self.tls.is_some()
     }
 
     /// Takes the connection apart, out of the loop's care, so that it may move to another loop.
     pub fn into_parts(self) -> Parts {
         Parts {
             fd: self.socket.into_fd(),
+            tls: self.tls,
         }
     }
 
@@ -50,6 +66,7 @@ impl Transport {
     pub fn from_parts(parts: Parts) -> io::Result<Transport> {
         Ok(Transport {
             socket: Stream::from_fd(parts.fd)?,
+            tls: parts.tls,
         })
     }
 
@@ -58,19 +75,40 @@ impl Transport {
     /// Reads if there is something (`WouldBlock` if not; 0: the peer has finished).
     #[inline]
     pub fn try_read(&self, buf: &mut [u8]) -> io::Result<usize> {
-        self.socket.try_read(buf)
+        match &self.tls {
+            None => self.socket.try_read(buf),
+            Some(tls) => {
+                let mut held = Vec::new();
+                let n = tls.try_read_into(&self.socket, &mut held, buf.len())?;
+                buf[..n].copy_from_slice(&held[..n]);
+                Ok(n)
+            }
+        }
     }
 
     /// Appends to `buf` at most `max` bytes.
     #[inline]
     pub fn try_read_into(&self, buf: &mut Vec<u8>, max: usize) -> io::Result<usize> {
-        self.socket.try_read_into(buf, max)
+        match &self.tls {
+            None => self.socket.try_read_into(buf, max),
+            Some(tls) => tls.try_read_into(&self.socket, buf, max),
+        }
     }
 
     /// Reads, or waits.
     #[inline]
     pub fn poll_read(&self, context: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<usize>> {
-        self.socket.poll_read(context, buf)
+        match &self.tls {
+            None => self.socket.poll_read(context, buf),
+            Some(tls) => {
+                let mut held = Vec::new();
+                let read = tls.poll_read_into(&self.socket, context, &mut held, buf.len());
+                read.map_ok(|n| {
+                    buf[..n].copy_from_slice(&held[..n]);
+                    n
+                })
+            }
+        }
     }
 
     /// [`Self::try_read_into`], or waits.
@@ -81,7 +119,10 @@ impl Transport {
         buf: &mut Vec<u8>,
         max: usize,
     ) -> Poll<io::Result<usize>> {
-        self.socket.poll_read_into(context, buf, max)
+        match &self.tls {
+            None => self.socket.poll_read_into(context, buf, max),
+            Some(tls) => tls.poll_read_into(&self.socket, context, buf, max),
+        }
     }
 
     /// Reads at least a byte; 0 when the peer has finished.
@@ -99,25 +140,37 @@ impl Transport {
     /// Writes what is taken now (`WouldBlock` if nothing).
     #[inline]
     pub fn try_write(&self, buf: &[u8]) -> io::Result<usize> {
-        self.socket.try_write(buf)
+        match &self.tls {
+            None => self.socket.try_write(buf),
+            Some(tls) => tls.try_writev(&self.socket, &[IoSlice::new(buf)]),
+        }
     }
 
     /// [`Self::try_write`], telling the kernel that more follows at once.
     #[inline]
     pub fn try_write_more(&self, buf: &[u8]) -> io::Result<usize> {
-        self.socket.try_write_more(buf)
+        match &self.tls {
+            None => self.socket.try_write_more(buf),
+            Some(tls) => tls.try_writev(&self.socket, &[IoSlice::new(buf)]),
+        }
     }
 
     /// [`Self::try_write`] from several buffers.
     #[inline]
     pub fn try_writev(&self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.socket.try_writev(bufs)
+        match &self.tls {
+            None => self.socket.try_writev(bufs),
+            Some(tls) => tls.try_writev(&self.socket, bufs),
+        }
     }
 
     /// [`Self::try_write`], or waits.
     #[inline]
     pub fn poll_write(&self, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        self.socket.poll_write(context, buf)
+        match &self.tls {
+            None => self.socket.poll_write(context, buf),
+            Some(tls) => tls.poll_writev(&self.socket, context, &[IoSlice::new(buf)]),
+        }
     }
 
     /// [`Self::try_writev`], or waits.
@@ -127,7 +180,10 @@ impl Transport {
         context: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.socket.poll_writev(context, bufs)
+        match &self.tls {
+            None => self.socket.poll_writev(context, bufs),
+            Some(tls) => tls.poll_writev(&self.socket, context, bufs),
+        }
     }
 
     /// Writes all of `buf`, and sends it.
@@ -144,13 +200,16 @@ impl Transport {
     /// Whether something that was written waits for room in the socket. Never without TLS.
     #[inline]
     pub fn has_pending(&self) -> bool {
-        false
+        self.tls.as_ref().is_some_and(|tls| tls.has_pending())
     }
 
     /// Sends what waits ([`Self::has_pending`]). Ready at once without TLS.
     #[inline]
-    pub fn poll_flush(&self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    pub fn poll_flush(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.tls {
+            None => Poll::Ready(Ok(())),
+            Some(tls) => tls.poll_flush(&self.socket, context),
+        }
     }
 
     /// Waits for [`Self::poll_flush`].
@@ -160,7 +219,16 @@ impl Transport {
 
     /// Says that nothing more will be written; with TLS by its own word for that first. Flush before.
     pub fn shutdown_write(&self) -> io::Result<()> {
+        self.say_goodbye();
         self.socket.shutdown_write()
+    }
+
+    /// With TLS, tells the peer that nothing more comes, so that it knows that nothing was cut off (RFC 8446, section
+    /// 6.1). For a connection that is about to be dropped after all was said; never waits.
+    pub fn say_goodbye(&self) {
+        if let Some(tls) = &self.tls {
+            tls.say_goodbye(&self.socket);
+        }
     }
 
     // -- the connection --
@@ -179,6 +247,9 @@ impl Transport {
     /// Ready when a read would probably give something.
     #[inline]
     pub fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.tls.as_ref().is_some_and(|tls| tls.is_readable()) {
+            return Poll::Ready(Ok(()));
+        }
         self.socket.poll_readable(context)
     }
 
@@ -190,6 +261,9 @@ impl Transport {
 
     /// Whether the peer has neither closed nor sent anything: either makes a connection useless for the next request.
     pub fn is_quiet(&self) -> bool {
+        if let Some(tls) = &self.tls {
+            return tls.is_quiet(&self.socket);
+        }
         // What the loop knows is as good as what nginx knows, and costs no call; the rest shows when the request is sent.
         if self.socket.is_quiet() {
             return true;

@@ -1,0 +1,225 @@
+//! TLS from clients: the hello first, then, with the settings that fit it, the handshake.
+
+use std::io::{self, Write};
+use std::sync::Arc;
+
+use rt::net::Stream;
+use rustls::SignatureScheme;
+use rustls::server::{Accepted, Acceptor};
+
+use super::handshake::{self, HandshakeError};
+use super::identity::Identity;
+use super::server::ServerSettings;
+use super::session::{Facts, READ_SIZE, Session, State};
+use super::verify::{Assessment, Purpose};
+
+/// A client's first message, read and not yet answered.
+pub struct Hello {
+    accepted: Accepted,
+    /// What came after it.
+    rest: Vec<u8>,
+    facts: Facts,
+}
+
+/// What a connection begins with.
+pub enum Beginning {
+    /// A client that wants TLS.
+    Hello(Box<Hello>),
+    /// Something else: these bytes.
+    Plain(Vec<u8>),
+}
+
+/// Reads the client's first message. `input` is what was read of the connection before.
+pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning, HandshakeError> {
+    while input.is_empty() {
+        receive(socket, &mut input).await?;
+    }
+    // A record of a handshake, or the first byte of a hello of SSL 2, which OpenSSL takes for TLS too.
+    if input[0] != 0x16 && input[0] & 0x80 == 0 {
+        return Ok(Beginning::Plain(input));
+    }
+    let mut acceptor = Acceptor::default();
+    let mut fed = 0;
+    loop {
+        let mut records = &input[fed..];
+        while !records.is_empty() {
+            let Ok(1..) = acceptor.read_tls(&mut records) else {
+                break;
+            };
+            match acceptor.accept() {
+                Ok(None) => {}
+                Ok(Some(accepted)) => {
+                    return Ok(Beginning::Hello(Box::new(Hello::new(accepted, records))));
+                }
+                Err((error, mut alert)) => {
+                    // The alert tells the peer why; whether it arrives does not matter.
+                    let _ = alert.write(&mut Output(socket));
+                    return Err(HandshakeError::Tls(error));
+                }
+            }
+        }
+        fed = input.len() - records.len();
+        receive(socket, &mut input).await?;
+    }
+}
+
+async fn receive(socket: &Stream, input: &mut Vec<u8>) -> Result<(), HandshakeError> {
+    match socket.read_into(input, READ_SIZE).await {
+        Ok(0) => Err(HandshakeError::Closed),
+        Ok(_) => Ok(()),
+        Err(error) => Err(HandshakeError::Io(error)),
+    }
+}
+
+struct Output<'a>(&'a Stream);
+
+impl Write for Output<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.0.try_write(buf)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Hello {
+    fn new(accepted: Accepted, rest: &[u8]) -> Hello {
+        let hello = accepted.client_hello();
+        let numbers =
+            |groups: &[rustls::NamedGroup]| groups.iter().map(|group| u16::from(*group)).collect();
+        let facts = Facts {
+            server_name: hello.server_name().map(Into::into),
+            offered_ciphers: hello
+                .cipher_suites()
+                .iter()
+                .map(|suite| u16::from(*suite))
+                .collect(),
+            offered_groups: hello.named_groups().map(numbers).unwrap_or_default(),
+            offered_schemes: hello
+                .signature_schemes()
+                .iter()
+                .map(|scheme| u16::from(*scheme))
+                .collect(),
+            ..Facts::default()
+        };
+        Hello {
+            accepted,
+            rest: rest.to_vec(),
+            facts,
+        }
+    }
+
+    /// The name of the server that the client wants (SNI), in lower case.
+    pub fn server_name(&self) -> Option<&str> {
+        self.facts.server_name.as_deref()
+    }
+
+    /// The protocols that the client offers by ALPN.
+    pub fn alpn(&self) -> Vec<Vec<u8>> {
+        let hello = self.accepted.client_hello();
+        hello
+            .alpn()
+            .map(|names| names.map(<[u8]>::to_vec).collect())
+            .unwrap_or_default()
+    }
+
+    /// What `$ssl_ciphers` shows, and its kin: facts of a handshake that has not happened yet.
+    pub fn facts(&self) -> &[u16] {
+        &self.facts.offered_ciphers
+    }
+
+    /// Refuses the client: no server has this name.
+    pub fn refuse(self, socket: &Stream) -> HandshakeError {
+        // A fatal alert: unrecognized_name (RFC 6066, section 3). Whether it arrives does not matter.
+        let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 112]);
+        HandshakeError::Refused
+    }
+
+    /// Runs the handshake. `identities` take the place of those of the settings, when they depend on the client.
+    pub async fn accept(
+        self,
+        socket: &Stream,
+        settings: &ServerSettings,
+        identities: Option<Vec<Arc<Identity>>>,
+    ) -> Result<Session, HandshakeError> {
+        let Hello {
+            accepted,
+            rest,
+            mut facts,
+        } = self;
+        let (config, known) = match &identities {
+            None => (Arc::clone(&settings.config), &settings.identities),
+            Some(identities) => (settings.config_with(identities), identities),
+        };
+        if known.is_empty() {
+            return Err(HandshakeError::NoCertificate);
+        }
+        let slow = known.iter().any(|identity| identity.is_slow());
+        let begin = move || {
+            accepted.into_connection(config).map(|connection| {
+                let mut state = State::new(connection);
+                let fed = state.process().and_then(|()| state.feed(&rest));
+                (state, fed)
+            })
+        };
+        let begun = if slow {
+            handshake::pool().run(begin).await
+        } else {
+            begin()
+        };
+        let (mut state, fed) = begun.map_err(|(error, mut alert)| {
+            let _ = alert.write(&mut Output(socket));
+            HandshakeError::Tls(error)
+        })?;
+        if let Err(error) = fed {
+            let _ = state.send(socket);
+            return Err(HandshakeError::Tls(error));
+        }
+        facts.id = state.name_session();
+        let mut state = handshake::drive(socket, state, slow).await?;
+        finish(&mut state, settings, known, &mut facts);
+        Ok(Session::new(state, facts))
+    }
+}
+
+/// Notes what is known at the end of a handshake.
+fn finish(
+    state: &mut State,
+    settings: &ServerSettings,
+    known: &[Arc<Identity>],
+    facts: &mut Facts,
+) {
+    if let Some(id) = state.resumed_name() {
+        facts.id = id;
+    }
+    facts.early_data = state.took_early_data();
+    if state.tls.handshake_kind() != Some(rustls::HandshakeKind::Resumed) {
+        facts.scheme.set(scheme(state, known, facts));
+    }
+    if let Some(trust) = &settings.trust {
+        facts.assessment = Some(match state.tls.peer_certificates() {
+            None => Assessment::Absent,
+            Some(chain) => {
+                let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
+                trust.examine(chain, Purpose::Client, now)
+            }
+        });
+    }
+}
+
+/// The scheme of our signature: what the same choice gives again.
+fn scheme(state: &State, known: &[Arc<Identity>], facts: &Facts) -> Option<u16> {
+    let new = state.tls.protocol_version() == Some(rustls::ProtocolVersion::TLSv1_3);
+    let offered: Vec<SignatureScheme> = facts
+        .offered_schemes
+        .iter()
+        .map(|number| SignatureScheme::from(*number))
+        // PKCS #1 padding is a matter of version 1.2 (RFC 8446, section 4.2.3).
+        .filter(|scheme| !(new && matches!(u16::from(*scheme), 0x0401 | 0x0501 | 0x0601)))
+        .collect();
+    let scheme = known
+        .iter()
+        .find_map(|identity| identity.scheme(&offered))?;
+    Some(scheme.into())
+}

@@ -1,0 +1,223 @@
+//! TLS to upstream servers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rt::net::Stream;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientSessionMemoryCache, ResolvesClientCert, Resumption};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme};
+
+use super::certificate::Certificate;
+use super::ciphers::{Choice, Protocols};
+use super::handshake::{self, HandshakeError};
+use super::identity::Identity;
+use super::server::verify_signature;
+use super::session::{Facts, Session, State};
+use super::verify::{Assessment, Purpose, Trust};
+use super::{Problem, algorithms};
+
+/// How many servers' sessions are remembered for a location.
+const SESSIONS: usize = 256;
+
+/// What the settings of a client are made of.
+#[derive(Clone, Default)]
+pub struct ClientOptions {
+    /// The versions that are spoken.
+    pub protocols: Protocols,
+    /// Suites and groups.
+    pub choice: Choice,
+    /// The server's name is sent (SNI).
+    pub server_name: bool,
+    /// What the server's certificate is judged by; `None`: it is not looked at.
+    pub trust: Option<Arc<Trust>>,
+    /// Sessions are remembered and resumed.
+    pub session_reuse: bool,
+    /// What is offered by ALPN, the best first.
+    pub alpn: Vec<Vec<u8>>,
+    /// The certificate that is shown to servers which ask for one.
+    pub identity: Option<Arc<Identity>>,
+}
+
+/// The settings of a client, with the sessions that it remembers.
+#[derive(Clone)]
+pub struct ClientSettings {
+    config: Arc<ClientConfig>,
+    trust: Option<Arc<Trust>>,
+}
+
+impl fmt::Debug for ClientSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientSettings").finish_non_exhaustive()
+    }
+}
+
+/// Whom a connection is meant for.
+#[derive(Clone, Default)]
+pub struct ClientName<'a> {
+    /// The name, without a port: it is sent if the settings say so, and the certificate must be for it if they judge it.
+    pub name: &'a str,
+    /// A certificate in the place of that of the settings.
+    pub identity: Option<Arc<Identity>>,
+}
+
+impl ClientOptions {
+    /// Puts them together.
+    pub fn build(self) -> Result<ClientSettings, Problem> {
+        let protocols = self.choice.usable(self.protocols);
+        if protocols.is_none() {
+            return Err(Problem::new(
+                "no version of TLS is left: neither the protocols nor the ciphers name anything that can be had",
+            ));
+        }
+        let mut config = ClientConfig::builder_with_provider(self.choice.provider())
+            .with_protocol_versions(&protocols.versions())
+            .map_err(|error| Problem::new(error.to_string()))?
+            .dangerous()
+            // It is judged when the handshake is over: see `Session::assessment`.
+            .with_custom_certificate_verifier(Arc::new(Later {
+                algorithms: algorithms(),
+            }))
+            .with_client_cert_resolver(Arc::new(Shows(self.identity)));
+        config.enable_sni = self.server_name;
+        config.alpn_protocols = self.alpn;
+        config.resumption = match self.session_reuse {
+            true => Resumption::store(Arc::new(ClientSessionMemoryCache::new(SESSIONS))),
+            false => Resumption::disabled(),
+        };
+        config.cert_compressors = Vec::new();
+        config.cert_decompressors = Vec::new();
+        Ok(ClientSettings {
+            config: Arc::new(config),
+            trust: self.trust,
+        })
+    }
+}
+
+/// Speaks TLS on a connection to a server. A certificate that is no good is no error here: [`Session::assessment`] says
+/// what was found, and [`Session::is_for`] whether it has the server's name. The caller bounds the time.
+pub async fn connect(
+    socket: &Stream,
+    settings: &ClientSettings,
+    name: ClientName<'_>,
+) -> Result<Session, HandshakeError> {
+    let mut config = Arc::clone(&settings.config);
+    let server = match ServerName::try_from(name.name) {
+        Ok(server) => server.to_owned(),
+        // A name that can be no host's is not sent; something has to stand for it.
+        Err(_) => {
+            let mut nameless = ClientConfig::clone(&config);
+            nameless.enable_sni = false;
+            nameless.resumption = Resumption::disabled();
+            config = Arc::new(nameless);
+            ServerName::try_from("invalid.invalid").map_err(|_| HandshakeError::Closed)?
+        }
+    };
+    let slow = match name.identity {
+        None => false,
+        Some(identity) => {
+            let slow = identity.is_slow();
+            let mut other = ClientConfig::clone(&config);
+            // A session says who the client was: it must not be resumed as somebody else.
+            other.resumption = Resumption::disabled();
+            other.client_auth_cert_resolver = Arc::new(Shows(Some(identity)));
+            config = Arc::new(other);
+            slow
+        }
+    };
+    let connection = ClientConnection::new(config, server).map_err(HandshakeError::Tls)?;
+    let state = handshake::drive(socket, State::new(connection), slow).await?;
+    let mut facts = Facts::default();
+    if let Some(trust) = &settings.trust {
+        let chain = state.tls.peer_certificates().unwrap_or_default();
+        let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
+        facts.assessment = Some(trust.examine(chain, Purpose::Server, now));
+    }
+    Ok(Session::new(state, facts))
+}
+
+impl Session {
+    /// Whether the peer's certificate is for this host.
+    pub fn is_for(&self, host: &str) -> bool {
+        self.peer_certificate()
+            .and_then(|der| Certificate::parse(&der))
+            .is_some_and(|certificate| certificate.is_for(host))
+    }
+
+    /// What is wrong with the peer's certificate, if something is: `(20:unable to …)` is nginx's way to tell it.
+    pub fn verify_error(&self) -> Option<String> {
+        match self.assessment()? {
+            Assessment::Good => None,
+            Assessment::Absent => Some("no certificate".to_owned()),
+            Assessment::Bad(fault) => Some(format!("({}:{})", fault.number, fault.text)),
+        }
+    }
+}
+
+/// Shows one certificate, or none.
+struct Shows(Option<Arc<Identity>>);
+
+impl fmt::Debug for Shows {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shows").finish_non_exhaustive()
+    }
+}
+
+impl ResolvesClientCert for Shows {
+    fn resolve(
+        &self,
+        _authorities: &[&[u8]],
+        _schemes: &[SignatureScheme],
+    ) -> Option<Arc<CertifiedKey>> {
+        // Whatever the server asks for: as OpenSSL does, it is shown, and the server judges.
+        self.0.as_ref().map(|identity| Arc::clone(&identity.key))
+    }
+
+    fn has_certs(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Takes any certificate for now; that its owner holds the key is proved.
+#[derive(Debug)]
+struct Later {
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Later {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(message, cert, dss, &self.algorithms, false)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(message, cert, dss, &self.algorithms, true)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,190 @@
+//! A certificate chain with the key that belongs to it.
+//!
+//! The words `data:…` stand for a file's content, as in nginx. A key may be encrypted; each password is tried.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use bstr::{BStr, ByteSlice};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{SignatureAlgorithm, SignatureScheme};
+
+use super::certificate::Certificate;
+use super::{Problem, encrypted, pem, provider};
+
+/// The longest password, in bytes, as in nginx.
+const MAX_PASSWORD: usize = 4096;
+
+/// A chain, the leaf first, and the key of the leaf.
+pub struct Identity {
+    pub(super) key: Arc<CertifiedKey>,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").finish_non_exhaustive()
+    }
+}
+
+impl Identity {
+    /// Loads a certificate and a key, each a path or `data:` and the text itself; `read` reads files.
+    pub fn load(
+        certificate: &BStr,
+        key: &BStr,
+        passwords: &[Vec<u8>],
+        read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
+    ) -> Result<Arc<Identity>, Problem> {
+        let text = text_of("certificate", certificate, read)?;
+        let chain = chain(&text).ok_or_else(|| {
+            Problem::new(format!(
+                "cannot load certificate \"{certificate}\": PEM_read_bio_X509_AUX() failed \
+                 (SSL: error:0480006C:PEM routines::no start line)"
+            ))
+        })?;
+        if key.starts_with(b"engine:") || key.starts_with(b"store:") {
+            return Err(Problem::new(format!(
+                "cannot load certificate key \"{key}\": keys in engines and stores are not supported"
+            )));
+        }
+        let text = text_of("certificate key", key, read)?;
+        let bad = |why: &str| {
+            Problem::new(format!(
+                "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed ({why})"
+            ))
+        };
+        let signing = signing_key(&text, passwords).map_err(|why| bad(&why))?;
+        if !belongs(&chain, &*signing) {
+            return Err(Problem::new(format!(
+                "SSL_CTX_use_PrivateKey(\"{key}\") failed \
+                 (SSL: error:05800074:x509 certificate routines::key values mismatch)"
+            )));
+        }
+        let key = Arc::new(CertifiedKey::new(chain, signing));
+        Ok(Arc::new(Identity { key }))
+    }
+
+    /// The same with an OCSP response to staple to it.
+    pub fn with_ocsp(&self, response: Vec<u8>) -> Arc<Identity> {
+        let mut key = CertifiedKey::clone(&self.key);
+        key.ocsp = (!response.is_empty()).then_some(response);
+        Arc::new(Identity { key: Arc::new(key) })
+    }
+
+    /// The leaf, encoded.
+    pub fn leaf(&self) -> &CertificateDer<'static> {
+        &self.key.cert[0]
+    }
+
+    /// Whether signing with it takes so long that other connections of a loop would notice.
+    pub(super) fn is_slow(&self) -> bool {
+        self.key.key.algorithm() == SignatureAlgorithm::RSA
+    }
+
+    /// The scheme that it signs with for a peer that offers these.
+    pub(super) fn scheme(&self, offered: &[SignatureScheme]) -> Option<SignatureScheme> {
+        Some(self.key.key.choose_scheme(offered)?.scheme())
+    }
+}
+
+/// A file's content, or what stands behind `data:`.
+fn text_of(
+    what: &str,
+    word: &BStr,
+    read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
+) -> Result<Vec<u8>, Problem> {
+    if let Some(data) = word.strip_prefix(b"data:") {
+        return Ok(data.to_vec());
+    }
+    let path = word.to_path_lossy();
+    read(&path).map_err(|error| {
+        let number = error.raw_os_error().unwrap_or(5);
+        let text = error.to_string();
+        let text = text.split(" (os error").next().unwrap_or_default();
+        Problem::new(format!(
+            "cannot load {what} \"{word}\": BIO_new_file() failed (SSL: error:{:08X}:system library::{text}:calling \
+             fopen({word}, r) error:10000080:BIO routines::no such file)",
+            0x8000_0000_u32 | u32::try_from(number).unwrap_or(0)
+        ))
+    })
+}
+
+/// The certificates of a PEM text.
+fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    let mut chain = Vec::new();
+    for block in pem::parse(text)? {
+        let der = match block.label.as_str() {
+            "CERTIFICATE" | "X509 CERTIFICATE" => block.content,
+            // Behind the certificate stands what OpenSSL trusts it for.
+            "TRUSTED CERTIFICATE" => {
+                let element = super::certificate::Element::first(&block.content)?;
+                element.whole.to_vec()
+            }
+            _ => continue,
+        };
+        chain.push(CertificateDer::from(der));
+    }
+    (!chain.is_empty()).then_some(chain)
+}
+
+/// The first private key of a PEM text.
+fn signing_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<Arc<dyn SigningKey>, String> {
+    let blocks = pem::parse(text).ok_or("SSL: error:04800064:PEM routines::bad base64 decode")?;
+    for block in blocks {
+        let encrypted = block
+            .headers
+            .iter()
+            .any(|(name, value)| name == "Proc-Type" && value.contains("ENCRYPTED"));
+        let der = if block.label == "ENCRYPTED PRIVATE KEY" {
+            let der = encrypted::pkcs8(&block.content, passwords)?;
+            PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))
+        } else {
+            let content = match encrypted {
+                true => encrypted::legacy(&block, passwords)?,
+                false => block.content,
+            };
+            match block.label.as_str() {
+                "PRIVATE KEY" => PrivateKeyDer::Pkcs8(content.into()),
+                "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(content.into()),
+                "EC PRIVATE KEY" => PrivateKeyDer::Sec1(content.into()),
+                _ => continue,
+            }
+        };
+        return provider()
+            .key_provider
+            .load_private_key(der)
+            .map_err(|error| error.to_string());
+    }
+    Err("SSL: error:0480006C:PEM routines::no start line:Expecting: ANY PRIVATE KEY".to_owned())
+}
+
+fn belongs(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> bool {
+    match (Certificate::parse(&chain[0]), key.public_key()) {
+        (Some(leaf), Some(public)) => {
+            let bits = |info: &[u8]| Some(super::certificate::PublicKey::parse(info)?.bits);
+            bits(&leaf.key.info) == bits(public.as_ref())
+        }
+        // What can not be compared shows in the first handshake.
+        _ => true,
+    }
+}
+
+/// The passwords of a `ssl_password_file`: a line each.
+pub fn read_passwords(text: &[u8], name: &str) -> Result<Vec<Vec<u8>>, Problem> {
+    let lines = text
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::trim_ascii_end);
+    let passwords: Vec<Vec<u8>> = lines
+        .filter(|line| !line.is_empty())
+        .map(<[u8]>::to_vec)
+        .collect();
+    if passwords
+        .iter()
+        .any(|password| password.len() > MAX_PASSWORD)
+    {
+        return Err(Problem::new(format!("too long password in \"{name}\"")));
+    }
+    Ok(passwords)
+}

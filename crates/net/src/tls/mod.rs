@@ -1,0 +1,77 @@
+//! TLS, by rustls: accepting it from clients and speaking it to upstream servers.
+//!
+//! - [`Session`] is TLS on a connection that stands; a [`crate::Transport`] carries it.
+//! - [`accept`] has a client's hello read first, so that the configuration can choose by the name that the client asks
+//!   for; [`connect`] speaks to a server.
+//! - [`Identity`] is a certificate chain with its key; [`Trust`] is whom to believe.
+//! - [`ServerSettings`] and [`ClientSettings`] are built when the configuration is read and do not change.
+//! - Ticket keys and remembered sessions outlive configurations: [`Tickets`], [`SessionCache`].
+//!
+//! What OpenSSL calls things is kept: configurations, variables and logs use its names.
+
+mod accept;
+mod cache;
+mod certificate;
+mod ciphers;
+mod client;
+mod encrypted;
+mod handshake;
+mod identity;
+mod names;
+mod names_of;
+mod pem;
+mod server;
+mod session;
+mod sessions;
+mod tickets;
+mod verify;
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+
+pub use accept::{Beginning, Hello, read_hello};
+pub use cache::IdentityCache;
+pub use certificate::Shown;
+pub use ciphers::{Choice, Protocols};
+pub use client::{ClientName, ClientOptions, ClientSettings, connect};
+pub use handshake::HandshakeError;
+pub use identity::{Identity, read_passwords};
+pub use server::{ClientCertificates, ServerOptions, ServerSettings};
+pub use session::Session;
+pub use sessions::SessionCache;
+pub use tickets::{TicketKey, Tickets};
+pub use verify::{Assessment, Fault, Purpose, Trust};
+
+/// What is wrong with a setting, in nginx's words, or with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The message.
+    pub message: String,
+}
+
+impl Problem {
+    pub(super) fn new(message: impl Into<String>) -> Problem {
+        Problem {
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// The cryptography: AWS-LC, which was measured against ring in `docs/design/2026-11-21-tls.md`.
+fn provider() -> &'static Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
+}
+
+/// The signatures that can be checked.
+fn algorithms() -> WebPkiSupportedAlgorithms {
+    provider().signature_verification_algorithms
+}

@@ -1,0 +1,330 @@
+//! What a server's configuration says of TLS, as it is used: immutable, shared by all loops.
+
+use std::fmt;
+use std::sync::Arc;
+
+use aws_lc_rs::digest::{Context, SHA256};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{
+    ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert, StoresServerSessions,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
+
+use super::certificate::Certificate;
+use super::ciphers::{Choice, Protocols};
+use super::identity::Identity;
+use super::sessions::{SessionCache, Storage};
+use super::tickets::{Ticketer, Tickets};
+use super::verify::Trust;
+use super::{Problem, algorithms};
+
+/// What a server's settings are made of.
+pub struct ServerOptions {
+    /// The versions that are spoken.
+    pub protocols: Protocols,
+    /// Suites and groups.
+    pub choice: Choice,
+    /// The server's order of suites counts, not the client's.
+    pub prefer_server_ciphers: bool,
+    /// The certificates; none when they depend on the client.
+    pub identities: Vec<Arc<Identity>>,
+    /// Clients are asked for a certificate, which is judged by this.
+    pub client_certificates: Option<ClientCertificates>,
+    /// What is agreed on by ALPN, the best first; none: no ALPN.
+    pub alpn: Vec<Vec<u8>>,
+    /// Remembered sessions.
+    pub cache: Option<Arc<SessionCache>>,
+    /// Tickets; `None`: no tickets.
+    pub tickets: Option<Arc<Tickets>>,
+    /// How long a session may be resumed, in seconds.
+    pub session_timeout: u32,
+    /// The most bytes of a record; 0: as many as allowed.
+    pub record_size: usize,
+    /// The most bytes of early data; 0: none is taken.
+    pub early_data: u32,
+    /// Certificates are sent compressed where the client can read that.
+    pub compress_certificates: bool,
+    /// What tells sessions of one engine from those of another.
+    pub context: &'static str,
+    /// Where secrets are logged (`ssl_key_log`).
+    pub key_log: Option<Arc<dyn rustls::KeyLog>>,
+}
+
+/// What clients' certificates are judged by.
+#[derive(Clone)]
+pub struct ClientCertificates {
+    /// Whom to believe.
+    pub trust: Arc<Trust>,
+    /// The authorities that are named to clients: subjects, encoded.
+    pub named: Vec<Vec<u8>>,
+}
+
+/// A server's settings.
+#[derive(Clone)]
+pub struct ServerSettings {
+    pub(super) config: Arc<ServerConfig>,
+    pub(super) identities: Vec<Arc<Identity>>,
+    pub(super) trust: Option<Arc<Trust>>,
+}
+
+impl fmt::Debug for ServerSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerSettings").finish_non_exhaustive()
+    }
+}
+
+impl ServerOptions {
+    /// Puts them together.
+    pub fn build(self) -> Result<ServerSettings, Problem> {
+        let context = self.session_context();
+        let protocols = self.choice.usable(self.protocols);
+        if protocols.is_none() {
+            return Err(Problem::new(
+                "no version of TLS is left: neither \"ssl_protocols\" nor \"ssl_ciphers\" names anything that can be had",
+            ));
+        }
+        let builder = ServerConfig::builder_with_provider(self.choice.provider())
+            .with_protocol_versions(&protocols.versions())
+            .map_err(|error| Problem::new(error.to_string()))?;
+        let verifier: Arc<dyn ClientCertVerifier> = match &self.client_certificates {
+            None => Arc::new(NoClientAuth),
+            Some(wanted) => Arc::new(Asking::new(wanted)),
+        };
+        let mut config = builder
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(Arc::new(Resolver(self.identities.clone())));
+        config.ignore_client_order = self.prefer_server_ciphers;
+        config.alpn_protocols = self.alpn.clone();
+        config.max_fragment_size = fragment_size(self.record_size);
+        let sessions = |cache: &Arc<SessionCache>| -> Arc<dyn StoresServerSessions> {
+            Arc::new(Storage {
+                cache: Arc::clone(cache),
+                context,
+                timeout: self.session_timeout,
+            })
+        };
+        config.session_storage = match &self.cache {
+            Some(cache) => sessions(cache),
+            None => Arc::new(NoServerSessionStorage {}),
+        };
+        if self.early_data > 0 {
+            // Each session is taken once, so that nobody can send the same early data twice (RFC 8446, section 8.1).
+            config.max_early_data_size = self.early_data;
+            config.send_half_rtt_data = true;
+            config.session_storage = match &self.cache {
+                Some(cache) => sessions(cache),
+                None => sessions(&SessionCache::shared("early data", EARLY_SESSIONS)),
+            };
+        } else if let Some(tickets) = &self.tickets {
+            config.ticketer = Arc::new(Ticketer {
+                tickets: Arc::clone(tickets),
+                context,
+                timeout: self.session_timeout,
+            });
+        }
+        if self.tickets.is_none() && self.cache.is_none() && self.early_data == 0 {
+            config.send_tls13_tickets = 0;
+        }
+        if !self.compress_certificates {
+            config.cert_compressors = Vec::new();
+        }
+        config.cert_decompressors = Vec::new();
+        if let Some(log) = self.key_log {
+            config.key_log = log;
+        }
+        Ok(ServerSettings {
+            config: Arc::new(config),
+            identities: self.identities,
+            trust: self.client_certificates.map(|wanted| wanted.trust),
+        })
+    }
+
+    /// What a session depends on: it is not resumed by a server with other certificates, or which trusts others.
+    fn session_context(&self) -> [u8; 32] {
+        let mut context = Context::new(&SHA256);
+        context.update(self.context.as_bytes());
+        for identity in &self.identities {
+            context.update(identity.leaf());
+        }
+        if let Some(wanted) = &self.client_certificates {
+            for name in &wanted.named {
+                context.update(name);
+            }
+        }
+        let mut out = [0; 32];
+        out.copy_from_slice(context.finish().as_ref());
+        out
+    }
+}
+
+/// Sessions that are kept for early data when no cache is configured, in bytes.
+const EARLY_SESSIONS: usize = 4 << 20;
+
+/// What rustls calls a fragment holds the record's overhead too.
+fn fragment_size(record: usize) -> Option<usize> {
+    const OVERHEAD: usize = 5;
+    const MOST: usize = 16 * 1024;
+    (1..MOST)
+        .contains(&record)
+        .then_some(record.max(512) + OVERHEAD)
+}
+
+impl ServerSettings {
+    /// The same with other certificates.
+    pub(super) fn config_with(&self, identities: &[Arc<Identity>]) -> Arc<ServerConfig> {
+        let mut config = ServerConfig::clone(&self.config);
+        config.cert_resolver = Arc::new(Resolver(identities.to_vec()));
+        Arc::new(config)
+    }
+
+    /// The certificates, for who wants to look after them (stapling).
+    pub fn identities(&self) -> &[Arc<Identity>] {
+        &self.identities
+    }
+}
+
+/// Chooses among certificates of several kinds: what the client prefers to see signed.
+struct Resolver(Vec<Arc<Identity>>);
+
+impl fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for Resolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let identities = &self.0;
+        if let [only] = &identities[..] {
+            return Some(Arc::clone(&only.key));
+        }
+        let fits = |scheme: &SignatureScheme| {
+            identities
+                .iter()
+                .find(|identity| identity.scheme(std::slice::from_ref(scheme)).is_some())
+        };
+        let identity = hello
+            .signature_schemes()
+            .iter()
+            .find_map(fits)
+            .or(identities.first())?;
+        Some(Arc::clone(&identity.key))
+    }
+}
+
+/// Asks for a certificate and takes any: it is judged when the handshake is over. That its owner holds the key is
+/// proved here all the same.
+#[derive(Debug)]
+struct Asking {
+    named: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Asking {
+    fn new(wanted: &ClientCertificates) -> Asking {
+        Asking {
+            named: wanted
+                .named
+                .iter()
+                .map(|name| DistinguishedName::from(name.clone()))
+                .collect(),
+            algorithms: algorithms(),
+        }
+    }
+}
+
+impl ClientCertVerifier for Asking {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.named
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(message, cert, dss, &self.algorithms, false)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_signature(message, cert, dss, &self.algorithms, true)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+/// Whether the owner of a certificate has signed the handshake. (rustls's own function refuses certificates of version
+/// 1, which it can not read.)
+pub(super) fn verify_signature(
+    message: &[u8],
+    certificate: &CertificateDer<'_>,
+    signed: &DigitallySignedStruct,
+    algorithms: &WebPkiSupportedAlgorithms,
+    new: bool,
+) -> Result<HandshakeSignatureValid, Error> {
+    use rustls::{CertificateError, PeerMisbehaved};
+    let bad = |why: CertificateError| Error::InvalidCertificate(why);
+    let certificate = Certificate::parse(certificate).ok_or(bad(CertificateError::BadEncoding))?;
+    if new
+        && matches!(
+            u16::from(signed.scheme),
+            0x0201 | 0x0203 | 0x0401 | 0x0501 | 0x0601
+        )
+    {
+        return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+    }
+    let known = algorithms
+        .mapping
+        .iter()
+        .find(|(scheme, _)| *scheme == signed.scheme);
+    let Some((_, candidates)) = known else {
+        return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+    };
+    // In version 1.3 a scheme names its curve (RFC 8446, section 4.2.3).
+    let candidates = if new { &candidates[..1] } else { candidates };
+    let verified = candidates.iter().any(|algorithm| {
+        algorithm.public_key_alg_id().as_ref() == certificate.key.algorithm
+            && algorithm
+                .verify_signature(&certificate.key.bits, message, signed.signature())
+                .is_ok()
+    });
+    match verified {
+        true => Ok(HandshakeSignatureValid::assertion()),
+        false => Err(bad(CertificateError::BadSignature)),
+    }
+}
+
+impl ClientCertificates {
+    /// Trusts the certificates of `trust`, and names those of `named`.
+    pub fn new(trust: Trust, named: &Trust) -> ClientCertificates {
+        ClientCertificates {
+            named: named.subjects().map(<[u8]>::to_vec).collect(),
+            trust: Arc::new(trust),
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Sessions that the server remembers itself: `ssl_session_cache`.
+//!
+//! A cache has a name and is shared by everything that names it, by all loops, and by the configurations before and
+//! after a reload. It is bounded in bytes; what was used longest ago goes first.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use base::lru::Lru;
+use rustls::server::StoresServerSessions;
+
+/// What an entry takes besides its bytes, roughly.
+const OVERHEAD: usize = 160;
+/// The smallest entry: a cache has room for so many sessions at most.
+const SMALLEST: usize = OVERHEAD + 80;
+
+/// Remembered sessions.
+pub struct SessionCache {
+    sessions: Mutex<Sessions>,
+}
+
+struct Sessions {
+    entries: Lru<Vec<u8>, Entry>,
+    bytes: usize,
+    limit: usize,
+}
+
+struct Entry {
+    issued: u64,
+    value: Vec<u8>,
+}
+
+impl Entry {
+    fn size(&self) -> usize {
+        OVERHEAD + self.value.len()
+    }
+}
+
+impl SessionCache {
+    /// A cache of its own, of so many bytes.
+    pub fn new(bytes: usize) -> Arc<SessionCache> {
+        Arc::new(SessionCache {
+            sessions: Mutex::new(Sessions {
+                entries: Lru::new((bytes / SMALLEST).max(1)),
+                bytes: 0,
+                limit: bytes,
+            }),
+        })
+    }
+
+    /// The cache of this name and size in this process: the one that is in use, if there is one.
+    pub fn shared(name: &str, bytes: usize) -> Arc<SessionCache> {
+        type Known = Mutex<HashMap<(String, usize), Weak<SessionCache>>>;
+        static KNOWN: OnceLock<Known> = OnceLock::new();
+        let known = KNOWN.get_or_init(Known::default);
+        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|_, cache| cache.strong_count() > 0);
+        let key = (name.to_owned(), bytes);
+        if let Some(cache) = known.get(&key).and_then(Weak::upgrade) {
+            return cache;
+        }
+        let cache = SessionCache::new(bytes);
+        known.insert(key, Arc::downgrade(&cache));
+        cache
+    }
+
+    fn put(&self, key: Vec<u8>, value: Vec<u8>, now: u64) -> bool {
+        let entry = Entry { issued: now, value };
+        let size = entry.size() + key.len();
+        let mut sessions = self.lock();
+        if size > sessions.limit {
+            return false;
+        }
+        while sessions.bytes + size > sessions.limit {
+            let Some((key, old)) = sessions.entries.pop_oldest() else {
+                break;
+            };
+            sessions.bytes -= old.size() + key.len();
+        }
+        let gone = sessions.entries.insert(key, entry);
+        sessions.bytes += size;
+        if let Some((key, old)) = gone {
+            sessions.bytes -= old.size() + key.len();
+        }
+        true
+    }
+
+    fn get(&self, key: &[u8], now: u64, timeout: u32) -> Option<Vec<u8>> {
+        let mut sessions = self.lock();
+        let entry = sessions.entries.get(key)?;
+        let age = now.saturating_sub(entry.issued);
+        (age <= u64::from(timeout)).then(|| entry.value.clone())
+    }
+
+    fn take(&self, key: &[u8], now: u64, timeout: u32) -> Option<Vec<u8>> {
+        let mut sessions = self.lock();
+        let entry = sessions.entries.remove(key)?;
+        sessions.bytes -= entry.size() + key.len();
+        let age = now.saturating_sub(entry.issued);
+        (age <= u64::from(timeout)).then_some(entry.value)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Sessions> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The cache as one configuration sees it.
+pub(super) struct Storage {
+    pub(super) cache: Arc<SessionCache>,
+    /// What a session depends on: part of its key, so that others do not find it.
+    pub(super) context: [u8; 32],
+    /// How long a session may be resumed, in seconds.
+    pub(super) timeout: u32,
+}
+
+impl fmt::Debug for Storage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Storage").finish_non_exhaustive()
+    }
+}
+
+impl Storage {
+    fn key(&self, id: &[u8]) -> Vec<u8> {
+        [&self.context[..8], id].concat()
+    }
+}
+
+impl StoresServerSessions for Storage {
+    fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
+        self.cache
+            .put(self.key(&key), value, rt::wall_millis() / 1000)
+    }
+
+    fn get(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.cache
+            .get(&self.key(key), rt::wall_millis() / 1000, self.timeout)
+    }
+
+    fn take(&self, key: &[u8]) -> Option<Vec<u8>> {
+        self.cache
+            .take(&self.key(key), rt::wall_millis() / 1000, self.timeout)
+    }
+
+    fn can_cache(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_keeps_to_its_size() {
+        let cache = SessionCache::new(10_000);
+        for number in 0..1000_u32 {
+            assert!(cache.put(number.to_be_bytes().to_vec(), vec![0; 100], 0));
+            assert!(cache.lock().bytes <= 10_000);
+        }
+        assert!(cache.get(&999_u32.to_be_bytes(), 5, 10).is_some());
+        assert!(cache.get(&0_u32.to_be_bytes(), 5, 10).is_none());
+        assert!(!cache.put(vec![1], vec![0; 20_000], 0));
+        // The same key again replaces.
+        assert!(cache.put(999_u32.to_be_bytes().to_vec(), vec![0; 50], 0));
+        while cache.lock().entries.len() > 0 {
+            let key = cache.lock().entries.oldest().map(|(key, _)| key.clone());
+            let key = key.expect("it is not empty");
+            cache.take(&key, 0, 10);
+        }
+        assert_eq!(cache.lock().bytes, 0);
+    }
+
+    #[test]
+    fn what_is_too_old_is_not_found() {
+        let cache = SessionCache::new(10_000);
+        assert!(cache.put(vec![1], vec![2], 100));
+        assert_eq!(cache.get(&[1], 110, 10), Some(vec![2]));
+        assert_eq!(cache.get(&[1], 111, 10), None);
+        assert_eq!(cache.take(&[1], 111, 10), None);
+    }
+
+    #[test]
+    fn a_name_is_one_cache_while_somebody_holds_it() {
+        let first = SessionCache::shared("a test's", 4096);
+        assert!(Arc::ptr_eq(&first, &SessionCache::shared("a test's", 4096)));
+        assert!(!Arc::ptr_eq(
+            &first,
+            &SessionCache::shared("a test's", 8192)
+        ));
+    }
+}

@@ -1,0 +1,253 @@
+//! Session tickets: what a server lets its clients keep, encrypted for itself (RFC 8446, section 4.6.1).
+//!
+//! ```text
+//! name of the key  16   so that the key can be found again after a change
+//! nonce            12   random; a key of an hour sees far less than 2^32 tickets
+//! sealed            n   AES-256-GCM of: the time of issue in seconds, 8 bytes, and rustls's session
+//! tag              16
+//! ```
+//!
+//! The name, and the context of the configuration that issued the ticket, are authenticated with it: a ticket is good
+//! only for servers with the same certificates and the same trust.
+//!
+//! Keys come from files (`ssl_session_ticket_key`), or are made at random and change every hour. Those are shared by all
+//! loops and all configurations of the process, so that a reload does not end sessions.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+use aws_lc_rs::digest::{SHA256, digest};
+use rustls::server::ProducesTickets;
+
+use super::Problem;
+
+const NAME: usize = 16;
+const NONCE: usize = 12;
+
+/// How long a random key encrypts, in seconds.
+const PERIOD: u64 = 3600;
+/// How long it decrypts: sessions longer than a day are of no use to anybody.
+const KEPT: u64 = 25 * 3600;
+
+/// A key that tickets are encrypted with.
+#[derive(Clone)]
+pub struct TicketKey {
+    name: [u8; NAME],
+    key: Arc<LessSafeKey>,
+    since: u64,
+}
+
+impl TicketKey {
+    /// A key of a file: 48 or 80 random bytes, the first 16 of which are its name.
+    pub fn from_file(content: &[u8], file: &str) -> Result<TicketKey, Problem> {
+        if content.len() != 48 && content.len() != 80 {
+            return Err(Problem::new(format!("\"{file}\" must be 48 or 80 bytes")));
+        }
+        let (name, secret) = content.split_at(NAME);
+        let secret = digest(&SHA256, secret);
+        TicketKey::new(name, secret.as_ref(), 0)
+            .ok_or_else(|| Problem::new(format!("no key can be made of \"{file}\"")))
+    }
+
+    fn random(now: u64) -> Option<TicketKey> {
+        let mut bytes = [0; NAME + 32];
+        aws_lc_rs::rand::fill(&mut bytes).ok()?;
+        TicketKey::new(&bytes[..NAME], &bytes[NAME..], now)
+    }
+
+    fn new(name: &[u8], secret: &[u8], since: u64) -> Option<TicketKey> {
+        Some(TicketKey {
+            name: name.try_into().ok()?,
+            key: Arc::new(LessSafeKey::new(
+                UnboundKey::new(&AES_256_GCM, secret).ok()?,
+            )),
+            since,
+        })
+    }
+}
+
+/// The keys of a server: the first encrypts, all decrypt.
+pub struct Tickets {
+    keys: RwLock<Vec<TicketKey>>,
+    /// Random keys, which change.
+    change: bool,
+}
+
+impl Tickets {
+    /// Keys from files.
+    pub fn fixed(keys: Vec<TicketKey>) -> Arc<Tickets> {
+        Arc::new(Tickets {
+            keys: RwLock::new(keys),
+            change: false,
+        })
+    }
+
+    /// The random keys of this process.
+    pub fn random() -> Arc<Tickets> {
+        static SHARED: OnceLock<Arc<Tickets>> = OnceLock::new();
+        let make = || {
+            Arc::new(Tickets {
+                keys: RwLock::default(),
+                change: true,
+            })
+        };
+        Arc::clone(SHARED.get_or_init(make))
+    }
+
+    fn current(&self, now: u64) -> Option<TicketKey> {
+        let fresh = |key: &TicketKey| !self.change || key.since + PERIOD > now;
+        {
+            let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(key) = keys.first().filter(|key| fresh(key)) {
+                return Some(key.clone());
+            }
+        }
+        if !self.change {
+            return None;
+        }
+        let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        // Another loop may have been here first.
+        if let Some(key) = keys.first().filter(|key| fresh(key)) {
+            return Some(key.clone());
+        }
+        let key = TicketKey::random(now)?;
+        keys.retain(|key| key.since + KEPT > now);
+        keys.insert(0, key.clone());
+        Some(key)
+    }
+
+    fn find(&self, name: &[u8]) -> Option<TicketKey> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        keys.iter().find(|key| key.name == name).cloned()
+    }
+}
+
+/// The tickets of one configuration.
+pub(super) struct Ticketer {
+    pub(super) tickets: Arc<Tickets>,
+    /// What a session depends on.
+    pub(super) context: [u8; 32],
+    /// How long a session may be resumed, in seconds.
+    pub(super) timeout: u32,
+}
+
+impl fmt::Debug for Ticketer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ticketer").finish_non_exhaustive()
+    }
+}
+
+fn seconds() -> u64 {
+    rt::wall_millis() / 1000
+}
+
+impl Ticketer {
+    fn aad(&self, name: &[u8]) -> Aad<Vec<u8>> {
+        Aad::from([name, &self.context].concat())
+    }
+
+    fn seal(&self, plain: &[u8], now: u64) -> Option<Vec<u8>> {
+        let key = self.tickets.current(now)?;
+        let mut nonce = [0; NONCE];
+        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        let mut sealed = [&now.to_be_bytes()[..], plain].concat();
+        key.key
+            .seal_in_place_append_tag(
+                Nonce::assume_unique_for_key(nonce),
+                self.aad(&key.name),
+                &mut sealed,
+            )
+            .ok()?;
+        Some([&key.name[..], &nonce, &sealed].concat())
+    }
+
+    fn open(&self, ticket: &[u8], now: u64) -> Option<Vec<u8>> {
+        let (name, rest) = ticket.split_at_checked(NAME)?;
+        let (nonce, sealed) = rest.split_first_chunk::<NONCE>()?;
+        let key = self.tickets.find(name)?;
+        let mut sealed = sealed.to_vec();
+        let plain = key
+            .key
+            .open_in_place(
+                Nonce::assume_unique_for_key(*nonce),
+                self.aad(name),
+                &mut sealed,
+            )
+            .ok()?;
+        let (issued, session) = plain.split_first_chunk::<8>()?;
+        let age = now.checked_sub(u64::from_be_bytes(*issued))?;
+        (age <= u64::from(self.timeout)).then(|| session.to_vec())
+    }
+}
+
+impl ProducesTickets for Ticketer {
+    fn enabled(&self) -> bool {
+        true
+    }
+
+    fn lifetime(&self) -> u32 {
+        self.timeout
+    }
+
+    fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        self.seal(plain, seconds())
+    }
+
+    fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
+        self.open(cipher, seconds())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ticketer(tickets: &Arc<Tickets>, context: u8) -> Ticketer {
+        Ticketer {
+            tickets: Arc::clone(tickets),
+            context: [context; 32],
+            timeout: 300,
+        }
+    }
+
+    fn changing() -> Arc<Tickets> {
+        Arc::new(Tickets {
+            keys: RwLock::default(),
+            change: true,
+        })
+    }
+
+    #[test]
+    fn a_ticket_is_good_for_its_time_and_its_context() {
+        let tickets = changing();
+        let ours = ticketer(&tickets, 1);
+        let ticket = ours.seal(b"session", 1000).expect("random bytes");
+        assert_eq!(ours.open(&ticket, 1300).as_deref(), Some(&b"session"[..]));
+        assert_eq!(ours.open(&ticket, 1301), None);
+        assert_eq!(ours.open(&ticket, 999), None);
+        assert_eq!(ticketer(&tickets, 2).open(&ticket, 1000), None);
+        for at in 0..ticket.len() {
+            let mut broken = ticket.clone();
+            broken[at] ^= 1;
+            assert_eq!(ours.open(&broken, 1000), None, "byte {at}");
+            assert_eq!(ours.open(&ticket[..at], 1000), None, "length {at}");
+        }
+    }
+
+    #[test]
+    fn keys_change_and_old_ones_are_kept_for_a_day() {
+        let tickets = changing();
+        let mut ours = ticketer(&tickets, 1);
+        ours.timeout = 1_000_000;
+        let first = ours.seal(b"a", 0).expect("random bytes");
+        for hour in 1..=24 {
+            let now = hour * PERIOD;
+            let later = ours.seal(b"a", now).expect("random bytes");
+            assert_ne!(first[..NAME], later[..NAME]);
+            assert!(ours.open(&first, now).is_some(), "hour {hour}");
+        }
+        ours.seal(b"a", 26 * PERIOD).expect("random bytes");
+        assert!(ours.open(&first, 26 * PERIOD).is_none());
+    }
+}

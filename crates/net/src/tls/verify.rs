@@ -1,0 +1,463 @@
+//! Whether a peer's certificate is to be believed.
+//!
+//! A handshake does not fail because of a certificate: as in nginx, what was found is recorded, and the server answers
+//! with an error page, or the proxy turns to the next upstream. The words are OpenSSL's, because logs, error pages and
+//! `$ssl_client_verify` show them, and so are the rules: the path is built from the trusted certificates first, then
+//! from what the peer sent; certificates of version 1 are good as leaves and as roots; the last fault is the one that
+//! is told. What OpenSSL checks and this does not: the strength of keys beyond what the provider of the cryptography
+//! refuses, and policies. Constraints on names are not examined either, so that an authority that has them is refused.
+
+use std::collections::HashSet;
+
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::*;
+
+use super::certificate::{Certificate, Signed};
+use super::{Problem, pem};
+
+/// How a certificate was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Assessment {
+    /// The peer has none.
+    Absent,
+    /// It is good.
+    Good,
+    /// It is not.
+    Bad(Fault),
+}
+
+/// Why a certificate is not good: OpenSSL's number and words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// `X509_V_ERR_…`.
+    pub number: u32,
+    /// What `X509_verify_cert_error_string` says.
+    pub text: &'static str,
+}
+
+const fn fault(number: u32, text: &'static str) -> Fault {
+    Fault { number, text }
+}
+
+const NO_CRL: Fault = fault(3, "unable to get certificate CRL");
+const SIGNATURE: Fault = fault(7, "certificate signature failure");
+const CRL_SIGNATURE: Fault = fault(8, "CRL signature failure");
+const NOT_YET: Fault = fault(9, "certificate is not yet valid");
+const EXPIRED: Fault = fault(10, "certificate has expired");
+const CRL_NOT_YET: Fault = fault(11, "CRL is not yet valid");
+const CRL_EXPIRED: Fault = fault(12, "CRL has expired");
+const SELF_SIGNED: Fault = fault(18, "self-signed certificate");
+const SELF_SIGNED_IN_CHAIN: Fault = fault(19, "self-signed certificate in certificate chain");
+const NO_LOCAL_ISSUER: Fault = fault(20, "unable to get local issuer certificate");
+const NO_ISSUER: Fault = fault(2, "unable to get issuer certificate");
+const LEAF_UNVERIFIED: Fault = fault(21, "unable to verify the first certificate");
+const TOO_LONG: Fault = fault(22, "certificate chain too long");
+const REVOKED: Fault = fault(23, "certificate revoked");
+const PATH_LENGTH: Fault = fault(25, "path length constraint exceeded");
+const PURPOSE: Fault = fault(26, "unsupported certificate purpose");
+const NOT_AN_AUTHORITY: Fault = fault(79, "invalid CA certificate");
+const MAY_NOT_SIGN: Fault = fault(32, "key usage does not include certificate signing");
+const MAY_NOT_SIGN_CRL: Fault = fault(35, "key usage does not include CRL signing");
+const CRITICAL: Fault = fault(34, "unhandled critical extension");
+const NAME_CONSTRAINTS: Fault = fault(51, "unsupported name constraint type");
+const UNREADABLE: Fault = fault(1, "unspecified certificate verification error");
+
+/// The longest path that is followed, whatever the settings say: each step costs a signature.
+const MAX_PATH: usize = 32;
+/// How many signatures one examination may check.
+const MAX_SIGNATURES: usize = 100;
+
+/// What a certificate is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// By a client, to a server.
+    Client,
+    /// By a server, to a client.
+    Server,
+}
+
+/// Whom to believe.
+pub struct Trust {
+    anchors: Vec<Certificate>,
+    revocations: Vec<Revocations>,
+    /// Whether every certificate of a path needs a list that does not name it.
+    check_revocations: bool,
+    /// How many certificates may stand between a leaf and a root.
+    depth: usize,
+}
+
+/// A certificate revocation list.
+struct Revocations {
+    issuer: Vec<u8>,
+    from: i64,
+    until: Option<i64>,
+    serials: HashSet<Vec<u8>>,
+    signed: Signed,
+}
+
+impl Trust {
+    /// Nobody, at this depth.
+    pub fn nobody(depth: usize) -> Trust {
+        Trust {
+            anchors: Vec::new(),
+            revocations: Vec::new(),
+            check_revocations: false,
+            depth: depth.min(MAX_PATH - 2),
+        }
+    }
+
+    /// Adds the certificates of a PEM text; `name` is for the message.
+    pub fn add_certificates(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
+        let broken = || {
+            Problem::new(format!(
+                "SSL_CTX_load_verify_locations(\"{name}\") failed (no certificate that can be read)"
+            ))
+        };
+        let blocks = pem::parse(text).ok_or_else(broken)?;
+        let before = self.anchors.len();
+        for block in blocks.iter().filter(|block| is_certificate(&block.label)) {
+            self.anchors
+                .push(Certificate::parse(&block.content).ok_or_else(broken)?);
+        }
+        if self.anchors.len() == before {
+            return Err(broken());
+        }
+        Ok(())
+    }
+
+    /// Adds the revocation lists of a PEM text, and demands them for every path.
+    pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
+        let broken = || {
+            Problem::new(format!(
+                "X509_LOOKUP_load_file(\"{name}\") failed (no revocation list that can be read)"
+            ))
+        };
+        let blocks = pem::parse(text).ok_or_else(broken)?;
+        let lists = blocks.iter().filter(|block| block.label == "X509 CRL");
+        for block in lists {
+            self.revocations
+                .push(Revocations::parse(&block.content).ok_or_else(broken)?);
+        }
+        if self.revocations.is_empty() {
+            return Err(broken());
+        }
+        self.check_revocations = true;
+        Ok(())
+    }
+
+    /// The subjects of the trusted certificates, encoded, for the list that a server sends.
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &[u8]> {
+        self.anchors.iter().map(|anchor| &anchor.subject[..])
+    }
+
+    /// The trusted certificate with this subject, if there is one: the issuer of another.
+    pub(super) fn issuer_of(&self, certificate: &Certificate) -> Option<&Certificate> {
+        self.anchors
+            .iter()
+            .find(|anchor| anchor.subject == certificate.issuer)
+    }
+
+    /// Examines a chain, the leaf first, at a time in seconds.
+    pub fn examine(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Assessment {
+        let Some(leaf) = chain.first() else {
+            return Assessment::Absent;
+        };
+        let Some(leaf) = Certificate::parse(leaf) else {
+            return Assessment::Bad(UNREADABLE);
+        };
+        let others: Vec<Certificate> = chain[1..]
+            .iter()
+            .take(MAX_PATH)
+            .filter_map(|der| Certificate::parse(der))
+            .collect();
+        let mut examination = Examination {
+            trust: self,
+            algorithms: super::algorithms(),
+            signatures: 0,
+            fault: None,
+        };
+        examination.run(&leaf, &others, purpose, now);
+        match examination.fault {
+            None => Assessment::Good,
+            Some(fault) => Assessment::Bad(fault),
+        }
+    }
+}
+
+fn is_certificate(label: &str) -> bool {
+    matches!(
+        label,
+        "CERTIFICATE" | "X509 CERTIFICATE" | "TRUSTED CERTIFICATE"
+    )
+}
+
+impl Revocations {
+    fn parse(der: &[u8]) -> Option<Revocations> {
+        let (_, list) = CertificateRevocationList::from_der(der).ok()?;
+        Some(Revocations {
+            issuer: list.issuer().as_raw().to_vec(),
+            from: list.last_update().timestamp(),
+            until: list.next_update().map(|time| time.timestamp()),
+            serials: list
+                .iter_revoked_certificates()
+                .map(|revoked| revoked.raw_serial().to_vec())
+                .collect(),
+            signed: Signed::parse(der)?,
+        })
+    }
+}
+
+struct Examination<'a> {
+    trust: &'a Trust,
+    algorithms: WebPkiSupportedAlgorithms,
+    signatures: usize,
+    /// The last fault that was found.
+    fault: Option<Fault>,
+}
+
+impl<'a> Examination<'a> {
+    fn found(&mut self, fault: Fault) {
+        self.fault = Some(fault);
+    }
+
+    fn run(
+        &mut self,
+        leaf: &'a Certificate,
+        others: &'a [Certificate],
+        purpose: Purpose,
+        now: i64,
+    ) {
+        let path = self.build(leaf, others, now);
+        self.check_uses(&path, purpose);
+        if self.trust.check_revocations {
+            self.check_revocations(&path, now);
+        }
+        self.check_signatures(&path, now);
+    }
+
+    /// The path from the leaf to what is trusted, or as far as it goes.
+    fn build(
+        &mut self,
+        leaf: &'a Certificate,
+        others: &'a [Certificate],
+        now: i64,
+    ) -> Vec<&'a Certificate> {
+        let trust = self.trust;
+        let mut path = vec![leaf];
+        let mut all_sent = true;
+        loop {
+            let last = path[path.len() - 1];
+            if last.is_self_issued() && self.is_signed_by(last, last) {
+                if trust.anchors.iter().any(|anchor| anchor.der == last.der) {
+                    return path;
+                }
+                let alone = path.len() == 1;
+                self.found(if alone {
+                    SELF_SIGNED
+                } else {
+                    SELF_SIGNED_IN_CHAIN
+                });
+                return path;
+            }
+            if path.len() > trust.depth + 1 {
+                self.found(TOO_LONG);
+                return path;
+            }
+            let issuer = self.issuer(last, &trust.anchors, &path, now);
+            let sent = || others.iter();
+            match issuer {
+                Some(issuer) => {
+                    all_sent = false;
+                    path.push(issuer);
+                }
+                None => match self.issuer_among(last, sent(), &path, now) {
+                    Some(issuer) if all_sent => path.push(issuer),
+                    _ => {
+                        self.found(if all_sent { NO_LOCAL_ISSUER } else { NO_ISSUER });
+                        return path;
+                    }
+                },
+            }
+        }
+    }
+
+    fn issuer(
+        &mut self,
+        of: &Certificate,
+        among: &'a [Certificate],
+        path: &[&'a Certificate],
+        now: i64,
+    ) -> Option<&'a Certificate> {
+        self.issuer_among(of, among.iter(), path, now)
+    }
+
+    /// The best certificate that can have issued `of`: one whose key made the signature, and that is valid now if there
+    /// is one.
+    fn issuer_among(
+        &mut self,
+        of: &Certificate,
+        among: impl Iterator<Item = &'a Certificate>,
+        path: &[&'a Certificate],
+        now: i64,
+    ) -> Option<&'a Certificate> {
+        let mut best: Option<(&Certificate, u32)> = None;
+        for candidate in among {
+            let names_fit = candidate.subject == of.issuer
+                && match (&candidate.key_id, &of.issuer_key_id) {
+                    (Some(own), Some(wanted)) => own == wanted,
+                    _ => true,
+                };
+            if !names_fit || path.iter().any(|known| known.der == candidate.der) {
+                continue;
+            }
+            let valid = (candidate.not_before..=candidate.not_after).contains(&now);
+            let rank = u32::from(self.is_signed_by(of, candidate)) * 2 + u32::from(valid);
+            if best.is_none_or(|(_, known)| rank > known) {
+                best = Some((candidate, rank));
+            }
+        }
+        best.map(|(certificate, _)| certificate)
+    }
+
+    fn is_signed_by(&mut self, certificate: &Certificate, issuer: &Certificate) -> bool {
+        self.signatures += 1;
+        self.signatures <= MAX_SIGNATURES
+            && is_signed(&certificate.signed, issuer, &self.algorithms)
+    }
+
+    fn check_uses(&mut self, path: &[&Certificate], purpose: Purpose) {
+        for (index, certificate) in path.iter().enumerate() {
+            if certificate.unknown_critical {
+                self.found(CRITICAL);
+            }
+            let fits = certificate.purposes.is_none_or(|purposes| match purpose {
+                Purpose::Client => purposes.client,
+                Purpose::Server => purposes.server,
+            });
+            if index == 0 {
+                let signs = certificate
+                    .key_usage
+                    .is_none_or(|uses| uses.digital_signature || uses.key_agreement);
+                if !fits || !signs {
+                    self.found(PURPOSE);
+                }
+                continue;
+            }
+            if !fits {
+                self.found(PURPOSE);
+            }
+            self.check_authority(certificate, path, index);
+        }
+    }
+
+    fn check_authority(&mut self, authority: &Certificate, path: &[&Certificate], index: usize) {
+        let old_root = authority.version < 3 && authority.is_self_issued();
+        if !(authority.authority == Some(true) || authority.authority.is_none() && old_root) {
+            self.found(NOT_AN_AUTHORITY);
+        }
+        if authority
+            .key_usage
+            .is_some_and(|uses| !uses.certificate_sign)
+        {
+            self.found(MAY_NOT_SIGN);
+        }
+        // Certificates below it that are not self-issued, the leaf left out (RFC 5280, section 4.2.1.9).
+        let below = path[1..index]
+            .iter()
+            .filter(|certificate| !certificate.is_self_issued())
+            .count();
+        if authority
+            .path_length
+            .is_some_and(|most| below > most as usize)
+        {
+            self.found(PATH_LENGTH);
+        }
+        if authority.name_constraints {
+            self.found(NAME_CONSTRAINTS);
+        }
+    }
+
+    /// Every certificate but the last, which is trusted by itself, must be on no list; as OpenSSL does, the root's own
+    /// list is asked for it too.
+    fn check_revocations(&mut self, path: &[&Certificate], now: i64) {
+        for (index, certificate) in path.iter().enumerate() {
+            let issuer = path.get(index + 1).unwrap_or(certificate);
+            let trust = self.trust;
+            // The newest of those that are in force.
+            let list = trust
+                .revocations
+                .iter()
+                .filter(|list| list.issuer == certificate.issuer)
+                .max_by_key(|list| (list.until.is_none_or(|until| now <= until), list.from));
+            match list {
+                None => self.found(NO_CRL),
+                Some(list) => self.check_list(list, certificate, issuer, now),
+            }
+        }
+    }
+
+    fn check_list(
+        &mut self,
+        list: &Revocations,
+        certificate: &Certificate,
+        issuer: &Certificate,
+        now: i64,
+    ) {
+        if issuer.key_usage.is_some_and(|uses| !uses.crl_sign) {
+            self.found(MAY_NOT_SIGN_CRL);
+        }
+        if now < list.from {
+            self.found(CRL_NOT_YET);
+        }
+        if list.until.is_some_and(|until| now > until) {
+            self.found(CRL_EXPIRED);
+        }
+        self.signatures += 1;
+        if self.signatures > MAX_SIGNATURES || !is_signed(&list.signed, issuer, &self.algorithms) {
+            self.found(CRL_SIGNATURE);
+        }
+        if list.serials.contains(&certificate.serial) {
+            self.found(REVOKED);
+        }
+    }
+
+    fn check_signatures(&mut self, path: &[&Certificate], now: i64) {
+        for (index, certificate) in path.iter().enumerate().rev() {
+            let issuer = match path.get(index + 1) {
+                Some(issuer) => Some(*issuer),
+                None if certificate.is_self_issued() => None,
+                None => {
+                    if path.len() == 1 {
+                        self.found(LEAF_UNVERIFIED);
+                    }
+                    None
+                }
+            };
+            if issuer.is_some_and(|issuer| !self.is_signed_by(certificate, issuer)) {
+                self.found(SIGNATURE);
+            }
+            if now < certificate.not_before {
+                self.found(NOT_YET);
+            }
+            if now > certificate.not_after {
+                self.found(EXPIRED);
+            }
+        }
+    }
+}
+
+/// Whether the key of `issuer` made a signature.
+pub(super) fn is_signed(
+    signed: &Signed,
+    issuer: &Certificate,
+    algorithms: &WebPkiSupportedAlgorithms,
+) -> bool {
+    algorithms.all.iter().any(|algorithm| {
+        algorithm.signature_alg_id().as_ref() == signed.algorithm
+            && algorithm.public_key_alg_id().as_ref() == issuer.key.algorithm
+            && algorithm
+                .verify_signature(&issuer.key.bits, &signed.content, &signed.signature)
+                .is_ok()
+    })
+}
