@@ -184,6 +184,11 @@ impl<R: 'static> Definition<R> {
         }
     }
 
+    /// Whether it may be set: by the configuration, or by a script while a request is served.
+    pub fn is_changeable(&self) -> bool {
+        self.changeable
+    }
+
     /// Appends the value; the result says whether there is one.
     pub fn value(&self, of: &mut R, out: &mut Vec<u8>) -> bool {
         match &self.get {

@@ -6,6 +6,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use conf::{Confs, Line, Rows, Table, Variable};
 
@@ -155,6 +156,32 @@ pub enum Outcome {
     /// The request was pointed elsewhere (see `Request::redirect`): go on from there.
     Jump,
 }
+
+/// A step that a module adds to the script of a block: what `set`, `rewrite` and `if` do in the order of the file,
+/// somebody else does between them.
+pub trait ScriptStep: Send + Sync {
+    /// Does it. [`Outcome::Declined`] says that the script goes on.
+    fn run(&self, request: &mut Request) -> ScriptProgress;
+}
+
+/// How far a step of a script came.
+pub enum ScriptProgress {
+    /// It is done.
+    Done(Outcome),
+    /// It is not done yet, and is to be polled.
+    Later(Box<dyn ScriptTask>),
+}
+
+/// A step of a script that takes time. It is lent the request for each poll.
+pub trait ScriptTask {
+    /// Goes on.
+    fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Outcome>;
+}
+
+/// The steps of the block that is being read, each with its position in the block: [`Line::index`]. Rows leave them
+/// here (`line.shared::<ScriptSteps>()`), and the module that runs scripts takes them when the block's rows are read.
+#[derive(Default)]
+pub struct ScriptSteps(pub Vec<(usize, Arc<dyn ScriptStep>)>);
 
 impl From<Outcome> for Step<'_> {
     fn from(outcome: Outcome) -> Self {

@@ -1,6 +1,6 @@
 //! The engines that this binary has, and every directive table in it.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use conf::describe::rows;
 use conf::{Diagnostic, Line, RowInfo, Rows};
@@ -19,7 +19,19 @@ pub(crate) struct Page {
 }
 
 /// HTTP with its modules.
-static HTTP: http::Engine = http::Engine::new(modules::http::MODULES);
+static HTTP: LazyLock<http::Engine> = LazyLock::new(|| http::Engine::new(http_modules()));
+
+/// The modules of http, with Lua's in their places: scripts run last in the phases of rewrite and access, and their
+/// filters see a response before the other filters do.
+fn http_modules() -> &'static [&'static http::Module] {
+    let mut list = modules::http::MODULES.to_vec();
+    for (after, module) in lua::HTTP_MODULES {
+        let at = list.iter().position(|known| known.name == *after);
+        let at = at.map_or(list.len(), |at| at + 1);
+        list.insert(at, module);
+    }
+    Vec::leak(list)
+}
 
 /// Stream with its modules.
 static STREAM: stream::Engine = stream::Engine::new(modules::stream::MODULES);

@@ -18,6 +18,7 @@ mod replace;
 mod script;
 
 use ::http::configure;
+use ::http::module::ScriptSteps;
 use ::http::{Module, Phase, Request, Step};
 use conf::{
     Arity, Confs, Contexts, Definition, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat,
@@ -27,7 +28,7 @@ use rt::error_log::Level;
 
 use self::condition::Condition;
 use self::replace::Rewrite;
-use self::script::{Command, Machine, Return};
+use self::script::{Command, Foreign, Machine, Return};
 
 pub(crate) static MODULE: Module = Module {
     name: "rewrite",
@@ -113,7 +114,13 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.warn_uninitialized),
     },
 ])
-.inherit(|outer| Conf { commands: Vec::new(), ..*outer });
+.inherit(|outer| Conf { commands: Vec::new(), ..*outer })
+.finish(|conf, _, level| {
+    for (index, step) in std::mem::take(&mut level.shared::<ScriptSteps>().0) {
+        conf.put(index, Command::Foreign(Foreign(step)));
+    }
+    Ok(())
+});
 
 const ANYWHERE: Contexts = HTTP.or(SERVER_LOCATION_IF);
 
@@ -130,10 +137,12 @@ impl Conf {
     /// Adds the command of a line. Blocks are read after everything else, so that an `if` comes late and has to be
     /// put where it stands in the file.
     fn add(&mut self, line: &Line, command: Command) {
-        let at = self
-            .commands
-            .partition_point(|(index, _)| *index < line.index);
-        self.commands.insert(at, (line.index, command));
+        self.put(line.index, command);
+    }
+
+    fn put(&mut self, index: usize, command: Command) {
+        let at = self.commands.partition_point(|(known, _)| *known < index);
+        self.commands.insert(at, (index, command));
     }
 }
 

@@ -1,9 +1,13 @@
 //! The commands of a script and the loop that runs them.
 
+use std::fmt;
+use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use ::http::body::Body;
 use ::http::files::{self, Found, Purpose};
+use ::http::module::{ScriptProgress, ScriptStep, ScriptTask};
 use ::http::site::{LocationId, Site};
 use ::http::{Outcome, Request, Step, types};
 use bstr::BString;
@@ -30,6 +34,18 @@ pub(super) enum Command {
         block: LocationId,
         enters: bool,
     },
+    /// A step of another module.
+    Foreign(Foreign),
+}
+
+/// A step of another module, in its place in the script.
+#[derive(Clone)]
+pub(super) struct Foreign(pub(super) Arc<dyn ScriptStep>);
+
+impl fmt::Debug for Foreign {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Foreign")
+    }
 }
 
 /// What `return` answers.
@@ -131,6 +147,8 @@ enum Progress {
     Done(Outcome),
     /// A condition asks about a file that is not in memory.
     Wait(FileTest, BString),
+    /// A step of another module takes time.
+    Task(Box<dyn ScriptTask>),
 }
 
 impl Machine {
@@ -150,23 +168,26 @@ impl Machine {
     pub(super) fn step(mut self, request: &mut Request) -> Step<'_> {
         match self.run(request) {
             Progress::Done(outcome) => outcome.into(),
-            Progress::Wait(test, path) => Step::later(self.wait(request, test, path)),
+            waiting => Step::later(self.wait(request, waiting)),
         }
     }
 
-    async fn wait(
-        mut self,
-        request: &mut Request,
-        mut test: FileTest,
-        mut path: BString,
-    ) -> Outcome {
+    async fn wait(mut self, request: &mut Request, mut progress: Progress) -> Outcome {
         loop {
-            let found = files::open(request, &path, Purpose::Look).await;
-            self.decide(request, test.holds(request, &path, found));
-            match self.run(request) {
+            match progress {
                 Progress::Done(outcome) => return outcome,
-                Progress::Wait(next_test, next_path) => (test, path) = (next_test, next_path),
+                Progress::Wait(test, path) => {
+                    let found = files::open(request, &path, Purpose::Look).await;
+                    self.decide(request, test.holds(request, &path, found));
+                }
+                Progress::Task(mut task) => {
+                    let outcome = poll_fn(|context| task.poll(request, context)).await;
+                    if outcome != Outcome::Declined {
+                        return outcome;
+                    }
+                }
             }
+            progress = self.run(request);
         }
     }
 
@@ -196,6 +217,11 @@ impl Machine {
                 Command::Rewrite(rewrite) => self.rewrite(rewrite, request),
                 Command::Return(answer) => Some(answer.run(request)),
                 Command::Break => Some(end_here(request)),
+                Command::Foreign(Foreign(step)) => match step.run(request) {
+                    ScriptProgress::Done(Outcome::Declined) => None,
+                    ScriptProgress::Done(outcome) => Some(outcome),
+                    ScriptProgress::Later(task) => return Progress::Task(task),
+                },
                 Command::If { condition, .. } => {
                     match condition.test(request, self.quoting, self.log) {
                         Test::Known(holds) => {

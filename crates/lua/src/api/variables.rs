@@ -1,0 +1,97 @@
+//! `ngx.var`.
+
+use bstr::ByteSlice;
+use conf::Scope as _;
+use http::Request;
+
+use super::Called;
+use crate::luajit::stack::Kind;
+use crate::luajit::{Failure, Stack, fail};
+use crate::scope;
+
+/// Adds `var` to the table on top.
+pub(super) fn install(stack: &Stack) {
+    stack.push_table(0, 0);
+    stack.push_table(0, 2);
+    stack.push_native(get);
+    stack.set(-2, "__index");
+    stack.push_native(set);
+    stack.set(-2, "__newindex");
+    stack.set_metatable(-2);
+    stack.set(-2, "var");
+}
+
+fn get(stack: &Stack) -> Called {
+    if stack.kind(2) == Kind::Number {
+        let n = stack.number(2).unwrap_or(0.0) as usize;
+        return scope::with_request(|request| {
+            push(stack, request.captured.group(n));
+            super::ONE
+        })?;
+    }
+    let Some(name) = stack.bytes(2).and_then(|name| name.to_str().ok()) else {
+        return fail("bad variable name");
+    };
+    let value = scope::with_request(|request| value(request, name))?;
+    push(stack, value.as_deref());
+    super::ONE
+}
+
+fn push(stack: &Stack, value: Option<&[u8]>) {
+    match value {
+        Some(value) => stack.push_bytes(value),
+        None => stack.push_nil(),
+    }
+}
+
+/// The value of a variable by its name.
+pub(super) fn value(request: &mut Request, name: &str) -> Option<Vec<u8>> {
+    let site = std::rc::Rc::clone(&request.site);
+    let mut out = Vec::new();
+    let found = match site.variables.id(name) {
+        Some(id) => request.variable(id, &mut out),
+        None => site.variables.find(name)?.value(request, &mut out),
+    };
+    found.then_some(out)
+}
+
+fn set(stack: &Stack) -> Called {
+    let Some(name) = stack.bytes(2).and_then(|name| name.to_str().ok()) else {
+        return fail("bad variable name");
+    };
+    let text = match stack.kind(3) {
+        Kind::Nil => None,
+        Kind::String | Kind::Number => stack.bytes(3).map(<[u8]>::to_vec),
+        kind => {
+            return fail(format!("bad variable value type: {}", kind.name()));
+        }
+    };
+    scope::with_request(|request| assign(request, name, text.as_deref()))??;
+    super::NONE
+}
+
+/// Sets a variable by its name; `None` makes it one that is not found.
+pub(super) fn assign(
+    request: &mut Request,
+    name: &str,
+    value: Option<&[u8]>,
+) -> Result<(), Failure> {
+    let site = std::rc::Rc::clone(&request.site);
+    let Some(id) = site.variables.id(name) else {
+        if site.variables.find(name).is_some() {
+            return fail(format!("variable \"{name}\" not changeable"));
+        }
+        return fail(format!(
+            "variable \"{name}\" not found for writing; maybe it is a built-in variable that is not changeable or you \
+             forgot to use \"set ${name} '';\" in the config file to define it first"
+        ));
+    };
+    if !site.variables.get(id).is_changeable() {
+        return fail(format!("variable \"{name}\" not changeable"));
+    }
+    match value {
+        Some(value) => request.set_variable(id, value),
+        None => request.unset_variable(id),
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! A piece of Lua code in the configuration: where it came from, and what it is for.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bstr::ByteSlice;
+use conf::{Block, Diagnostic, Expression, Line};
+
+use crate::luajit::state::syntax_error;
+
+/// What a chunk is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Init,
+    InitWorker,
+    ExitWorker,
+    Set,
+    Rewrite,
+    Access,
+    Content,
+    HeaderFilter,
+    BodyFilter,
+    Log,
+    Balancer,
+    Certificate,
+    Timer,
+    Preread,
+    WorkerThread,
+}
+
+impl Kind {
+    /// The directive's name without what says where the code stands.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Kind::Init => "init_by_lua",
+            Kind::InitWorker => "init_worker_by_lua",
+            Kind::ExitWorker => "exit_worker_by_lua",
+            Kind::Set => "set_by_lua",
+            Kind::Rewrite => "rewrite_by_lua",
+            Kind::Access => "access_by_lua",
+            Kind::Content => "content_by_lua",
+            Kind::HeaderFilter => "header_filter_by_lua",
+            Kind::BodyFilter => "body_filter_by_lua",
+            Kind::Log => "log_by_lua",
+            Kind::Balancer => "balancer_by_lua",
+            Kind::Certificate => "ssl_certificate_by_lua",
+            Kind::Timer => "ngx.timer",
+            Kind::Preread => "preread_by_lua",
+            Kind::WorkerThread => "ngx.run_worker_thread",
+        }
+    }
+
+    /// What `ngx.get_phase` says.
+    pub(crate) fn phase(self) -> &'static str {
+        match self {
+            Kind::Init => "init",
+            Kind::InitWorker => "init_worker",
+            Kind::ExitWorker => "exit_worker",
+            Kind::Set => "set",
+            Kind::Rewrite => "rewrite",
+            Kind::Access => "access",
+            Kind::Content => "content",
+            Kind::HeaderFilter => "header_filter",
+            Kind::BodyFilter => "body_filter",
+            Kind::Log => "log",
+            Kind::Balancer => "balancer",
+            Kind::Certificate => "ssl_cert",
+            Kind::Timer => "timer",
+            Kind::Preread => "preread",
+            Kind::WorkerThread => "worker_thread",
+        }
+    }
+
+    /// Whether its scripts may wait for something.
+    pub(crate) fn waits(self) -> bool {
+        matches!(
+            self,
+            Kind::Rewrite
+                | Kind::Access
+                | Kind::Content
+                | Kind::Certificate
+                | Kind::Timer
+                | Kind::Preread
+        )
+    }
+
+    /// Whether its scripts may be suspended when their time is up. The others are filters, which have to come to an
+    /// end.
+    pub(crate) fn gives_way(self) -> bool {
+        self.waits() || matches!(self, Kind::Set | Kind::Log)
+    }
+
+    /// Whether its scripts may say something to the client.
+    pub(crate) fn speaks(self) -> bool {
+        matches!(self, Kind::Rewrite | Kind::Access | Kind::Content)
+    }
+}
+
+/// A piece of code.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    /// Its number in the program, to find the compiled function by.
+    pub(crate) number: u32,
+    pub(crate) kind: Kind,
+    /// What messages call it.
+    pub(crate) name: String,
+    pub(crate) source: Source,
+}
+
+/// Where the code is.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// In the configuration. It begins with as many line ends as stand before it there, so that Lua counts its lines as
+    /// the configuration does.
+    Text(Vec<u8>),
+    /// In a file that was read with the configuration.
+    File(PathBuf, Vec<u8>),
+    /// In a file whose name is made of variables.
+    Named(Expression),
+}
+
+static NUMBERS: AtomicU32 = AtomicU32::new(0);
+
+impl Chunk {
+    fn new(kind: Kind, name: String, source: Source) -> Arc<Chunk> {
+        Arc::new(Chunk {
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            kind,
+            name,
+            source,
+        })
+    }
+
+    /// The code of a line: of its block, of the file that word `i` names, or word `i` itself, as the directive's name
+    /// says.
+    pub(crate) fn read(line: &mut Line, kind: Kind, i: usize) -> Result<Arc<Chunk>, Diagnostic> {
+        let name = line.name().to_string();
+        if name.ends_with("_file") {
+            return Chunk::read_file(line, kind, i);
+        }
+        let (word, block) = match &line.node.block {
+            Block::Raw(word) => (word.clone(), true),
+            _ => (
+                line.get(i).cloned().ok_or_else(|| line.invalid_arity())?,
+                false,
+            ),
+        };
+        if word.text.is_empty() && !block {
+            return Err(line.directive_error("invalid location config: no runnable Lua code"));
+        }
+        let row = line
+            .sources()
+            .line_column(word.span)
+            .map_or(1, |(row, _)| row);
+        let place = line.sources().place(word.span).unwrap_or_default();
+        let file = place.rsplit_once(':').map_or(&*place, |(file, _)| file);
+        let file = file.rsplit('/').next().unwrap_or(file);
+        let mut code = vec![b'\n'; row.saturating_sub(1)];
+        code.extend_from_slice(&word.text);
+        let shown = format!("{}({file})", kind.name());
+        check(line, &code, &shown, word.span)?;
+        Ok(Chunk::new(kind, shown, Source::Text(code)))
+    }
+
+    fn read_file(line: &mut Line, kind: Kind, i: usize) -> Result<Arc<Chunk>, Diagnostic> {
+        let expression = line.expression(i)?;
+        if expression.constant().is_none() {
+            return Ok(Chunk::new(kind, String::new(), Source::Named(expression)));
+        }
+        let word = line.arg(i).clone();
+        let path = line.prefix_path(&word);
+        let code = line.files().read(&path).map_err(|error| {
+            line.error_at(i, format!("open() \"{}\" failed: {error}", path.display()))
+        })?;
+        let shown = file_name(&path);
+        check(line, &code, &shown, word.span)?;
+        Ok(Chunk::new(kind, shown, Source::File(path, code)))
+    }
+}
+
+/// What messages call the code of a file.
+pub(crate) fn file_name(path: &std::path::Path) -> String {
+    path.file_name().map_or_else(
+        || path.display().to_string(),
+        |name| name.to_string_lossy().into_owned(),
+    )
+}
+
+fn check(line: &mut Line, code: &[u8], name: &str, span: conf::Span) -> Result<(), Diagnostic> {
+    let code = without_shebang(code);
+    match syntax_error(code, name) {
+        None => Ok(()),
+        Some(message) => {
+            let text = format!(
+                "failed to load the Lua code of \"{}\": {}",
+                line.name(),
+                message.as_bstr()
+            );
+            Err(Diagnostic::error(text, Some(span)))
+        }
+    }
+}
+
+/// Code without a first line that begins with `#`, whose place is kept.
+pub(crate) fn without_shebang(code: &[u8]) -> &[u8] {
+    match code.strip_prefix(b"#") {
+        Some(_) => code.find_byte(b'\n').map_or(b"", |end| &code[end..]),
+        None => code,
+    }
+}

@@ -1,0 +1,60 @@
+//! The Lua host: LuaJIT on every loop, with the directives and the `ngx` API of lua-nginx-module.
+//!
+//! It stands beside `modules`: it gives the http engine modules of its own and knows none of the others. A request's
+//! script is a coroutine; what it waits for is awaited on the loop, so that nothing it does holds the loop, and the
+//! watchdog sees to scripts that never wait. Begin to read at [`run`].
+//!
+//! `unsafe` is allowed in [`luajit`] and [`scope`] only; each says why it is sound.
+#![deny(unsafe_code)]
+
+mod api;
+mod chunk;
+mod directives;
+mod fairness;
+#[allow(unsafe_code)]
+mod luajit;
+mod operation;
+mod phases;
+mod run;
+#[allow(unsafe_code)]
+mod scope;
+mod set;
+mod vm;
+
+use http::site::Location;
+use http::{Module, Phase};
+
+use directives::Code;
+
+/// The modules of http, each with the name of the module after which it runs.
+pub static HTTP_MODULES: &[(&str, &Module)] = &[("auth_request", &MODULE)];
+
+/// The directives and the phases.
+static MODULE: Module = Module {
+    name: "lua",
+    doc: "Scripts in the phases of a request.",
+    main: &directives::MAIN,
+    location: &directives::CODE,
+    phases: &[
+        (Phase::Rewrite, phases::rewrite),
+        (Phase::Access, phases::access),
+        (Phase::Log, phases::log),
+    ],
+    enabled: is_used,
+    nested: |confs| {
+        if let Some(code) = confs.get_mut::<Code>() {
+            code.nested();
+        }
+    },
+    answer: Some(http::module::Answer {
+        when: |location| location.confs.get::<Code>().content.is_some(),
+        handler: phases::content,
+        adds_slash: false,
+    }),
+    ..Module::EMPTY
+};
+
+fn is_used(location: &Location) -> bool {
+    let code = location.confs.get::<Code>();
+    code.rewrite.is_some() || code.access.is_some() || code.log.is_some() || code.content.is_some()
+}

@@ -1,0 +1,287 @@
+//! The scripts of the phases: rewrite, access, content, log.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bstr::ByteSlice;
+use bytes::Bytes;
+use http::body::{Body, BodyError, Chunk as Piece, Source};
+use http::{Outcome, Request, Step, types};
+
+use crate::chunk::{Chunk, Kind};
+use crate::directives::Code;
+use crate::luajit::Value;
+use crate::run::{End, Event, Run};
+use crate::scope::Scope;
+use crate::vm;
+
+/// A script that says more than this is sent while it runs, in bytes.
+const GATHER: usize = 64 * 1024;
+
+/// A script that waits is sent what it has said when that is at least so much, in bytes: nginx's `postpone_output`.
+const WORTH_SENDING: usize = 1460;
+
+pub(crate) fn rewrite(request: &mut Request) -> Step<'_> {
+    // A request that no location matched is at the server's own level; what that says has run.
+    match request.conf::<Code>().rewrite.clone() {
+        Some(chunk) => with_body(request, chunk),
+        None => Outcome::Declined.into(),
+    }
+}
+
+pub(crate) fn access(request: &mut Request) -> Step<'_> {
+    match request.conf::<Code>().access.clone() {
+        Some(chunk) => with_body(request, chunk),
+        None => Outcome::Declined.into(),
+    }
+}
+
+pub(crate) fn content(request: &mut Request) -> Step<'_> {
+    match request.conf::<Code>().content.clone() {
+        Some(chunk) => with_body(request, chunk),
+        None => Outcome::Declined.into(),
+    }
+}
+
+pub(crate) fn log(request: &mut Request) -> Step<'_> {
+    let Some(chunk) = request.conf::<Code>().log.clone() else {
+        return Outcome::Declined.into();
+    };
+    let Ok(mut run) = begin(request, &chunk) else {
+        return Outcome::Declined.into();
+    };
+    match run.advance(Some(request)) {
+        Event::Waiting => Step::later(async move {
+            // It can not wait; it only ran for long.
+            let _ = poll_fn(|context| run.poll(Some(&mut *request), context)).await;
+            Outcome::Declined
+        }),
+        _ => Outcome::Declined.into(),
+    }
+}
+
+fn with_body(request: &mut Request, chunk: std::sync::Arc<Chunk>) -> Step<'_> {
+    if request.conf::<Code>().need_body && !request.body.is_complete() {
+        return Step::later(async move {
+            if let Err(status) = http::body_reader::read(request).await {
+                return Outcome::Status(status);
+            }
+            script(request, &chunk).outcome().await
+        });
+    }
+    script(request, &chunk)
+}
+
+/// A run of a chunk for a request; the status to answer with when it can not begin.
+pub(crate) fn begin(request: &mut Request, chunk: &Chunk) -> Result<Run, u16> {
+    let vm = vm::of(request).ok_or(500_u16)?;
+    let function = match vm.function(chunk, Some(request)) {
+        Ok(function) => function,
+        Err(message) => {
+            request.error(format_args!("{}", message.as_bstr()));
+            return Err(500);
+        }
+    };
+    let scope = Scope::new(Rc::clone(&vm), chunk.kind, request.logger().clone());
+    Ok(Run::new(scope, &function, &vm.settings.limits))
+}
+
+/// Runs a script. Most are through at once.
+fn script<'a>(request: &'a mut Request, chunk: &Chunk) -> Step<'a> {
+    let mut run = match begin(request, chunk) {
+        Ok(run) => run,
+        Err(status) => return Outcome::Status(status).into(),
+    };
+    match run.advance(Some(request)) {
+        Event::Done(end) => finish(request, &run.scope, end).into(),
+        event => Step::later(go_on(request, run, event)),
+    }
+}
+
+async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome {
+    loop {
+        match event {
+            Event::Done(end) => return finish(request, &run.scope, end),
+            Event::NeedBody(thread) => {
+                let reply = match http::body_reader::read(request).await {
+                    Ok(()) => Vec::new(),
+                    Err(status) => return Outcome::Status(status),
+                };
+                run.answer(thread, reply);
+            }
+            Event::Flush(thread) => return stream(request, run, Some(thread)),
+            Event::Waiting => {
+                let said = run.scope.output.borrow().len();
+                if said >= WORTH_SENDING && run.scope.kind.speaks() {
+                    return stream(request, run, None);
+                }
+            }
+        }
+        event = poll_fn(|context| run.poll(Some(&mut *request), context)).await;
+    }
+}
+
+/// What becomes of a request whose script has ended.
+fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
+    let spoke = scope.head_sent.get();
+    match end {
+        End::Failed if spoke => {
+            request.flow.close = true;
+            respond(request, scope)
+        }
+        End::Failed => Outcome::Status(500),
+        _ if spoke => respond(request, scope),
+        End::Through(_) | End::Exit(0) => match scope.kind {
+            Kind::Content => respond(request, scope),
+            Kind::Access => Outcome::Ok,
+            _ => Outcome::Declined,
+        },
+        End::Exit(DECLINED) => Outcome::Declined,
+        End::Exit(code) => match u16::try_from(code) {
+            Ok(code @ (200..=299)) => {
+                request.out.status = code;
+                respond(request, scope)
+            }
+            Ok(code @ (101 | 300..=999)) => Outcome::Status(code),
+            _ => Outcome::Status(500),
+        },
+        End::Exec(path, args) => match path.starts_with(b"@") {
+            true => request.redirect_named(path.as_bstr()),
+            false => request.redirect(path, args),
+        },
+        End::Jump => {
+            request.flow.uri_changed = true;
+            Outcome::Ok
+        }
+    }
+}
+
+/// nginx's code for "not mine".
+const DECLINED: i32 = -5;
+
+fn head(request: &mut Request) {
+    if request.out.status == 0 {
+        request.out.status = 200;
+    }
+    if request.out.content_type.is_empty() && request.conf::<Code>().default_type {
+        request.out.content_type = types::content_type(request);
+    }
+}
+
+/// Makes what the script said the response.
+fn respond(request: &mut Request, scope: &Scope) -> Outcome {
+    head(request);
+    request.out.body = Body::bytes(scope.output.take());
+    Outcome::Respond
+}
+
+/// Sends the response while the script makes it.
+fn stream(request: &mut Request, run: Run, flush: Option<usize>) -> Outcome {
+    head(request);
+    run.scope.head_sent.set(true);
+    request.out.body = Body::stream(Speech {
+        run: Some(run),
+        flush,
+        flushed: None,
+    });
+    Outcome::Respond
+}
+
+/// Content that a script makes while it is sent.
+struct Speech {
+    /// `None` when the script has ended.
+    run: Option<Run>,
+    /// A coroutine waits until what was said is sent.
+    flush: Option<usize>,
+    /// That has been asked for; when the next piece is wanted, it was done.
+    flushed: Option<usize>,
+}
+
+impl Source for Speech {
+    fn poll_next(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Piece, BodyError>>> {
+        loop {
+            let Some(run) = &mut self.run else {
+                return Poll::Ready(None);
+            };
+            let said = run.scope.output.take();
+            if !said.is_empty() {
+                return Poll::Ready(Some(Ok(Piece::Bytes(Bytes::from(said)))));
+            }
+            if let Some(thread) = self.flush.take() {
+                self.flushed = Some(thread);
+                return Poll::Ready(Some(Ok(Piece::Flush)));
+            }
+            if let Some(thread) = self.flushed.take() {
+                run.answer(thread, vec![Value::Number(1.0)]);
+            }
+            if run.scope.over.get() {
+                self.go_on_alone();
+                return Poll::Ready(None);
+            }
+            match run.poll(Some(request), context) {
+                Poll::Pending if run.scope.output.borrow().is_empty() => return Poll::Pending,
+                Poll::Pending | Poll::Ready(Event::Waiting) => {}
+                Poll::Ready(Event::Flush(thread)) => self.flush = Some(thread),
+                Poll::Ready(Event::NeedBody(thread)) => run.answer(
+                    thread,
+                    Value::failure(
+                        "the request's content can not be read while the response is sent",
+                    ),
+                ),
+                Poll::Ready(Event::Done(end)) => {
+                    let said = run.scope.output.take();
+                    self.run = None;
+                    if matches!(end, End::Failed) {
+                        return Poll::Ready(Some(Err(BodyError::Producer)));
+                    }
+                    if !said.is_empty() {
+                        return Poll::Ready(Some(Ok(Piece::Bytes(Bytes::from(said)))));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Speech {
+    /// `ngx.eof`: the response is over, and what the script still does concerns nobody. It has no request any more.
+    fn go_on_alone(&mut self) {
+        if let Some(mut run) = self.run.take() {
+            rt::spawn_named("lua after eof", async move {
+                loop {
+                    match poll_fn(|context| run.poll(None, context)).await {
+                        Event::Done(_) => return,
+                        Event::NeedBody(thread) | Event::Flush(thread) => {
+                            run.answer(thread, vec![Value::Number(1.0)]);
+                        }
+                        Event::Waiting => {}
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Whether a script that has said so much must be asked to wait until it is sent.
+pub(crate) fn is_much(said: usize) -> bool {
+    said >= GATHER
+}
+
+/// Polls a run without a request to its end.
+pub(crate) async fn to_the_end(mut run: Run) -> End {
+    loop {
+        let event = poll_fn(|context| Poll::Ready(ready!(run.poll(None, context)))).await;
+        match event {
+            Event::Done(end) => return end,
+            Event::NeedBody(thread) | Event::Flush(thread) => {
+                run.answer(thread, Value::failure("no request found"));
+            }
+            Event::Waiting => {}
+        }
+    }
+}

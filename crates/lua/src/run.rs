@@ -1,0 +1,414 @@
+//! A script at work: its coroutines, what they wait for, and how it ended.
+//!
+//! A run is polled like a future, and is lent the request for each poll. Most scripts never wait: they are through
+//! after [`Run::advance`], and no future is made for them.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bstr::{BString, ByteSlice};
+use http::Request;
+use rt::error_log::Level;
+
+use crate::fairness::Turn;
+use crate::luajit::watchdog::{Budget, Limits};
+use crate::luajit::{Coroutine, Ref, Resumed, Value};
+use crate::operation::{Operation, Reply, Task};
+use crate::scope::{self, Begun, Scope};
+
+/// A script at work.
+pub(crate) struct Run {
+    pub(crate) scope: Rc<Scope>,
+    budget: Budget,
+    threads: Vec<Thread>,
+    /// Coroutines that can go on, each with how many values its stack holds for it.
+    ready: VecDeque<(usize, Go)>,
+    turn: Option<Turn>,
+    /// What the script itself returned, when it is through.
+    returned: Option<Vec<Returned>>,
+}
+
+/// A coroutine of a run. Number 0 is the script itself.
+struct Thread {
+    number: usize,
+    parent: usize,
+    coroutine: Option<Coroutine>,
+    state: State,
+}
+
+enum State {
+    Ready,
+    Task(Task),
+    /// It waits for something that whoever drives the run has to do.
+    Asked,
+    Threads(Vec<usize>),
+    /// It has ended and nobody has asked yet.
+    Over(Result<Vec<Value>, Vec<u8>>),
+}
+
+/// What a coroutine goes on with.
+enum Go {
+    /// So many arguments stand on its stack.
+    Arguments(i32),
+    Reply(Reply),
+}
+
+/// How far a run came.
+pub(crate) enum Event {
+    /// It is over.
+    Done(End),
+    /// It wants the request's content; then [`Run::answer`].
+    NeedBody(usize),
+    /// It waits until what it said is sent; then [`Run::answer`].
+    Flush(usize),
+    /// Everything waits for something that takes time.
+    Waiting,
+}
+
+/// How a run ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The script is through. What it returned stands with the run.
+    Through(Vec<Returned>),
+    Exit(i32),
+    Exec(BString, BString),
+    Jump,
+    /// It failed; the error log says why.
+    Failed,
+}
+
+/// A value that a script returned, as the configuration can use it.
+pub(crate) type Returned = Option<Vec<u8>>;
+
+/// How many light threads a run may have at a time.
+pub(crate) const MAX_THREADS: usize = 10_000;
+
+impl Run {
+    /// A run of `function`.
+    pub(crate) fn new(scope: Rc<Scope>, function: &Ref, limits: &Limits) -> Run {
+        Run::of_coroutine(scope, Coroutine::of(function), 0, limits)
+    }
+
+    /// A run of a coroutine that has its function and `arguments` values on its stack.
+    pub(crate) fn of_coroutine(
+        scope: Rc<Scope>,
+        coroutine: Coroutine,
+        arguments: i32,
+        limits: &Limits,
+    ) -> Run {
+        let budget = Budget::new(limits, scope.kind.gives_way());
+        let mut ready = VecDeque::new();
+        ready.push_back((0, Go::Arguments(arguments)));
+        Run {
+            scope,
+            budget,
+            threads: vec![Thread {
+                number: 0,
+                parent: 0,
+                coroutine: Some(coroutine),
+                state: State::Ready,
+            }],
+            ready,
+            turn: None,
+            returned: None,
+        }
+    }
+
+    /// Runs until the script is through, or every coroutine of it waits.
+    pub(crate) fn advance(&mut self, mut request: Option<&mut Request>) -> Event {
+        while self.turn.is_none() {
+            let Some((number, go)) = self.ready.pop_front() else {
+                return Event::Waiting;
+            };
+            if let Some(event) = self.resume(number, go, request.as_deref_mut()) {
+                return event;
+            }
+        }
+        Event::Waiting
+    }
+
+    /// [`Run::advance`], and then asks what coroutines wait for.
+    pub(crate) fn poll(
+        &mut self,
+        mut request: Option<&mut Request>,
+        context: &mut Context<'_>,
+    ) -> Poll<Event> {
+        loop {
+            if let Some(turn) = &mut self.turn {
+                if turn.poll(context).is_pending() {
+                    return Poll::Pending;
+                }
+                self.turn = None;
+            }
+            match self.advance(request.as_deref_mut()) {
+                Event::Waiting => {}
+                event => return Poll::Ready(event),
+            }
+            if self.turn.is_some() {
+                continue;
+            }
+            for thread in &mut self.threads {
+                if let State::Task(task) = &mut thread.state
+                    && let Poll::Ready(reply) = task.as_mut().poll(context)
+                {
+                    thread.state = State::Ready;
+                    self.ready.push_back((thread.number, Go::Reply(reply)));
+                }
+            }
+            if self.ready.is_empty() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Runs to the end of a script that can not wait.
+    pub(crate) fn finish_now(&mut self, request: Option<&mut Request>) -> End {
+        match self.advance(request) {
+            Event::Done(end) => end,
+            Event::NeedBody(_) | Event::Flush(_) | Event::Waiting => {
+                self.log(
+                    None,
+                    format_args!(
+                        "lua: API disabled in the context of {}*: it can not wait",
+                        self.scope.kind.name()
+                    ),
+                );
+                End::Failed
+            }
+        }
+    }
+
+    /// Gives a coroutine what it asked for.
+    pub(crate) fn answer(&mut self, number: usize, reply: Reply) {
+        if let Some(thread) = self.thread(number) {
+            thread.state = State::Ready;
+            self.ready.push_back((number, Go::Reply(reply)));
+        }
+    }
+
+    fn thread(&mut self, number: usize) -> Option<&mut Thread> {
+        self.threads
+            .iter_mut()
+            .find(|thread| thread.number == number)
+    }
+
+    fn resume(&mut self, number: usize, go: Go, request: Option<&mut Request>) -> Option<Event> {
+        let mut coroutine = self.thread(number)?.coroutine.take()?;
+        let arguments = match go {
+            Go::Arguments(n) => n,
+            Go::Reply(values) => {
+                let stack = coroutine.stack();
+                for value in &values {
+                    value.push(&stack);
+                }
+                i32::try_from(values.len()).unwrap_or(0)
+            }
+        };
+        let scope = Rc::clone(&self.scope);
+        scope.thread.set(number);
+        let (resumed, request) = match request {
+            Some(request) => {
+                let resumed = scope::enter(&scope, Some(&mut *request), || {
+                    coroutine.resume(arguments, &self.budget)
+                });
+                (resumed, Some(request))
+            }
+            None => (
+                scope::enter(&scope, None, || coroutine.resume(arguments, &self.budget)),
+                None,
+            ),
+        };
+        let event = match resumed {
+            Resumed::Ended(n) => self.ended(number, coroutine, n),
+            Resumed::Failed(message, trace) => {
+                drop(coroutine);
+                self.failed(number, &message, &trace, request)
+            }
+            Resumed::Waits => {
+                self.put_back(number, coroutine);
+                self.waits(number)
+            }
+            Resumed::Yielded => {
+                self.put_back(number, coroutine);
+                self.ready.push_back((number, Go::Arguments(0)));
+                None
+            }
+            Resumed::GaveWay => {
+                self.put_back(number, coroutine);
+                self.ready.push_front((number, Go::Arguments(0)));
+                self.turn = Some(Turn::new());
+                None
+            }
+        };
+        self.take_begun(number);
+        event
+    }
+
+    fn put_back(&mut self, number: usize, coroutine: Coroutine) {
+        if let Some(thread) = self.thread(number) {
+            thread.coroutine = Some(coroutine);
+        }
+    }
+
+    /// Takes in the light threads that the script has begun or killed. A new one runs before the one that began it goes
+    /// on.
+    fn take_begun(&mut self, parent: usize) {
+        if self.scope.begun.borrow().is_empty() && self.scope.killed.borrow().is_empty() {
+            return;
+        }
+        for begun in self.scope.begun.take() {
+            let Begun {
+                number,
+                coroutine,
+                arguments,
+                parent,
+            } = begun;
+            self.threads.push(Thread {
+                number,
+                parent,
+                coroutine: Some(coroutine),
+                state: State::Ready,
+            });
+            self.ready.push_back((number, Go::Arguments(arguments)));
+        }
+        for number in self.scope.killed.take() {
+            if number != parent {
+                self.threads.retain(|thread| thread.number != number);
+                self.ready.retain(|(ready, _)| *ready != number);
+            }
+        }
+    }
+
+    fn waits(&mut self, number: usize) -> Option<Event> {
+        let operation = self.scope.waits.take()?;
+        let (state, event) = match operation {
+            Operation::Task(task) => (State::Task(task), None),
+            Operation::ReadBody => (State::Asked, Some(Event::NeedBody(number))),
+            Operation::Flush => (State::Asked, Some(Event::Flush(number))),
+            Operation::Exit(code) => return Some(Event::Done(End::Exit(code))),
+            Operation::Exec(path, args) => return Some(Event::Done(End::Exec(path, args))),
+            Operation::Jump => return Some(Event::Done(End::Jump)),
+            Operation::Threads(wanted) => (State::Threads(wanted), None),
+            Operation::Begin(reply) => {
+                // The new one runs first, as far as it comes.
+                self.take_begun(number);
+                self.answer(number, vec![reply]);
+                return None;
+            }
+        };
+        if let Some(thread) = self.thread(number) {
+            thread.state = state;
+        }
+        self.take_begun(number);
+        self.wake_waiting();
+        event
+    }
+
+    /// Hands what has ended to those who wait for it.
+    fn wake_waiting(&mut self) {
+        for at in 0..self.threads.len() {
+            let State::Threads(wanted) = &self.threads[at].state else {
+                continue;
+            };
+            let over = self.threads.iter().position(|thread| {
+                matches!(thread.state, State::Over(_)) && wanted.contains(&thread.number)
+            });
+            let gone = wanted
+                .iter()
+                .all(|number| !self.threads.iter().any(|thread| thread.number == *number));
+            let reply = match over {
+                Some(over) => {
+                    let waiter = self.threads[at].number;
+                    let State::Over(result) = self.threads.remove(over).state else {
+                        continue;
+                    };
+                    let reply = match result {
+                        Ok(mut values) => {
+                            values.insert(0, Value::Boolean(true));
+                            values
+                        }
+                        Err(message) => vec![Value::Boolean(false), Value::Bytes(message)],
+                    };
+                    self.answer(waiter, reply);
+                    return self.wake_waiting();
+                }
+                None if gone => Value::failure("already waited or killed"),
+                None => continue,
+            };
+            let waiter = self.threads[at].number;
+            self.answer(waiter, reply);
+        }
+    }
+
+    fn ended(&mut self, number: usize, coroutine: Coroutine, n: i32) -> Option<Event> {
+        let stack = coroutine.stack();
+        if number == 0 {
+            let returned = (1..=n).map(|at| match stack.is_nil(at) {
+                true => None,
+                false => stack.text(at),
+            });
+            let returned = returned.collect();
+            drop(coroutine);
+            self.threads.retain(|thread| thread.number != 0);
+            self.returned = Some(returned);
+        } else {
+            let state = &self.scope.vm.state;
+            let mut values = Vec::new();
+            for at in 1..=n {
+                stack.push_copy(at);
+                values.push(Value::Ref(Rc::new(Ref::take(state, &stack))));
+            }
+            drop(coroutine);
+            if let Some(thread) = self.thread(number) {
+                thread.state = State::Over(Ok(values));
+            }
+            self.wake_waiting();
+        }
+        self.end_if_over()
+    }
+
+    fn failed(
+        &mut self,
+        number: usize,
+        message: &[u8],
+        trace: &[u8],
+        request: Option<&mut Request>,
+    ) -> Option<Event> {
+        let which = if number == 0 { "entry" } else { "user" };
+        let text = format!(
+            "lua {which} thread aborted: runtime error: {}{}",
+            message.as_bstr(),
+            trace.as_bstr()
+        );
+        self.log(request, format_args!("{text}"));
+        if number == 0 {
+            return Some(Event::Done(End::Failed));
+        }
+        if let Some(thread) = self.thread(number) {
+            thread.state = State::Over(Err(message.to_vec()));
+        }
+        self.wake_waiting();
+        self.end_if_over()
+    }
+
+    /// The run is over when the script is through and no light thread is at work.
+    fn end_if_over(&mut self) -> Option<Event> {
+        let working = self
+            .threads
+            .iter()
+            .any(|thread| !matches!(thread.state, State::Over(_)));
+        if working || !self.scope.begun.borrow().is_empty() {
+            return None;
+        }
+        let returned = self.returned.take()?;
+        Some(Event::Done(End::Through(returned)))
+    }
+
+    fn log(&self, request: Option<&mut Request>, message: std::fmt::Arguments<'_>) {
+        match request {
+            Some(request) => request.log(Level::Error, message),
+            None => self.scope.log.plain(Level::Error, message),
+        }
+    }
+}

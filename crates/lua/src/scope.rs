@@ -1,0 +1,158 @@
+//! What a function of ours that Lua calls works on: the run that is active on this thread, and its request.
+//!
+//! Lua's functions take no reference of ours along, so the loop's thread remembers what it is running. The request is
+//! lent for one resume of a coroutine, and within it for one call at a time.
+
+use std::cell::{Cell, RefCell};
+use std::ptr;
+use std::rc::Rc;
+
+use http::Request;
+use rt::error_log::Logger;
+
+use crate::chunk::Kind;
+use crate::luajit::{Coroutine, Failure, Ref, fail};
+use crate::operation::Operation;
+use crate::vm::Vm;
+
+/// What a run and the functions that its scripts call share.
+pub(crate) struct Scope {
+    pub(crate) vm: Rc<Vm>,
+    /// Which directive's script it is.
+    pub(crate) kind: Kind,
+    /// What the script has said and nobody has taken yet.
+    pub(crate) output: RefCell<Vec<u8>>,
+    /// The script has made the head of the response: it is no longer to be changed.
+    pub(crate) head_sent: Cell<bool>,
+    /// The script has said that its response is over.
+    pub(crate) over: Cell<bool>,
+    /// The script wants to see sent what it said.
+    pub(crate) flush: Cell<bool>,
+    /// What the coroutine that stops next waits for.
+    pub(crate) waits: RefCell<Option<Operation>>,
+    /// Light threads that the script has begun since it was resumed.
+    pub(crate) begun: RefCell<Vec<Begun>>,
+    /// The light thread that runs.
+    pub(crate) thread: Cell<usize>,
+    /// The number of the next light thread.
+    pub(crate) next_thread: Cell<usize>,
+    /// Light threads that are to end.
+    pub(crate) killed: RefCell<Vec<usize>>,
+    /// What a line of `set_by_lua` gives its script.
+    pub(crate) arguments: RefCell<Vec<Vec<u8>>>,
+    /// `ngx.ctx` of a run that has no request.
+    pub(crate) context: RefCell<Option<Rc<Ref>>>,
+    /// The piece of content that a body filter looks at, and whether it is the last.
+    pub(crate) piece: RefCell<Option<(Vec<u8>, bool)>>,
+    /// Where a run without a request writes.
+    pub(crate) log: Logger,
+}
+
+/// A light thread that has not run yet.
+pub(crate) struct Begun {
+    pub(crate) number: usize,
+    pub(crate) coroutine: Coroutine,
+    /// How many arguments stand on its stack.
+    pub(crate) arguments: i32,
+    /// The thread that began it.
+    pub(crate) parent: usize,
+}
+
+impl Scope {
+    pub(crate) fn new(vm: Rc<Vm>, kind: Kind, log: Logger) -> Rc<Scope> {
+        Rc::new(Scope {
+            vm,
+            kind,
+            output: RefCell::default(),
+            head_sent: Cell::new(false),
+            over: Cell::new(false),
+            flush: Cell::new(false),
+            waits: RefCell::default(),
+            begun: RefCell::default(),
+            thread: Cell::new(0),
+            next_thread: Cell::new(1),
+            killed: RefCell::default(),
+            arguments: RefCell::default(),
+            context: RefCell::default(),
+            piece: RefCell::default(),
+            log,
+        })
+    }
+}
+
+struct Active {
+    scope: *const Rc<Scope>,
+    /// Null where there is none, and while a call has it.
+    request: Cell<*mut Request>,
+}
+
+thread_local! {
+    static ACTIVE: Cell<*const Active> = const { Cell::new(ptr::null()) };
+}
+
+/// Runs `code`, which resumes Lua, with this scope and request in place.
+pub(crate) fn enter<T>(
+    scope: &Rc<Scope>,
+    request: Option<&mut Request>,
+    code: impl FnOnce() -> T,
+) -> T {
+    let active = Active {
+        scope,
+        request: Cell::new(request.map_or(ptr::null_mut(), ptr::from_mut)),
+    };
+    let before = ACTIVE.replace(&active);
+    let restore = Restore(before);
+    let result = code();
+    drop(restore);
+    result
+}
+
+/// Puts back what was active before, whatever happens.
+struct Restore(*const Active);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        ACTIVE.set(self.0);
+    }
+}
+
+/// Calls `code` with the scope that is active.
+pub(crate) fn with<T>(code: impl FnOnce(&Rc<Scope>) -> T) -> Result<T, Failure> {
+    // SAFETY: `enter` keeps what it points to alive until it puts back what was active before; both happen on this
+    // thread.
+    // JUSTIFICATION: a function that Lua calls has no other way to its surroundings.
+    match unsafe { ACTIVE.get().as_ref() } {
+        // SAFETY: likewise.
+        Some(active) => Ok(code(unsafe { &*active.scope })),
+        None => fail("API disabled in the current context"),
+    }
+}
+
+/// Calls `code` with the request that is active. Fails where there is none (timers), and inside of such a call.
+pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T, Failure> {
+    // SAFETY: as in `with`.
+    let Some(active) = (unsafe { ACTIVE.get().as_ref() }) else {
+        return fail("API disabled in the current context");
+    };
+    let request = active.request.replace(ptr::null_mut());
+    let put_back = PutBack(active, request);
+    // SAFETY: the request was lent to `enter` exclusively until it returns, and taking the pointer out of its cell makes
+    // sure that only one call has it at a time.
+    // JUSTIFICATION: as in `with`.
+    match unsafe { request.as_mut() } {
+        Some(request) => {
+            let result = code(request);
+            drop(put_back);
+            Ok(result)
+        }
+        None => fail("no request found"),
+    }
+}
+
+struct PutBack<'a>(&'a Active, *mut Request);
+
+impl Drop for PutBack<'_> {
+    fn drop(&mut self) {
+        self.0.request.set(self.1);
+    }
+}
