@@ -53,12 +53,13 @@ fn reclaim_until_it_fits(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
 /// Whether three more segments fit: the new one, the rest of the other side's, and one for what is moved on.
 fn fits(core: &Core) -> bool {
     let wanted = 3 * core.options.segment_size();
-    if core.size() + wanted > core.options.max_size {
+    let limits = core.limits();
+    if core.size() + wanted > limits.max_size {
         return false;
     }
-    core.options.min_free == 0
+    limits.min_free == 0
         || rustix::fs::statvfs(&core.options.path)
-            .is_ok_and(|system| system.f_bavail * system.f_frsize >= core.options.min_free + wanted)
+            .is_ok_and(|system| system.f_bavail * system.f_frsize >= limits.min_free + wanted)
 }
 
 /// The oldest full segment of the side that has more than its share.
@@ -74,7 +75,7 @@ fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
         .filter(|segment| !segment.main)
         .map(|segment| segment.len.load(Relaxed))
         .sum();
-    let from_small = small * 10 >= core.options.max_size;
+    let from_small = small * 10 >= core.limits().max_size;
     let oldest = full().find(|segment| segment.main != from_small);
     oldest.or_else(|| full().next()).cloned()
 }

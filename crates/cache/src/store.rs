@@ -33,6 +33,8 @@ pub struct Options {
     pub pool: Pool,
     /// The most bytes of segments.
     pub max_size: u64,
+    /// The most objects; 0 is no bound.
+    pub max_objects: u64,
     /// Bytes of the file system to leave free; 0 is no bound.
     pub min_free: u64,
     /// An object that nobody asked for so long goes; 0 is never.
@@ -61,6 +63,7 @@ impl Options {
             path: path.to_owned(),
             pool,
             max_size: 1 << 50,
+            max_objects: 0,
             min_free: 0,
             inactive_ms: 600_000,
             memory: 64 * 1024 * 1024,
@@ -202,8 +205,30 @@ pub struct Stats {
 #[derive(Clone)]
 pub struct Store(Arc<Core>);
 
+/// Bounds that can change while a store is open.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) max_size: u64,
+    pub(crate) max_objects: u64,
+    pub(crate) min_free: u64,
+    pub(crate) inactive_ms: u64,
+}
+
+impl Limits {
+    fn of(options: &Options) -> Self {
+        Self {
+            max_size: options.max_size,
+            max_objects: options.max_objects,
+            min_free: options.min_free,
+            inactive_ms: options.inactive_ms,
+        }
+    }
+}
+
 pub(crate) struct Core {
+    /// As it was opened; the bounds that count are in `limits`.
     pub(crate) options: Options,
+    limits: Mutex<Limits>,
     pub(crate) seed: u64,
     device: Device,
     /// Locked for this process while it is open.
@@ -256,6 +281,7 @@ impl Core {
     fn new(options: Options, loaded: Loaded) -> Self {
         Self {
             memory: MemoryTier::new(options.memory),
+            limits: Mutex::new(Limits::of(&options)),
             options,
             seed: loaded.seed,
             device: Device(loaded.device),
@@ -275,6 +301,10 @@ impl Core {
             reclaimed: AtomicU64::new(0),
             memory_hits: AtomicU64::new(0),
         }
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn hash(&self, key: &Key) -> u64 {
@@ -508,6 +538,13 @@ impl Store {
         Start::First(writer, follower)
     }
 
+    /// Changes `max_size`, `max_objects`, `min_free` and `inactive_ms` to those of `options`. The upkeep makes room when
+    /// there is less of it now.
+    pub fn set_limits(&self, options: &Options) {
+        let mut limits = self.0.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        *limits = Limits::of(options);
+    }
+
     /// Begins a fetch of its own whatever is stored or under way. Who comes later joins this one.
     pub fn fill_anew(&self, key: &Key, now_ms: u64) -> (Writer, Follower) {
         let core = &self.0;
@@ -678,6 +715,9 @@ impl Store {
             expire_inactive(core, log, now_ms);
             // Failures have been reported.
             let _ = crate::reclaim::make_room(core, log);
+            if thin_out(core, log).is_err() {
+                return;
+            }
             if checkpoint_is_due(core, now_ms) {
                 let _ = log
                     .flush(core)
@@ -772,12 +812,40 @@ fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
     due
 }
 
+/// Takes out what was asked for longest ago while there are more objects than there may be. What is in open segments
+/// can not be reclaimed by [`crate::reclaim`].
+fn thin_out(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+    let most = usize::try_from(core.limits().max_objects).unwrap_or(usize::MAX);
+    let present = core.index.len();
+    if most == 0 || present <= most {
+        return Ok(());
+    }
+    // An eighth more than must be, so that this is seldom.
+    let excess = present - most + most / 8;
+    for shard in 0..Index::shards() {
+        let mut entries = core.index.entries(shard);
+        let share = (entries.len() * excess)
+            .div_ceil(present)
+            .min(entries.len());
+        entries.sort_unstable_by_key(|entry| (entry.frequency() > 0, entry.accessed));
+        for entry in &entries[..share] {
+            let gone = core.index.remove_at(entry.hash, entry.location());
+            core.evicted.fetch_add(1, Relaxed);
+            if gone.is_some_and(|entry| entry.supersedes()) {
+                bury(core, log, entry.hash)?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Takes out of some shards what nobody asked for in time.
 fn expire_inactive(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
-    if core.options.inactive_ms == 0 {
+    let inactive_ms = core.limits().inactive_ms;
+    if inactive_ms == 0 {
         return;
     }
-    let oldest = (now_ms.saturating_sub(core.options.inactive_ms) / 1000) as u32;
+    let oldest = (now_ms.saturating_sub(inactive_ms) / 1000) as u32;
     let first = {
         let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
         let first = upkeep.next_shard;

@@ -9,6 +9,7 @@
 
 pub mod body;
 pub mod body_reader;
+pub mod cache;
 pub mod client;
 pub mod clock;
 pub mod configure;

@@ -23,7 +23,7 @@ pub mod exchange;
 mod interim;
 pub mod protocol;
 pub mod record;
-mod respond;
+pub(crate) mod respond;
 pub mod settings;
 mod spool;
 mod sticky;

@@ -1,6 +1,5 @@
 //! What a request remembers of its upstream exchanges, for `$upstream_…` and the error log.
 
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,17 +14,21 @@ pub struct Record {
     /// The tries, in order. Between those before and after an internal redirect stands one without a peer.
     pub tries: Vec<Try>,
     /// The head of the last response.
-    pub head: Rc<ResponseHead>,
+    pub head: Arc<ResponseHead>,
     /// Fields after the content of the last response.
     pub trailers: Fields,
     /// `http://` and the like, for the error log; empty before a peer was chosen.
     pub scheme: &'static str,
     /// The path that is asked for, for the error log.
     pub target: Vec<u8>,
+    /// What the cache said; `None` where there is none.
+    pub cache: Option<crate::cache::Status>,
+    /// How old what the cache served is, in seconds.
+    pub cache_age_s: Option<u32>,
 }
 
 /// One try.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Try {
     /// Where it went.
     pub peer: Option<PeerName>,
@@ -46,7 +49,7 @@ pub struct Try {
 }
 
 /// What a try went to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum PeerName {
     /// A peer.
     Peer(Arc<Peer>),
@@ -78,6 +81,23 @@ impl Slot {
     pub fn get_or_make(&mut self) -> &mut Record {
         self.0.get_or_insert_with(super::buffers::take_record)
     }
+
+    /// Takes over the record of an exchange that was another request's so far.
+    pub(crate) fn absorb(&mut self, mut other: Slot) {
+        let Some(before) = &self.0 else {
+            self.0 = other.0.take();
+            return;
+        };
+        if let Some(record) = &mut other.0 {
+            let mut tries = before.tries.clone();
+            if !tries.is_empty() {
+                tries.push(Try::default());
+            }
+            tries.append(&mut record.tries);
+            record.tries = tries;
+        }
+        std::mem::swap(self, &mut other);
+    }
 }
 
 impl Drop for Slot {
@@ -95,15 +115,17 @@ impl Record {
         self.trailers.clear();
         self.target.clear();
         self.scheme = "";
-        match Rc::get_mut(&mut self.head) {
+        self.cache = None;
+        self.cache_age_s = None;
+        match Arc::get_mut(&mut self.head) {
             Some(head) => head.clear(),
-            None => self.head = Rc::default(),
+            None => self.head = Arc::default(),
         }
     }
 
     /// Takes the head out to be filled, empty and with the memory it had.
     pub(super) fn take_head(&mut self) -> ResponseHead {
-        match Rc::get_mut(&mut self.head) {
+        match Arc::get_mut(&mut self.head) {
             Some(head) => {
                 head.clear();
                 std::mem::take(head)
@@ -114,9 +136,9 @@ impl Record {
 
     /// Puts a head in.
     pub(super) fn set_head(&mut self, new: ResponseHead) {
-        match Rc::get_mut(&mut self.head) {
+        match Arc::get_mut(&mut self.head) {
             Some(head) => *head = new,
-            None => self.head = Rc::new(new),
+            None => self.head = Arc::new(new),
         }
     }
 

@@ -1,6 +1,6 @@
 //! From the head of an upstream's response to the response that the client gets.
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 use bstr::{BString, ByteSlice};
 use proto::Known;
@@ -9,7 +9,7 @@ use proto::h1::response::ResponseHead;
 use super::content::Reader;
 use super::exchange::{Exchange, Plan, record_of};
 use super::protocol::ContentLength;
-use super::settings::Store;
+use super::settings::{Settings, Store};
 use super::tunnel::Tunnel;
 use crate::body::Body;
 use crate::module::Outcome;
@@ -35,50 +35,29 @@ const KEPT_BY_REDIRECT: [Known; 5] = [
 impl Exchange {
     /// Makes the response `request.out`.
     pub fn respond(mut self: Box<Self>, request: &mut Request) -> Outcome {
-        let head = Rc::clone(&record_of(request).head);
-        match self.instead(request, &head) {
-            Some(outcome) => outcome,
-            None => {
-                self.copy_head(request, &head);
-                request.out.body = self.into_body(request, &head);
-                Outcome::Respond
-            }
-        }
-    }
-
-    /// What is done instead of sending the response: its error page, or an internal redirect that it asks for.
-    fn instead(&mut self, request: &mut Request, head: &ResponseHead) -> Option<Outcome> {
-        if self.settings.intercept_errors
-            && head.status >= 300
-            && has_error_page(request, head.status)
-        {
-            if head.status == 401 {
-                for value in head.fields.all_known(Known::WwwAuthenticate) {
-                    request.out.fields.push_known(Known::WwwAuthenticate, value);
-                }
-            }
+        let head = Arc::clone(&record_of(request).head);
+        let settings = self.settings.clone();
+        let protocol = &mut self.protocol;
+        let mut map = |request: &mut Request, field, value: &[u8], out: &mut Vec<u8>| {
+            protocol.map_field(request, field, value, out)
+        };
+        if let Some(outcome) = instead(request, &settings, &head, &mut map) {
             self.finish_without_content(request);
-            return Some(Outcome::Status(head.status));
+            return outcome;
         }
-        if self.settings.ignore_headers.has(Known::XAccelRedirect) {
-            return None;
-        }
-        let target = head.fields.get_known(Known::XAccelRedirect)?.to_owned();
-        self.apply_controls(request, head);
-        for (known, name, value) in head.fields.iter_known() {
-            if KEPT_BY_REDIRECT.contains(&known) {
-                self.copy_field(request, known, name, value);
-            }
-        }
-        if let Some(value) = head.fields.get_known(Known::ContentType) {
-            set_content_type(request, value);
-        }
-        self.finish_without_content(request);
-        Some(redirect(request, &target))
+        let buffering = copy_head(request, &settings, &head, &mut map);
+        self.buffering = buffering.unwrap_or(self.buffering);
+        request.out.content_length = match self.protocol.content_length() {
+            ContentLength::Known(length) => Some(length),
+            ContentLength::None => announced_length(&head),
+            ContentLength::Unknown => None,
+        };
+        request.out.body = self.into_body(request, &head);
+        Outcome::Respond
     }
 
     /// Ends the exchange without looking at the content, if there is any.
-    fn finish_without_content(&mut self, request: &mut Request) {
+    pub(crate) fn finish_without_content(&mut self, request: &mut Request) {
         let none = matches!(
             self.protocol.content_length(),
             ContentLength::None | ContentLength::Known(0)
@@ -87,90 +66,24 @@ impl Exchange {
         self.finish(request, reusable);
     }
 
-    fn copy_head(&mut self, request: &mut Request, head: &ResponseHead) {
-        self.apply_controls(request, head);
-        let out = &mut request.out;
-        out.status = head.status;
-        let usual = proto::status::reason(head.status).as_bytes();
-        out.reason = match head.status_text().get(4..) {
-            Some(reason) if reason != usual => Some(reason.into()),
-            _ => None,
-        };
-        let settings = self.settings.clone();
-        let settings = &*settings;
-        for (known, name, value) in head.fields.iter_known() {
-            if !settings.hide.contains(known, name) {
-                self.copy_field(request, known, name, value);
-            }
+    /// The length of the content, as far as the head tells.
+    pub(crate) fn content_length(&self) -> ContentLength {
+        self.protocol.content_length()
+    }
+
+    /// The content alone: for who makes the response himself.
+    pub(crate) fn into_content(mut self: Box<Self>, request: &mut Request) -> Body {
+        if request.flow.header_only || self.protocol.content_length() == ContentLength::None {
+            self.finish_without_content(request);
+            return Body::Empty;
         }
-        let out = &mut request.out;
-        out.content_length = match self.protocol.content_length() {
-            ContentLength::Known(length) => Some(length),
-            ContentLength::None => head
-                .fields
-                .get_known(Known::ContentLength)
-                .and_then(proto::h1::body::parse_length),
-            ContentLength::Unknown => None,
-        };
-        if self.settings.force_ranges {
-            out.transforms.ranges = true;
-            out.transforms.single_range = true;
+        match self.whole_body(request) {
+            Some(body) => body,
+            None => Reader::new(self, request).into_body(request),
         }
     }
 
-    fn copy_field(&mut self, request: &mut Request, known: Known, name: &[u8], value: &[u8]) {
-        match known {
-            Known::ContentLength
-            | Known::TransferEncoding
-            | Known::Connection
-            | Known::KeepAlive => {}
-            Known::ContentType => set_content_type(request, value),
-            Known::LastModified => copy_last_modified(request, name, value),
-            Known::Etag => request.out.etag = Some(value.into()),
-            Known::Location => {
-                let mut mapped = Vec::new();
-                if self.protocol.map_field(request, known, value, &mut mapped) {
-                    request.out.location = Some(mapped.into());
-                } else {
-                    request.out.fields.push(name, value);
-                }
-            }
-            Known::Refresh | Known::SetCookie => {
-                let mut mapped = Vec::new();
-                if self.protocol.map_field(request, known, value, &mut mapped) {
-                    request.out.fields.push(name, &mapped);
-                } else {
-                    request.out.fields.push(name, value);
-                }
-            }
-            Known::Upgrade if request.head.version() >= Version::Http2 => {}
-            Known::AcceptRanges if self.settings.force_ranges => {}
-            _ => request.out.fields.push(name, value),
-        }
-    }
-
-    /// What fields of the response ask of the server itself.
-    fn apply_controls(&mut self, request: &mut Request, head: &ResponseHead) {
-        let ignored = self.settings.ignore_headers;
-        let wanted = |known| head.fields.get_known(known).filter(|_| !ignored.has(known));
-        if let Some(value) = wanted(Known::XAccelLimitRate)
-            && let Some(rate) = value.to_str().ok().and_then(|text| text.parse().ok())
-        {
-            request.flow.limit_rate = Some(rate);
-        }
-        if let Some(value) = wanted(Known::XAccelBuffering) {
-            if value.eq_ignore_ascii_case(b"no") {
-                self.buffering = false;
-            } else if value.eq_ignore_ascii_case(b"yes") {
-                self.buffering = true;
-            }
-        }
-        if let Some(value) = wanted(Known::XAccelCharset) {
-            request.out.charset = value.into();
-        }
-    }
-
-    fn into_body(mut self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
+    fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
         let upgrades =
             self.protocol.is_tunnel() || head.status == 101 && self.protocol.may_upgrade();
         if upgrades && !request.is_subrequest() {
@@ -180,14 +93,7 @@ impl Exchange {
         if head.status == 101 {
             request.flow.close = true;
         }
-        if request.flow.header_only || self.protocol.content_length() == ContentLength::None {
-            self.finish_without_content(request);
-            return Body::Empty;
-        }
-        if let Some(body) = self.whole_body(request) {
-            return body;
-        }
-        Reader::new(self, request).into_body(request)
+        self.into_content(request)
     }
 
     /// The content, if all of it came with the head: most responses end here, without a reader.
@@ -203,6 +109,127 @@ impl Exchange {
         let content = std::mem::take(&mut self.rest);
         self.finish(request, true);
         Some(Body::bytes(content))
+    }
+}
+
+/// Rewrites a field of a response as the protocol wants it; `false` leaves it as it is.
+pub(crate) type MapField<'a> = dyn FnMut(&mut Request, Known, &[u8], &mut Vec<u8>) -> bool + 'a;
+
+/// What is done instead of sending a response: its error page, or an internal redirect that it asks for.
+pub(crate) fn instead(
+    request: &mut Request,
+    settings: &Settings,
+    head: &ResponseHead,
+    map: &mut MapField,
+) -> Option<Outcome> {
+    if settings.intercept_errors && head.status >= 300 && has_error_page(request, head.status) {
+        if head.status == 401 {
+            for value in head.fields.all_known(Known::WwwAuthenticate) {
+                request.out.fields.push_known(Known::WwwAuthenticate, value);
+            }
+        }
+        return Some(Outcome::Status(head.status));
+    }
+    if settings.ignore_headers.has(Known::XAccelRedirect) {
+        return None;
+    }
+    let target = head.fields.get_known(Known::XAccelRedirect)?.to_owned();
+    apply_controls(request, settings, head);
+    for (known, name, value) in head.fields.iter_known() {
+        if KEPT_BY_REDIRECT.contains(&known) {
+            copy_field(request, settings, (known, name, value), map);
+        }
+    }
+    if let Some(value) = head.fields.get_known(Known::ContentType) {
+        set_content_type(request, value);
+    }
+    Some(redirect(request, &target))
+}
+
+/// Makes a head that of the response, but for the length of its content. Tells whether the content is to be buffered, if
+/// the head says that.
+pub(crate) fn copy_head(
+    request: &mut Request,
+    settings: &Settings,
+    head: &ResponseHead,
+    map: &mut MapField,
+) -> Option<bool> {
+    let buffering = apply_controls(request, settings, head);
+    let out = &mut request.out;
+    out.status = head.status;
+    let usual = proto::status::reason(head.status).as_bytes();
+    out.reason = match head.status_text().get(4..) {
+        Some(reason) if reason != usual => Some(reason.into()),
+        _ => None,
+    };
+    for (known, name, value) in head.fields.iter_known() {
+        if !settings.hide.contains(known, name) {
+            copy_field(request, settings, (known, name, value), map);
+        }
+    }
+    if settings.force_ranges {
+        request.out.transforms.ranges = true;
+        request.out.transforms.single_range = true;
+    }
+    buffering
+}
+
+/// The length that a head names though it has no content.
+pub(crate) fn announced_length(head: &ResponseHead) -> Option<u64> {
+    let value = head.fields.get_known(Known::ContentLength)?;
+    proto::h1::body::parse_length(value)
+}
+
+fn copy_field(
+    request: &mut Request,
+    settings: &Settings,
+    (known, name, value): (Known, &[u8], &[u8]),
+    map: &mut MapField,
+) {
+    match known {
+        Known::ContentLength | Known::TransferEncoding | Known::Connection | Known::KeepAlive => {}
+        Known::ContentType => set_content_type(request, value),
+        Known::LastModified => copy_last_modified(request, name, value),
+        Known::Etag => request.out.etag = Some(value.into()),
+        Known::Location => {
+            let mut mapped = Vec::new();
+            if map(request, known, value, &mut mapped) {
+                request.out.location = Some(mapped.into());
+            } else {
+                request.out.fields.push(name, value);
+            }
+        }
+        Known::Refresh | Known::SetCookie => {
+            let mut mapped = Vec::new();
+            if map(request, known, value, &mut mapped) {
+                request.out.fields.push(name, &mapped);
+            } else {
+                request.out.fields.push(name, value);
+            }
+        }
+        Known::Upgrade if request.head.version() >= Version::Http2 => {}
+        Known::AcceptRanges if settings.force_ranges => {}
+        _ => request.out.fields.push(name, value),
+    }
+}
+
+/// What fields of a response ask of the server itself; whether the content is to be buffered, if they say that.
+fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHead) -> Option<bool> {
+    let ignored = settings.ignore_headers;
+    let wanted = |known| head.fields.get_known(known).filter(|_| !ignored.has(known));
+    if let Some(value) = wanted(Known::XAccelLimitRate)
+        && let Some(rate) = value.to_str().ok().and_then(|text| text.parse().ok())
+    {
+        request.flow.limit_rate = Some(rate);
+    }
+    if let Some(value) = wanted(Known::XAccelCharset) {
+        request.out.charset = value.into();
+    }
+    let value = wanted(Known::XAccelBuffering)?;
+    if value.eq_ignore_ascii_case(b"no") {
+        Some(false)
+    } else {
+        value.eq_ignore_ascii_case(b"yes").then_some(true)
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Settings {
     pub store: Store,
     /// The permissions of such files.
     pub store_access: u32,
+    /// Where responses are cached, and how.
+    pub cache: crate::cache::Settings,
 }
 
 /// The struct of a location whose type only its module knows.

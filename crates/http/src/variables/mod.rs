@@ -23,6 +23,7 @@ pub static VARIABLES: &[&[Variable<Request>]] = &[
     response::VARIABLES,
     general::VARIABLES,
     crate::upstream::variables::VARIABLES,
+    crate::cache::VARIABLES,
 ];
 
 /// Appends a text that is there.

@@ -7,6 +7,7 @@ mod auth_request;
 mod autoindex;
 mod brotli;
 mod browser;
+mod cache;
 mod charset;
 mod dav;
 mod empty_gif;
@@ -62,8 +63,9 @@ pub static MODULES: &[&::http::Module] = &[
     &split_clients::MODULE,
     &referer::MODULE,
     &secure_link::MODULE,
-    // Groups of servers.
+    // Groups of servers, caches.
     &upstream::MODULE,
+    &cache::MODULE,
     &health_check::MODULE,
     // Rewriting.
     &rewrite::MODULE,

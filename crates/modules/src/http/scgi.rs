@@ -14,7 +14,7 @@ use http::site::ConfRef;
 use http::upstream::{
     Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef,
 };
-use http::{Module, Request};
+use http::{Module, Request, cache};
 use proto::h1::response::ResponseHead;
 use proto::{Known, scgi};
 
@@ -60,7 +60,9 @@ static UPSTREAM_ROWS: Prefixed<Scgi> = Prefixed::new(
         "X-Accel-Charset",
     ],
 )
-.without(&["send_lowat"]);
+.without(&["send_lowat"])
+.cached()
+.without(&["cache_convert_head"]);
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -94,34 +96,42 @@ struct Conf {
     params: Params,
 }
 
+static SOURCE: cache::Source = cache::Source {
+    plan,
+    // Which param says what is asked for is for the configuration to know: `scgi_cache_key`.
+    key: |_, _| Ok(()),
+};
+
 fn pass(request: &mut Request) -> Step<'_> {
-    Step::later(async move {
-        let conf = request.conf::<Conf>();
-        let settings = Upstream::<Scgi>::of(request);
-        let Some(pass) = &conf.pass else {
-            return Outcome::Declined;
-        };
-        let target = match pass.target(request, b"") {
-            Ok(target) => target,
-            Err(status) => return Outcome::Status(status),
-        };
-        // SCGI begins with the length of the content, which chunks do not have.
-        let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
-        let codec = Codec {
-            conf: request.conf::<Conf>(),
-            response: CgiResponse::new(settings.buffer_size),
-            settings: settings.clone(),
-            upgrades: request.head.known(Known::Upgrade).is_some(),
-        };
-        let plan = Plan {
-            content: request_content(&settings, has_length),
-            protocol: Box::new(codec),
-            settings,
-            target,
-            watch_client: true,
-            tag: connection_tag(request),
-        };
-        http::upstream::pass(request, plan).await
+    let settings = Upstream::<Scgi>::of(request);
+    cache::serve(request, settings, &SOURCE)
+}
+
+fn plan(request: &mut Request) -> Result<Plan, Outcome> {
+    let conf = request.conf::<Conf>();
+    let settings = Upstream::<Scgi>::of(request);
+    let Some(pass) = &conf.pass else {
+        return Err(Outcome::Declined);
+    };
+    let target = match pass.target(request, b"") {
+        Ok(target) => target,
+        Err(status) => return Err(Outcome::Status(status)),
+    };
+    // SCGI begins with the length of the content, which chunks do not have.
+    let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
+    let codec = Codec {
+        conf: request.conf::<Conf>(),
+        response: CgiResponse::new(settings.buffer_size),
+        settings: settings.clone(),
+        upgrades: request.head.known(Known::Upgrade).is_some(),
+    };
+    Ok(Plan {
+        content: request_content(&settings, has_length),
+        protocol: Box::new(codec),
+        settings,
+        target,
+        watch_client: true,
+        tag: connection_tag(request),
     })
 }
 

@@ -17,7 +17,7 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Captures, Diagnostic, Directive, Line, Regex, Repeat, Setter, Table, Variable};
 use http::module::{Answer, Outcome, Step};
 use http::upstream::Plan;
-use http::{Module, Request};
+use http::{Module, Request, cache};
 
 use crate::shared::gateway::{Params, Pass, connection_tag, request_content};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
@@ -75,7 +75,9 @@ static UPSTREAM_ROWS: Prefixed<Fastcgi> = Prefixed::new(
         "X-Accel-Buffering",
         "X-Accel-Charset",
     ],
-);
+)
+.cached()
+.without(&["cache_convert_head"]);
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -164,26 +166,34 @@ fn split_path_info(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+static SOURCE: cache::Source = cache::Source {
+    plan,
+    // Which param says what is asked for is for the configuration to know: `fastcgi_cache_key`.
+    key: |_, _| Ok(()),
+};
+
 fn pass(request: &mut Request) -> Step<'_> {
-    Step::later(async move {
-        let conf = request.conf::<Conf>();
-        let settings = Upstream::<Fastcgi>::of(request);
-        let Some(pass) = &conf.pass else {
-            return Outcome::Declined;
-        };
-        let target = match pass.target(request, b"") {
-            Ok(target) => target,
-            Err(status) => return Outcome::Status(status),
-        };
-        let plan = Plan {
-            content: request_content(&settings, true),
-            protocol: Box::new(Codec::new(request.conf::<Conf>(), settings.clone())),
-            settings,
-            target,
-            watch_client: true,
-            tag: connection_tag(request),
-        };
-        http::upstream::pass(request, plan).await
+    let settings = Upstream::<Fastcgi>::of(request);
+    cache::serve(request, settings, &SOURCE)
+}
+
+fn plan(request: &mut Request) -> Result<Plan, Outcome> {
+    let conf = request.conf::<Conf>();
+    let settings = Upstream::<Fastcgi>::of(request);
+    let Some(pass) = &conf.pass else {
+        return Err(Outcome::Declined);
+    };
+    let target = match pass.target(request, b"") {
+        Ok(target) => target,
+        Err(status) => return Err(Outcome::Status(status)),
+    };
+    Ok(Plan {
+        content: request_content(&settings, true),
+        protocol: Box::new(Codec::new(request.conf::<Conf>(), settings.clone())),
+        settings,
+        target,
+        watch_client: true,
+        tag: connection_tag(request),
     })
 }
 

@@ -3,6 +3,7 @@
 use bstr::BString;
 use conf::Expression;
 use http::Request;
+use http::cache::Ask;
 use http::upstream::Content;
 use http::upstream::settings::FieldSet;
 use proto::Known;
@@ -117,9 +118,20 @@ impl FieldPlan {
             }
             Content::None | Content::Length(_) | Content::Unknown => {}
         }
+        let ask = Ask::of(request).cloned();
+        for (known, value) in ask.iter().flat_map(Ask::fields) {
+            // What a directive says wins, but a fetch that goes on where another broke off asks for the rest.
+            let goes_on = matches!(known, Known::Range | Known::IfRange);
+            if goes_on || !self.replaced.contains(known, b"") {
+                for part in [known.name().as_bytes(), b": ", &value, b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
+        }
         if pass_client_fields {
             for (known, name, value) in request.head.wire.fields.iter_known() {
-                if !self.replaced.contains(known, name) {
+                let stays = ask.is_some() && Ask::replaces(known);
+                if !stays && !self.replaced.contains(known, name) {
                     for part in [name, b": ", value, b"\r\n"] {
                         out.extend_from_slice(part);
                     }

@@ -25,7 +25,7 @@ use conf::{
 };
 use http::module::{Answer, Module, Outcome, Step};
 use http::upstream::{Plan, RequestContent};
-use http::{Request, upstream};
+use http::{Request, cache};
 
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 use fields::FieldPlan;
@@ -89,7 +89,7 @@ const HIDDEN: &[&str] = &[
     "X-Accel-Charset",
 ];
 
-static UPSTREAM_ROWS: Prefixed<Proxy> = Prefixed::new("proxy_", HIDDEN);
+static UPSTREAM_ROWS: Prefixed<Proxy> = Prefixed::new("proxy_", HIDDEN).cached();
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -239,11 +239,18 @@ fn finish(conf: &mut Conf, _parent: Option<&Conf>, _level: &mut Level) -> Result
     Ok(())
 }
 
+static SOURCE: cache::Source = cache::Source { plan, key };
+
 fn handler(request: &mut Request) -> Step<'_> {
+    let settings = Upstream::<Proxy>::of(request);
+    cache::serve(request, settings, &SOURCE)
+}
+
+fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     let conf = request.conf::<Conf>();
     let settings = Upstream::<Proxy>::of(request);
     let Some(Destination { address, target }) = url::destination(request, &conf) else {
-        return Outcome::Status(500).into();
+        return Err(Outcome::Status(500));
     };
     let content = if conf.set_body.is_some() || !settings.pass_request_body {
         RequestContent::Dropped
@@ -259,17 +266,26 @@ fn handler(request: &mut Request) -> Step<'_> {
         request.set_state(Arc::clone(&address));
     }
     let protocol = Box::new(protocol::Http1::new(conf, settings.clone(), address));
-    Step::later(upstream::pass(
-        request,
-        Plan {
-            settings,
-            target,
-            protocol,
-            content,
-            watch_client: true,
-            tag,
-        },
-    ))
+    Ok(Plan {
+        settings,
+        target,
+        protocol,
+        content,
+        watch_client: true,
+        tag,
+    })
+}
+
+/// The usual key of the cache: the URL that is asked for.
+fn key(request: &mut Request, out: &mut Vec<u8>) -> Result<(), Outcome> {
+    let conf = request.conf::<Conf>();
+    let Some(Destination { address, .. }) = url::destination(request, &conf) else {
+        return Err(Outcome::Status(500));
+    };
+    out.extend_from_slice(b"http://");
+    out.extend_from_slice(&address.host_header);
+    url::write_target(request, &conf, &address, out);
+    Ok(())
 }
 
 /// The address of the URL: what was made of variables, or what the location says.

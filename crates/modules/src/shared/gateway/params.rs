@@ -7,6 +7,7 @@ use std::rc::Rc;
 use bstr::BString;
 use conf::{Diagnostic, Expression, Level, Line, Span};
 use http::Request;
+use http::cache::Ask;
 use proto::{Fields, Known};
 
 /// The params of a location.
@@ -105,11 +106,23 @@ impl Params {
         }
         if fields {
             let head = Rc::clone(&request.head);
-            self.write_fields(&head.wire.fields, add);
+            let ask = Ask::of(request).cloned();
+            self.write_fields(&head.wire.fields, ask.is_some(), &mut add);
+            for (known, value) in ask.iter().flat_map(Ask::fields) {
+                let name: Vec<u8> = param_name(known.name().as_bytes()).collect();
+                if self
+                    .replaced
+                    .binary_search_by(|other| other.as_slice().cmp(&name))
+                    .is_err()
+                {
+                    add(&name, &value);
+                }
+            }
         }
     }
 
-    fn write_fields(&self, fields: &Fields, mut add: impl FnMut(&[u8], &[u8])) {
+    /// Gives the client's fields; for a fetch of the cache without conditions and ranges.
+    fn write_fields(&self, fields: &Fields, cached: bool, mut add: impl FnMut(&[u8], &[u8])) {
         let (mut name, mut joined) = (Vec::new(), Vec::new());
         for (index, (known, field, value)) in fields.iter_known().enumerate() {
             name.clear();
@@ -118,7 +131,8 @@ impl Params {
                 .replaced
                 .binary_search_by(|other| other.as_slice().cmp(&name))
                 .is_ok();
-            if is_replaced || is_repeated(fields, index, known, field) {
+            let stays = cached && Ask::replaces(known);
+            if is_replaced || stays || is_repeated(fields, index, known, field) {
                 continue;
             }
             let mut others = fields.all(field).skip(1).peekable();

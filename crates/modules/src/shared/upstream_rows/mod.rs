@@ -10,6 +10,7 @@
 //! The type parameter is a name only: it makes the struct of each protocol a type of its own, by which a location finds
 //! it. What only one protocol has is in that protocol's own table.
 
+mod cache_rows;
 mod rows;
 
 use std::marker::PhantomData;
@@ -44,6 +45,8 @@ pub(crate) struct Prefixed<P> {
     hidden: &'static [&'static str],
     /// Rows that the protocol does not have.
     without: &'static [&'static str],
+    /// Whether responses can be cached.
+    cached: bool,
     infos: OnceLock<Vec<(usize, RowInfo)>>,
     protocol: PhantomData<fn() -> P>,
 }
@@ -55,6 +58,7 @@ impl<P> Prefixed<P> {
             prefix,
             hidden,
             without: &[],
+            cached: false,
             infos: OnceLock::new(),
             protocol: PhantomData,
         }
@@ -67,11 +71,25 @@ impl<P> Prefixed<P> {
         self
     }
 
+    /// With the rows about caching.
+    pub(crate) const fn cached(mut self) -> Prefixed<P> {
+        self.cached = true;
+        self
+    }
+
     /// The rows as data, each with its number in the table of all. The names and texts are made once and stay for
     /// the life of the program, as those of every other row do.
     fn infos(&self) -> &[(usize, RowInfo)] {
         self.infos.get_or_init(|| {
-            let all = (0..rows::ROWS.len()).map(|row| (row, rows::ROWS.info(row)));
+            let count = rows::ROWS.len();
+            let cached = if self.cached {
+                cache_rows::ROWS.len()
+            } else {
+                0
+            };
+            let all = (0..count)
+                .map(|row| (row, rows::ROWS.info(row)))
+                .chain((0..cached).map(|row| (count + row, cache_rows::ROWS.info(row))));
             let kept = all.filter(|(_, info)| !self.without.contains(&info.name));
             kept.map(|(row, info)| (row, self.prefixed(info))).collect()
         })
@@ -120,7 +138,11 @@ impl<P: 'static> Rows for Prefixed<P> {
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
         let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
-        rows::ROWS.apply(self.infos()[row].0, settings, line)
+        let row = self.infos()[row].0;
+        match row.checked_sub(rows::ROWS.len()) {
+            None => rows::ROWS.apply(row, settings, line),
+            Some(row) => cache_rows::ROWS.apply(row, settings, line),
+        }
     }
 
     fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
@@ -131,10 +153,13 @@ impl<P: 'static> Rows for Prefixed<P> {
         &self,
         conf: &mut dyn AnyConf,
         _parent: Option<&dyn AnyConf>,
-        _level: &mut Level,
+        level: &mut Level,
     ) -> Result<(), Diagnostic> {
         let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
         settings.hide = rows::hidden(settings, self.hidden);
+        if self.cached {
+            cache_rows::finish(settings, self.prefix, level);
+        }
         rows::check_buffers(settings, self.prefix)
     }
 }

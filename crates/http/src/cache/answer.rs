@@ -1,0 +1,201 @@
+//! The response of what is stored, or of what is being fetched.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use cache::{Ended, Follower, Object};
+use proto::Known;
+use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
+
+use super::fetch::Hand;
+use super::head::{Kind, StoredHead};
+use super::settings::StatusHeader;
+use super::{Source, Status};
+use crate::body::{Body, BodyError, Chunk, FileRange};
+use crate::module::Outcome;
+use crate::request::Request;
+use crate::upstream::{Plan, SettingsRef, respond};
+
+/// The most bytes that are taken from a fetch at a time.
+const PIECE: usize = 64 * 1024;
+
+/// What is answered with.
+pub(super) struct Answer<'a> {
+    pub(super) settings: &'a SettingsRef,
+    pub(super) source: &'static Source,
+    pub(super) stored: &'a Arc<StoredHead>,
+    pub(super) status: Status,
+    /// Why the origin was asked, for `Cache-Status`; `None`: it was not.
+    pub(super) asked: Option<(Forward, bool)>,
+    pub(super) body: Body,
+    /// The length of the whole content, if it is known.
+    pub(super) length: Option<u64>,
+}
+
+impl Answer<'_> {
+    /// Makes it the request's response.
+    pub(super) fn send(self, request: &mut Request) -> Outcome {
+        let now_ms = rt::wall_millis();
+        let stored = self.stored;
+        let age_s = stored.freshness.age_s(now_ms);
+        let record = request.upstream.get_or_make();
+        record.head = Arc::clone(&stored.head);
+        record.cache = Some(self.status);
+        record.cache_age_s = Some(age_s);
+        if stored.kind == Kind::Error {
+            return Outcome::Status(stored.head.status);
+        }
+        let settings = &**self.settings;
+        let mut plan: Option<Plan> = None;
+        let source = self.source;
+        // Only redirects and cookies need the protocol, and most responses have neither.
+        let mut map = |request: &mut Request, field, value: &[u8], out: &mut Vec<u8>| {
+            if plan.is_none() {
+                plan = (source.plan)(request).ok();
+            }
+            plan.as_mut()
+                .is_some_and(|plan| plan.protocol.map_field(request, field, value, out))
+        };
+        if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
+            return outcome;
+        }
+        respond::copy_head(request, settings, &stored.head, &mut map);
+        let out = &mut request.out;
+        out.reason.clone_from(&stored.reason);
+        out.content_length = match stored.kind {
+            Kind::HeadOnly => respond::announced_length(&stored.head),
+            Kind::Content | Kind::Error => self.length,
+        };
+        out.body = self.body;
+        out.transforms.conditions = true;
+        let refused = stored.head.fields.get_known(Known::AcceptRanges);
+        if !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none")) {
+            out.transforms.ranges = true;
+        }
+        if self.asked.is_none() || self.status == Status::Revalidated {
+            let mut text = Vec::new();
+            crate::text::write_number(age_s.into(), &mut text);
+            out.fields.set_known(Known::Age, &text);
+        }
+        let ttl_s = stored.freshness.ttl_s(now_ms);
+        let stored_status = stored.head.status;
+        add_status_field(request, self.settings, move |name| CacheStatus {
+            name,
+            outcome: match self.asked {
+                None => Fate::Hit,
+                Some((why, collapsed)) => Fate::Forwarded {
+                    why,
+                    status: Some(stored_status),
+                    stored: true,
+                    collapsed,
+                },
+            },
+            ttl_s: Some(ttl_s),
+            detail: None,
+        });
+        Outcome::Respond
+    }
+}
+
+/// Adds `Cache-Status`, if it is wanted.
+pub(super) fn add_status_field<'a>(
+    request: &mut Request,
+    settings: &'a SettingsRef,
+    status: impl FnOnce(&'a str) -> CacheStatus<'a>,
+) {
+    if let StatusHeader::Named(name) = &settings.cache.status_header
+        && let Ok(name) = std::str::from_utf8(name)
+    {
+        let write = |out: &mut Vec<u8>| status(name).write(out);
+        request.out.fields.push_with(b"Cache-Status", write);
+    }
+}
+
+/// The content of an object of which nothing is missing.
+pub(super) fn body_of(object: &Object) -> Body {
+    if let Some(bytes) = object.bytes() {
+        return Body::bytes(bytes.clone());
+    }
+    let mut parts = std::collections::VecDeque::new();
+    let (mut at, length) = (0, object.length());
+    while at < length {
+        let Some(range) = object.file_range(at) else {
+            break;
+        };
+        at += range.len;
+        parts.push_back(Chunk::File(FileRange {
+            file: range.file,
+            offset: range.offset,
+            length: range.len,
+        }));
+    }
+    Body::Parts(parts)
+}
+
+/// The content of what is being fetched.
+pub(super) struct Following {
+    follower: Follower,
+    /// For whoever began the fetch: what it knows of the exchange.
+    hand: Option<Rc<Hand>>,
+    length: Option<u64>,
+}
+
+impl Following {
+    pub(super) fn new(
+        follower: Follower,
+        hand: Option<Rc<Hand>>,
+        length: Option<u64>,
+    ) -> Following {
+        Following {
+            follower,
+            hand,
+            length,
+        }
+    }
+
+    /// The body: plain bytes if all of it is there already.
+    pub(super) fn into_body(self, request: &mut Request) -> Body {
+        match self.follower.whole() {
+            Some(bytes) => {
+                if let Some(hand) = &self.hand {
+                    hand.update(request);
+                }
+                Body::bytes(bytes)
+            }
+            None => Body::stream(self),
+        }
+    }
+}
+
+impl crate::body::Source for Following {
+    fn poll_next(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        let next = ready!(self.follower.poll_next(context, PIECE));
+        Poll::Ready(match next {
+            Ok(Some(bytes)) => Some(Ok(Chunk::Bytes(bytes))),
+            Ok(None) => {
+                if let Some(hand) = &self.hand {
+                    hand.update(request);
+                }
+                None
+            }
+            Err(ended) => {
+                if let Ended::Failed(why) = &ended
+                    && self.hand.is_none()
+                {
+                    request.error(format_args!("{why} while following a fetch of the cache"));
+                }
+                Some(Err(BodyError::Producer))
+            }
+        })
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.length
+            .map(|length| length.saturating_sub(self.follower.position()))
+    }
+}

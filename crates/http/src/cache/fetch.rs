@@ -1,0 +1,587 @@
+//! A fetch: from the server into the store, in a task of its own, with a request of its own.
+//!
+//! It lives as long as its response comes, whoever of its followers leaves. What becomes of it is decided at the head:
+//!
+//! ```text
+//! head ─┬─ 304 for a stale object ────────▶ the object is renewed, followers serve it
+//!       ├─ an error, and stale is allowed ▶ followers serve the stale object
+//!       ├─ not to be stored ──────────────▶ the exchange goes to the first client, the others ask for themselves
+//!       └─ stored ── content ─┬─ end ─────▶ committed
+//!                             └─ broken ──▶ the rest is asked for with Range and If-Range, else it has failed
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bstr::BString;
+use bytes::Bytes;
+use cache::{Failure, Head, Instead, Key, Kind as ObjectKind, Meta, Object, Store, Writer};
+use proto::caching::{
+    self, Asked, Freshness, Response, Reuse, Rules, Source as Says, Verdict, vary,
+};
+use proto::h1::response::ResponseHead;
+use proto::{Fields, Known, etag};
+use rt::error_log::Level;
+
+use super::Source;
+use super::head::{Kind, Marker, StoredHead, Variant, head_of, values};
+use crate::body::{Body, Chunk};
+use crate::module::Outcome;
+use crate::request::Request;
+use crate::upstream::record::Try;
+use crate::upstream::settings::NextUpstream;
+use crate::upstream::{ContentLength, Exchange, SettingsRef, Slot, Stop};
+
+/// How often a fetch whose content broke off asks for the rest.
+const RESUMES: u32 = 3;
+
+/// What a fetch says to the server beside what the client's request says. The client's own conditions and ranges are not
+/// sent: the response is for everybody.
+#[derive(Clone, Debug, Default)]
+pub struct Ask {
+    /// For `If-None-Match`.
+    pub etag: Option<BString>,
+    /// For `If-Modified-Since`.
+    pub last_modified: Option<BString>,
+    /// The content from this byte on, if it is still that of this validator.
+    pub range: Option<(u64, BString)>,
+}
+
+impl Ask {
+    /// What the fetch that `request` belongs to asks for; `None` for requests that are passed on as they are.
+    pub fn of(request: &mut Request) -> Option<&Ask> {
+        request.state().map(|ask| &*ask)
+    }
+
+    /// Whether a field of the client's request stays behind.
+    pub fn replaces(field: Known) -> bool {
+        matches!(
+            field,
+            Known::IfModifiedSince
+                | Known::IfUnmodifiedSince
+                | Known::IfNoneMatch
+                | Known::IfMatch
+                | Known::Range
+                | Known::IfRange
+        )
+    }
+
+    /// The fields in their place.
+    pub fn fields(&self) -> impl Iterator<Item = (Known, BString)> {
+        let range = self.range.as_ref();
+        [
+            (Known::IfModifiedSince, self.last_modified.clone()),
+            (Known::IfNoneMatch, self.etag.clone()),
+            (
+                Known::Range,
+                range.map(|(from, _)| format!("bytes={from}-").into()),
+            ),
+            (
+                Known::IfRange,
+                range.map(|(_, validator)| validator.clone()),
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(known, value)| Some((known, value?)))
+    }
+}
+
+/// A stored object that must not be served as it is.
+#[derive(Clone)]
+pub(super) struct Held {
+    pub(super) object: Object,
+    pub(super) stored: Arc<StoredHead>,
+    pub(super) reuse: Reuse,
+}
+
+/// What followers are told in place of content.
+pub(super) enum Told {
+    /// Everybody asks for himself; the first one has the exchange.
+    Released,
+    /// The origin failed; what is stale may be served.
+    UseStale,
+    /// What is stale is good, under this head.
+    Revalidated(Arc<StoredHead>),
+    /// The origin failed: this is the status.
+    Status(u16),
+}
+
+/// Where a fetch leaves what the client that began it gets, on the same loop.
+#[derive(Default)]
+pub(super) struct Hand {
+    exchange: RefCell<Option<(Box<Exchange>, Slot)>>,
+    tries: RefCell<Vec<Try>>,
+    /// How many tries the client's request had before.
+    before: Cell<Option<usize>>,
+}
+
+impl Hand {
+    /// The exchange itself, when the response is for this client alone. The request gets its record.
+    pub(super) fn take_exchange(&self, request: &mut Request) -> Option<Box<Exchange>> {
+        let (exchange, slot) = self.exchange.borrow_mut().take()?;
+        request.upstream.absorb(slot);
+        Some(exchange)
+    }
+
+    /// Copies what is known of the tries into the request's record.
+    pub(super) fn update(&self, request: &mut Request) {
+        let record = request.upstream.get_or_make();
+        let before = self.before.get().unwrap_or(record.tries.len());
+        self.before.set(Some(before));
+        record.tries.truncate(before);
+        let tries = self.tries.borrow();
+        if before > 0 && !tries.is_empty() {
+            record.tries.push(Try::default());
+        }
+        record.tries.extend(tries.iter().cloned());
+    }
+}
+
+/// A fetch before it begins.
+pub(super) struct Fetch {
+    pub(super) request: Request,
+    pub(super) settings: SettingsRef,
+    pub(super) source: &'static Source,
+    pub(super) store: Store,
+    /// The key that requests have.
+    pub(super) primary: Key,
+    /// The key that is fetched: the same, or that of a variant.
+    pub(super) key: Key,
+    /// The marker under the primary key, if there is one.
+    pub(super) marker: Option<(u64, Vec<Box<[u8]>>)>,
+    pub(super) stale: Option<Held>,
+    pub(super) hand: Rc<Hand>,
+    /// When the request was sent, in milliseconds since the epoch.
+    pub(super) requested_ms: u64,
+}
+
+/// What a response is good for.
+pub(super) enum Judged {
+    /// Storing.
+    Store(Freshness),
+    /// Nothing but its own client. `known` is whether every response of the key is likely to be like that.
+    Pass { known: bool },
+}
+
+impl Fetch {
+    /// Asks the server and does all that follows.
+    pub(super) async fn run(mut self, writer: Writer) {
+        // Twice at most: a 304 about something else is answered by asking without conditions.
+        for _ in 0..2 {
+            let exchange = match self.exchange().await {
+                Ok(exchange) => exchange,
+                Err(stop) => {
+                    self.publish();
+                    return self.failed(writer, &stop);
+                }
+            };
+            self.publish();
+            match self.look(exchange) {
+                Next::Again => self.request.set_state(Ask::default()),
+                Next::Told(told) => return writer.instead(Instead::new(told)),
+                Next::Exchange(exchange) => return self.go_on(writer, exchange).await,
+            }
+        }
+        writer.instead(Instead::new(Told::Status(502)));
+    }
+
+    async fn exchange(&mut self) -> Result<Box<Exchange>, Stop> {
+        let mut plan = (self.source.plan)(&mut self.request).map_err(|outcome| match outcome {
+            Outcome::Status(status) => Stop::Status(status),
+            _ => Stop::Status(500),
+        })?;
+        plan.watch_client = false;
+        self.requested_ms = rt::wall_millis();
+        Exchange::run(&mut self.request, plan).await
+    }
+
+    /// Lets the client that began see what happened so far.
+    pub(super) fn publish(&self) {
+        if let Some(record) = self.request.upstream.get() {
+            self.hand.tries.borrow_mut().clone_from(&record.tries);
+        }
+    }
+
+    fn failed(self, writer: Writer, stop: &Stop) {
+        let (status, reasons) = match *stop {
+            Stop::Status(status) => (status, 0),
+            Stop::Failed(status, reasons) => (status, reasons),
+        };
+        if self.may_use_stale(reasons, true) {
+            return writer.instead(Instead::new(Told::UseStale));
+        }
+        match self.settings.cache.valid_s(status) {
+            Some(seconds) if seconds > 0 && matches!(status, 502 | 504) => {
+                self.store_error(writer, status, seconds);
+            }
+            _ => writer.instead(Instead::new(Told::Status(status))),
+        }
+    }
+
+    /// Whether the stale object may be served for these reasons. `is_silent`: there is no response at all.
+    fn may_use_stale(&self, reasons: u32, is_silent: bool) -> bool {
+        let Some(stale) = &self.stale else {
+            return false;
+        };
+        let (any, listed) = match stale.reuse {
+            Reuse::Validate {
+                on_any_error,
+                on_listed_error,
+                ..
+            } => (on_any_error, on_listed_error),
+            Reuse::WhileRevalidate => (true, true),
+            Reuse::Fresh => (true, true),
+        };
+        // As in nginx, what the origin allows counts when it is not there, not when it says that it has failed.
+        any && is_silent && reasons != 0 || listed && self.settings.cache.use_stale.any(reasons)
+    }
+
+    /// Stores that the origin failed, for as long as that is configured.
+    fn store_error(self, mut writer: Writer, status: u16, seconds: u32) {
+        let now_ms = rt::wall_millis();
+        let head = head_of(status, Fields::new());
+        let stored = StoredHead {
+            head: Arc::new(head),
+            reason: None,
+            freshness: Freshness {
+                received_ms: now_ms,
+                initial_age_s: 0,
+                fresh_until_ms: now_ms.saturating_add(u64::from(seconds) * 1000),
+                source: Says::Configured,
+                while_revalidate_s: 0,
+                if_error_s: 0,
+                must_revalidate: false,
+                always_revalidate: false,
+            },
+            variant: None,
+            kind: Kind::Error,
+        };
+        writer.head(Head {
+            meta: meta(&stored, Some(0), now_ms),
+            head: stored.encode(),
+            tags: Vec::new(),
+            length: Some(0),
+        });
+        writer.finish();
+    }
+
+    /// What is to be said of a response whose head is there.
+    fn look(&mut self, mut exchange: Box<Exchange>) -> Next {
+        let record = self.request.upstream.get_or_make();
+        let head = Arc::clone(&record.head);
+        let asked = self.request.state::<Ask>().cloned().unwrap_or_default();
+        let conditional = asked.etag.is_some() || asked.last_modified.is_some();
+        if head.status == 304 && conditional {
+            exchange.finish_without_content(&mut self.request);
+            self.publish();
+            return match self.revalidate(&head) {
+                Some(stored) => Next::Told(Told::Revalidated(stored)),
+                None => Next::Again,
+            };
+        }
+        if let Some(bit) = NextUpstream::of_status(head.status)
+            && self.may_use_stale(bit, false)
+        {
+            exchange.finish_without_content(&mut self.request);
+            self.publish();
+            return Next::Told(Told::UseStale);
+        }
+        Next::Exchange(exchange)
+    }
+
+    /// Renews the stale object by a 304; `None` if the 304 is not about it.
+    fn revalidate(&mut self, head: &ResponseHead) -> Option<Arc<StoredHead>> {
+        let stale = self.stale.clone()?;
+        let merged = caching::merge_304(&stale.stored.head.fields, &caching::keep(&head.fields))?;
+        let mut stored = StoredHead::clone(&stale.stored);
+        let mut renewed = ResponseHead::clone(&stored.head);
+        renewed.fields = merged;
+        stored.head = Arc::new(renewed);
+        let now_ms = rt::wall_millis();
+        // What the 304 says of its own time counts first; then what was said with the content.
+        stored.freshness = match self.judge(stored.head.status, &stored.head.fields.clone()) {
+            Judged::Store(freshness) => freshness,
+            Judged::Pass { .. } => Freshness {
+                received_ms: now_ms,
+                fresh_until_ms: now_ms,
+                ..stored.freshness
+            },
+        };
+        let object = &stale.object;
+        let length = object.head().length;
+        let mut renewed = meta(&stored, length, now_ms);
+        renewed.stored_ms = object.head().meta.stored_ms;
+        self.store.refresh(object, renewed, Some(stored.encode()));
+        Some(Arc::new(stored))
+    }
+
+    fn judge(&mut self, status: u16, fields: &Fields) -> Judged {
+        let response = Response {
+            status,
+            fields,
+            requested_ms: self.requested_ms,
+            received_ms: rt::wall_millis(),
+        };
+        judge(&mut self.request, &self.settings, &response)
+    }
+
+    /// Goes on with a response of which nothing is decided yet but that it comes from the origin.
+    pub(super) async fn go_on(mut self, writer: Writer, exchange: Box<Exchange>) {
+        let head = Arc::clone(&self.request.upstream.get_or_make().head);
+        let freshness = match self.judge(head.status, &head.fields) {
+            Judged::Store(freshness) => freshness,
+            Judged::Pass { known } => {
+                if known {
+                    let time = self.settings.cache.uncacheable_time.as_millis();
+                    let time = u64::try_from(time).unwrap_or(u64::MAX);
+                    let until_ms = rt::wall_millis().saturating_add(time);
+                    self.store.learn_uncacheable(&self.key, until_ms);
+                }
+                if writer.first_stays() {
+                    let slot = std::mem::take(&mut self.request.upstream);
+                    self.hand.exchange.replace(Some((exchange, slot)));
+                }
+                return writer.instead(Instead::new(Told::Released));
+            }
+        };
+        self.store(writer, exchange, &head, freshness).await;
+    }
+
+    /// Stores the response.
+    pub(super) async fn store(
+        mut self,
+        mut writer: Writer,
+        exchange: Box<Exchange>,
+        head: &ResponseHead,
+        freshness: Freshness,
+    ) {
+        self.store.forget_uncacheable(&self.key);
+        let now_ms = rt::wall_millis();
+        let header_only = self.request.flow.header_only;
+        let length = match exchange.content_length() {
+            _ if header_only => Some(0),
+            ContentLength::Known(length) => Some(length),
+            ContentLength::None => Some(0),
+            ContentLength::Unknown => None,
+        };
+        let usual = proto::status::reason(head.status).as_bytes();
+        let reason = head.status_text().get(4..).filter(|text| *text != usual);
+        let kept = head_of(head.status, caching::keep(&head.fields));
+        let mut stored = StoredHead {
+            head: Arc::new(kept),
+            reason: reason.map(BString::from),
+            freshness,
+            variant: None,
+            kind: if header_only {
+                Kind::HeadOnly
+            } else {
+                Kind::Content
+            },
+        };
+        let key = self.choose_key(&mut stored, now_ms);
+        writer.head_as(
+            key,
+            Head {
+                meta: meta(&stored, length, now_ms),
+                head: stored.encode(),
+                tags: caching::invalidation::tags(&head.fields)
+                    .into_iter()
+                    .map(Bytes::from)
+                    .collect(),
+                length,
+            },
+        );
+        self.request.out.body = exchange.into_content(&mut self.request);
+        self.content(writer, &stored, length).await;
+    }
+
+    /// The key under which the response belongs: its own for each variant.
+    fn choose_key(&mut self, stored: &mut StoredHead, now_ms: u64) -> Key {
+        let ignored = self.settings.cache.rules.ignore & Rules::VARY != 0;
+        let names = match vary::of(&stored.head.fields) {
+            vary::Vary::Names(names) if !ignored => names,
+            _ => return self.primary.clone(),
+        };
+        let values = values(&names, &self.request.head.wire.fields);
+        let born = match &self.marker {
+            Some((born, known)) if *known == names => *born,
+            _ => {
+                let marker = Marker {
+                    names: names.clone(),
+                };
+                let meta = Meta {
+                    kind: ObjectKind::Variants,
+                    stored_ms: now_ms,
+                    validated_ms: now_ms,
+                    fresh_until_ms: u64::MAX,
+                    version: 0,
+                };
+                let head = Head {
+                    meta,
+                    head: marker.encode(),
+                    tags: Vec::new(),
+                    length: Some(0),
+                };
+                self.store.put_marker(&self.primary, head, now_ms)
+            }
+        };
+        let key = self.primary.variant_of(born, &values);
+        stored.variant = Some(Variant {
+            born,
+            names,
+            values,
+        });
+        key
+    }
+
+    /// Brings the content into the store.
+    async fn content(mut self, mut writer: Writer, stored: &StoredHead, length: Option<u64>) {
+        let mut resumes = 0;
+        loop {
+            let bytes = match Body::next_of(&mut self.request).await {
+                None => break,
+                Some(Ok(Chunk::Flush)) => continue,
+                Some(Ok(Chunk::Bytes(bytes))) => bytes,
+                Some(Ok(Chunk::File(range))) => {
+                    // Only a reader that works ahead of a slow client writes files, and this one has none.
+                    let len = usize::try_from(range.length).unwrap_or(0);
+                    let pool = rt::pool::default_pool();
+                    match range
+                        .file
+                        .read_at(Vec::new(), range.offset, len, &pool)
+                        .await
+                    {
+                        Ok(bytes) => bytes.into(),
+                        Err(error) => {
+                            return writer.fail(Failure::Producer(error.to_string().into()));
+                        }
+                    }
+                }
+                Some(Err(error)) => {
+                    self.publish();
+                    resumes += 1;
+                    let position = writer.position();
+                    if resumes > RESUMES || !self.resume(stored, position, length).await {
+                        return writer.fail(Failure::Producer(error.to_string().into()));
+                    }
+                    continue;
+                }
+            };
+            if writer.write(bytes).await.is_err() {
+                self.request.log(
+                    Level::Info,
+                    format_args!("nobody follows a response that cannot be stored, so upstream connection is closed too"),
+                );
+                return;
+            }
+        }
+        self.publish();
+        writer.finish();
+    }
+
+    /// Asks for the rest of content that broke off. True when the request's body goes on with it.
+    async fn resume(&mut self, stored: &StoredHead, position: u64, length: Option<u64>) -> bool {
+        let fields = &stored.head.fields;
+        let ranges = fields.get_known(Known::AcceptRanges);
+        let possible = stored.head.status == 200
+            && stored.version(length) != 0
+            && position > 0
+            && ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
+        let (Some(length), true) = (length, possible) else {
+            return false;
+        };
+        let tag = fields
+            .get_known(Known::Etag)
+            .filter(|tag| !etag::is_weak(tag));
+        let Some(validator) = tag.or(fields.get_known(Known::LastModified)) else {
+            return false;
+        };
+        self.request.log(
+            Level::Warn,
+            format_args!(
+                "upstream broke off at {position} of {length} bytes, the rest is asked for"
+            ),
+        );
+        self.request.set_state(Ask {
+            range: Some((position, validator.into())),
+            ..Ask::default()
+        });
+        let Ok(exchange) = self.exchange().await else {
+            return false;
+        };
+        self.publish();
+        let head = Arc::clone(&self.request.upstream.get_or_make().head);
+        if !continues(&head, fields, position, length) {
+            self.request.log(
+                Level::Error,
+                format_args!(
+                    "upstream did not send the rest of a response: status {}",
+                    head.status
+                ),
+            );
+            return false;
+        }
+        self.request.out.body = exchange.into_content(&mut self.request);
+        true
+    }
+}
+
+/// What a fetch does next.
+enum Next {
+    Again,
+    Told(Told),
+    Exchange(Box<Exchange>),
+}
+
+/// Whether a response is the rest of one with these fields.
+fn continues(head: &ResponseHead, fields: &Fields, position: u64, length: u64) -> bool {
+    let range = head
+        .fields
+        .get_known(Known::ContentRange)
+        .and_then(proto::range::parse_content_range);
+    let same = [Known::Etag, Known::LastModified].iter().all(|known| {
+        head.fields
+            .get_known(*known)
+            .is_none_or(|value| fields.get_known(*known) == Some(value))
+    });
+    head.status == 206 && same && range == Some((Some(position..length), Some(length)))
+}
+
+/// Judges a response by the rules of the location.
+pub(super) fn judge(request: &mut Request, settings: &SettingsRef, response: &Response) -> Judged {
+    let fields = response.fields;
+    let redirects =
+        fields.has(Known::XAccelRedirect) && !settings.ignore_headers.has(Known::XAccelRedirect);
+    if response.status < 200 || response.status == 304 || redirects {
+        return Judged::Pass { known: false };
+    }
+    let cache = &settings.cache;
+    let asked = Asked {
+        authorization: request.head.known(Known::Authorization).is_some(),
+    };
+    let configured_s = cache.valid_s(response.status);
+    match caching::judge(response, &asked, &cache.rules, configured_s) {
+        Verdict::Store(freshness) => {
+            let refused = cache.no_cache.iter().any(|value| request.is_true(value));
+            if refused {
+                return Judged::Pass { known: false };
+            }
+            Judged::Store(freshness)
+        }
+        Verdict::Pass(why) => {
+            request.debug(format_args!("http cache: not stored: {}", why.word()));
+            Judged::Pass { known: true }
+        }
+    }
+}
+
+fn meta(stored: &StoredHead, length: Option<u64>, now_ms: u64) -> Meta {
+    Meta {
+        kind: ObjectKind::Object,
+        stored_ms: now_ms,
+        validated_ms: now_ms,
+        fresh_until_ms: stored.freshness.fresh_until_ms,
+        version: stored.version(length),
+    }
+}

@@ -1,0 +1,317 @@
+//! What is stored of a response beside its content, as bytes that the store keeps without reading them.
+//!
+//! ```text
+//! marker:    0 2 | names
+//! response:  0 1 | 1 kind | 2 status | 32 freshness | reason | vary | fields
+//!   kind     0 with content · 1 without (HEAD) · 2 made here, for an origin that failed
+//!   vary     1 flag, and if set: 8 birth of the marker | names | values
+//!   names    2 count, and each as text · values: text · reason: text
+//!   fields   2 count, and each: name and value as text
+//!   text     4 length, bytes
+//! ```
+//!
+//! All numbers are little-endian. The first byte is the version of the whole: a head of another is not read, and its
+//! object fetched anew.
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::Arc;
+
+use bstr::BString;
+use bytes::Bytes;
+use proto::caching::{Freshness, vary};
+use proto::fields::Fields;
+use proto::h1::response::ResponseHead;
+use proto::{Known, etag};
+
+/// A stored response's head.
+#[derive(Clone, Debug)]
+pub struct StoredHead {
+    /// Status and fields, as a server sent them, but for those of the connection.
+    pub head: Arc<ResponseHead>,
+    /// The reason phrase where it is not the usual one.
+    pub reason: Option<BString>,
+    /// How long it is fresh.
+    pub freshness: Freshness,
+    /// Which variant it is, if it is one of several.
+    pub variant: Option<Variant>,
+    /// What its content is.
+    pub kind: Kind,
+}
+
+/// What the content of a stored response is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// What the store has.
+    Content,
+    /// None: the response answers HEAD, and its fields are about content that is not there.
+    HeadOnly,
+    /// None: no server answered, and the status stands for that.
+    Error,
+}
+
+/// Which variant of a response it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Variant {
+    /// The birth of the marker, which is a part of the key.
+    pub born: u64,
+    /// The fields of requests that the variants differ by.
+    pub names: Vec<Box<[u8]>>,
+    /// Their values, as [`values`] makes them.
+    pub values: Vec<u8>,
+}
+
+/// The head of a marker: it stands under the key, and the responses stand under keys of their own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// The fields of requests that the variants differ by.
+    pub names: Vec<Box<[u8]>>,
+}
+
+const RESPONSE: u8 = 1;
+const MARKER: u8 = 2;
+
+/// A head of this status and these fields.
+pub(super) fn head_of(status: u16, fields: Fields) -> ResponseHead {
+    let mut head = ResponseHead::default();
+    head.status = status;
+    head.fields = fields;
+    head
+}
+
+/// The values by which a request chooses among variants, as one text.
+pub(super) fn values(names: &[Box<[u8]>], request: &Fields) -> Vec<u8> {
+    let mut text = Vec::new();
+    for value in vary::select(names, request) {
+        write_text(&value, &mut text);
+    }
+    text
+}
+
+impl Marker {
+    /// The bytes for the store.
+    pub fn encode(&self) -> Bytes {
+        let mut out = vec![MARKER];
+        write_names(&self.names, &mut out);
+        out.into()
+    }
+
+    /// What [`Marker::encode`] wrote.
+    pub fn decode(bytes: &[u8]) -> Option<Marker> {
+        let mut reader = Reader(bytes);
+        (reader.byte()? == MARKER).then_some(())?;
+        let names = reader.names()?;
+        Some(Marker { names })
+    }
+}
+
+impl StoredHead {
+    /// The bytes for the store.
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(64 + self.head.fields.bytes());
+        out.push(RESPONSE);
+        out.push(match self.kind {
+            Kind::Content => 0,
+            Kind::HeadOnly => 1,
+            Kind::Error => 2,
+        });
+        out.extend_from_slice(&self.head.status.to_le_bytes());
+        out.extend_from_slice(&self.freshness.to_bytes());
+        write_text(
+            self.reason.as_deref().map_or(&[][..], |reason| reason),
+            &mut out,
+        );
+        match &self.variant {
+            None => out.push(0),
+            Some(variant) => {
+                out.push(1);
+                out.extend_from_slice(&variant.born.to_le_bytes());
+                write_names(&variant.names, &mut out);
+                write_text(&variant.values, &mut out);
+            }
+        }
+        let count = u16::try_from(self.head.fields.len()).unwrap_or(u16::MAX);
+        out.extend_from_slice(&count.to_le_bytes());
+        for (name, value) in self.head.fields.iter().take(count.into()) {
+            write_text(name, &mut out);
+            write_text(value, &mut out);
+        }
+        out.into()
+    }
+
+    /// What [`StoredHead::encode`] wrote; `None` for anything else.
+    pub fn decode(bytes: &[u8]) -> Option<StoredHead> {
+        let mut reader = Reader(bytes);
+        (reader.byte()? == RESPONSE).then_some(())?;
+        let kind = match reader.byte()? {
+            0 => Kind::Content,
+            1 => Kind::HeadOnly,
+            2 => Kind::Error,
+            _ => return None,
+        };
+        let mut head = head_of(reader.short()?, Fields::new());
+        let freshness = Freshness::from_bytes(reader.take(Freshness::BYTES)?)?;
+        let reason = reader.text()?;
+        let variant = match reader.byte()? {
+            0 => None,
+            _ => Some(Variant {
+                born: u64::from_le_bytes(*reader.take(8)?.first_chunk()?),
+                names: reader.names()?,
+                values: reader.text()?.to_vec(),
+            }),
+        };
+        for _ in 0..reader.short()? {
+            let name = reader.text()?;
+            head.fields.push(name, reader.text()?);
+        }
+        Some(StoredHead {
+            head: Arc::new(head),
+            reason: (!reason.is_empty()).then(|| reason.into()),
+            freshness,
+            variant,
+            kind,
+        })
+    }
+
+    /// The strong validator as a number; 0 when there is none. `length` is that of the whole content.
+    pub fn version(&self, length: Option<u64>) -> u64 {
+        let fields = &self.head.fields;
+        let mut hasher = DefaultHasher::new();
+        match (
+            fields.get_known(Known::Etag),
+            fields.get_known(Known::LastModified),
+        ) {
+            (Some(tag), _) if !etag::is_weak(tag) => hasher.write(tag),
+            (None, Some(date)) if length.is_some() => {
+                hasher.write(date);
+                hasher.write_u64(length.unwrap_or_default());
+            }
+            _ => return 0,
+        }
+        hasher.finish().max(1)
+    }
+}
+
+fn write_text(text: &[u8], out: &mut Vec<u8>) {
+    let length = u32::try_from(text.len()).unwrap_or(0);
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(&text[..length as usize]);
+}
+
+fn write_names(names: &[Box<[u8]>], out: &mut Vec<u8>) {
+    let count = u16::try_from(names.len()).unwrap_or(u16::MAX);
+    out.extend_from_slice(&count.to_le_bytes());
+    for name in names.iter().take(count.into()) {
+        write_text(name, out);
+    }
+}
+
+/// Reads what is left of some bytes. Each step is `None` when there is less.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        Some(self.take(1)?[0])
+    }
+
+    fn short(&mut self) -> Option<u16> {
+        Some(u16::from_le_bytes(*self.take(2)?.first_chunk()?))
+    }
+
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let length = u32::from_le_bytes(*self.take(4)?.first_chunk()?);
+        self.take(usize::try_from(length).ok()?)
+    }
+
+    fn names(&mut self) -> Option<Vec<Box<[u8]>>> {
+        let count = self.short()?;
+        (0..count).map(|_| Some(self.text()?.into())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proto::caching::Source;
+
+    use super::*;
+
+    fn sample() -> StoredHead {
+        let mut head = head_of(203, Fields::new());
+        head.fields.push(b"ETag", b"\"a\"");
+        head.fields.push(b"x-y", b"");
+        StoredHead {
+            head: Arc::new(head),
+            reason: Some("Well".into()),
+            freshness: Freshness {
+                received_ms: 5,
+                initial_age_s: 1,
+                fresh_until_ms: 9,
+                source: Source::Configured,
+                while_revalidate_s: 0,
+                if_error_s: 2,
+                must_revalidate: true,
+                always_revalidate: false,
+            },
+            variant: Some(Variant {
+                born: 77,
+                names: vec![b"accept"[..].into(), b"cookie"[..].into()],
+                values: b"any bytes".to_vec(),
+            }),
+            kind: Kind::HeadOnly,
+        }
+    }
+
+    #[test]
+    fn heads_come_back_and_cut_ones_do_not() {
+        let bytes = sample().encode();
+        let back = StoredHead::decode(&bytes).expect("what was encoded");
+        assert_eq!((back.head.status, back.kind), (203, Kind::HeadOnly));
+        assert_eq!(
+            (&back.variant, back.freshness),
+            (&sample().variant, sample().freshness)
+        );
+        assert_eq!(back.reason, sample().reason);
+        let fields: Vec<_> = back.head.fields.iter().collect();
+        assert_eq!(fields, [(&b"ETag"[..], &b"\"a\""[..]), (b"x-y", b"")]);
+        for end in 0..bytes.len() {
+            assert!(StoredHead::decode(&bytes[..end]).is_none(), "{end}");
+        }
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.to_vec();
+            damaged[at] ^= 0x80;
+            // Whatever it says: it must say it without a panic, and without memory in proportion to a claim.
+            let _ = StoredHead::decode(&damaged);
+            let _ = Marker::decode(&damaged);
+        }
+    }
+
+    #[test]
+    fn markers_come_back() {
+        let marker = Marker {
+            names: vec![b"accept-encoding"[..].into()],
+        };
+        assert_eq!(Marker::decode(&marker.encode()), Some(marker.clone()));
+        assert!(StoredHead::decode(&marker.encode()).is_none());
+    }
+
+    #[test]
+    fn versions_need_a_strong_validator() {
+        let mut stored = sample();
+        assert_ne!(stored.version(None), 0);
+        let with = |name: &[u8], value: &[u8]| {
+            let mut head = ResponseHead::default();
+            head.fields.push(name, value);
+            Arc::new(head)
+        };
+        stored.head = with(b"ETag", b"W/\"a\"");
+        assert_eq!(stored.version(Some(5)), 0);
+        stored.head = with(b"Last-Modified", b"Thu, 01 Jan 1970 00:00:00 GMT");
+        assert_eq!(stored.version(None), 0);
+        assert_ne!(stored.version(Some(5)), stored.version(Some(6)));
+    }
+}

@@ -1,0 +1,133 @@
+//! The cache of responses: between a location and its upstream exchange.
+//!
+//! ```text
+//! handler (proxy, fastcgi, …) → serve
+//!   visit    one request at the cache: key, lookup, what is done with what is found
+//!   fetch    a fetch: a task of its own with a request of its own, which writes into the store
+//!   answer   the response of what is stored, or of what somebody fetches
+//!   head     what is stored of a response beside its content
+//!   zone     `…_cache_path`: the stores, opened and looked after
+//! ```
+//!
+//! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which knows
+//! no I/O. Here they meet: directives, requests, exchanges.
+//!
+//! A miss makes one fetch. It belongs to nobody: whoever asks for the key, the first client too, follows it with a
+//! cursor of his own, so that nobody's slowness or leaving hurts another. Only when the head says that the response is
+//! for one alone, the exchange is handed to the first client as it is, and the others go and ask for themselves.
+
+mod answer;
+mod fetch;
+mod head;
+mod settings;
+mod visit;
+mod zone;
+
+use conf::Variable;
+
+use crate::module::Outcome;
+use crate::request::Request;
+use crate::upstream::Plan;
+
+pub use fetch::Ask;
+pub use head::{Marker, StoredHead, Variant};
+pub use settings::{Settings, StatusHeader, UseStale, Which};
+pub use visit::serve;
+pub use zone::{Cache, Caches, Declared, UPKEEP};
+
+/// What a protocol module brings.
+pub struct Source {
+    /// How a request is passed on. It is asked once for each fetch, with the request that the fetch makes.
+    pub plan: fn(&mut Request) -> Result<Plan, Outcome>,
+    /// Appends the key where no directive gives one.
+    pub key: fn(&mut Request, &mut Vec<u8>) -> Result<(), Outcome>,
+}
+
+/// What the cache did with a request: `$upstream_cache_status`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// There was nothing.
+    Miss,
+    /// It was told not to look.
+    Bypass,
+    /// What there was is stale, and the origin was asked.
+    Expired,
+    /// What there was is stale, and was served.
+    Stale,
+    /// The same, while somebody renews it.
+    Updating,
+    /// What there was is stale, and the origin said that it is good.
+    Revalidated,
+    /// It was there.
+    Hit,
+}
+
+impl Status {
+    /// nginx's word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Status::Miss => "MISS",
+            Status::Bypass => "BYPASS",
+            Status::Expired => "EXPIRED",
+            Status::Stale => "STALE",
+            Status::Updating => "UPDATING",
+            Status::Revalidated => "REVALIDATED",
+            Status::Hit => "HIT",
+        }
+    }
+}
+
+/// The variables `$upstream_cache_…`.
+pub static VARIABLES: &[Variable<Request>] = &[
+    Variable::new(
+        "upstream_cache_status",
+        |request: &mut Request, out| {
+            let status = request.upstream.get().and_then(|record| record.cache);
+            status.is_some_and(|status| {
+                out.extend_from_slice(status.word().as_bytes());
+                true
+            })
+        },
+        "What the cache did: MISS, BYPASS, EXPIRED, STALE, UPDATING, REVALIDATED or HIT.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_cache_last_modified",
+        |request: &mut Request, out| {
+            let ask = request.state::<Ask>();
+            let value = ask.and_then(|ask| ask.last_modified.as_ref());
+            value.is_some_and(|value| {
+                out.extend_from_slice(value);
+                true
+            })
+        },
+        "The `Last-Modified` of the stale object that is being renewed.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_cache_etag",
+        |request: &mut Request, out| {
+            let ask = request.state::<Ask>();
+            let value = ask.and_then(|ask| ask.etag.as_ref());
+            value.is_some_and(|value| {
+                out.extend_from_slice(value);
+                true
+            })
+        },
+        "The `ETag` of the stale object that is being renewed.",
+    )
+    .volatile(),
+    Variable::new(
+        "upstream_cache_age",
+        |request: &mut Request, out| {
+            let record = request.upstream.get();
+            let Some(age) = record.and_then(|record| record.cache_age_s) else {
+                return false;
+            };
+            crate::text::write_number(age.into(), out);
+            true
+        },
+        "How old the object is that was served, in seconds.",
+    )
+    .volatile(),
+];

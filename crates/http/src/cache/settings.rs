@@ -1,0 +1,118 @@
+//! What the `…_cache` directives say in a location. The rows are in `modules/shared/upstream_rows`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::Expression;
+use proto::caching::Rules;
+use proto::h1::Method;
+
+use super::zone::Cache;
+
+/// The cache settings of a location. Names are those of the directives without `…_cache_`.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Which cache, if any.
+    pub cache: Which,
+    /// The key; `None`: the protocol's own.
+    pub key: Option<Expression>,
+    /// How long responses of a status that say nothing themselves are fresh, in seconds; no status is any.
+    pub valid: Vec<(Option<u16>, u32)>,
+    /// Bits of the methods that are looked up, beside GET and HEAD.
+    pub methods: u32,
+    /// From which request for a key on its response is stored.
+    pub min_uses: i64,
+    /// The cache is not asked if one of these is true.
+    pub bypass: Vec<Expression>,
+    /// The response is not stored if one of these is true.
+    pub no_cache: Vec<Expression>,
+    /// The key is purged if one of these is true.
+    pub purge: Vec<Expression>,
+    /// When a stale object is served.
+    pub use_stale: UseStale,
+    /// Stale objects are renewed beside the request that meets them.
+    pub background_update: bool,
+    /// Stale objects are renewed with a conditional request.
+    pub revalidate: bool,
+    /// One fetch per key; everybody follows it.
+    pub lock: bool,
+    /// How long a request waits for the head of somebody else's fetch; `None`: as long as that takes.
+    pub lock_timeout: Option<Duration>,
+    /// A fetch that is older and not complete is not waited for any more; `None`: never.
+    pub lock_age: Option<Duration>,
+    /// HEAD is fetched as GET.
+    pub convert_head: bool,
+    /// Ranges that begin here or further on are passed by the cache.
+    pub max_range_offset: Option<u64>,
+    /// How long a key whose response could not be stored is remembered.
+    pub uncacheable_time: Duration,
+    /// What the client's `Cache-Control` says counts.
+    pub request_control: bool,
+    /// An unsafe request that succeeded purges the key.
+    pub invalidate: bool,
+    /// The `Cache-Status` field that responses get.
+    pub status_header: StatusHeader,
+    /// The rules by which responses are judged.
+    pub rules: Rules,
+}
+
+/// Which cache a location uses.
+#[derive(Clone, Debug, Default)]
+pub enum Which {
+    /// None.
+    #[default]
+    Off,
+    /// This one.
+    Cache(Arc<Cache>),
+    /// The one that the value names.
+    Value(Expression),
+}
+
+/// Whether responses tell what the cache did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum StatusHeader {
+    /// They do not.
+    #[default]
+    Off,
+    /// By `Cache-Status` (RFC 9211), under this name.
+    Named(bstr::BString),
+}
+
+/// When a stale object is served: bits of [`UseStale::WORDS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UseStale(pub u32);
+
+impl UseStale {
+    /// The words of the directive; word `i` is bit `i`, the same as in
+    /// [`NextUpstream`](crate::upstream::settings::NextUpstream) where both have it.
+    pub const WORDS: &'static [&'static str] = crate::upstream::settings::NextUpstream::WORDS;
+    /// While it is being renewed.
+    pub const UPDATING: u32 = 1 << 11;
+    /// Never.
+    pub const OFF: u32 = 1 << 12;
+
+    /// Whether one of these reasons is enough.
+    pub fn any(self, reasons: u32) -> bool {
+        self.0 & Self::OFF == 0 && self.0 & reasons != 0
+    }
+}
+
+impl Settings {
+    /// Whether there is a cache at all.
+    pub fn is_on(&self) -> bool {
+        !matches!(self.cache, Which::Off)
+    }
+
+    /// Whether requests of this method are looked up.
+    pub fn has_method(&self, method: Method) -> bool {
+        matches!(method, Method::Get | Method::Head) || self.methods & method.bit() != 0
+    }
+
+    /// How long a response of this status is fresh that says nothing itself, in seconds.
+    pub fn valid_s(&self, status: u16) -> Option<u32> {
+        self.valid
+            .iter()
+            .find(|(known, _)| known.is_none_or(|known| known == status))
+            .map(|(_, seconds)| *seconds)
+    }
+}

@@ -1,0 +1,211 @@
+//! `proxy_cache_path`, `fastcgi_cache_path`, …: caches of responses.
+//!
+//! ```nginx
+//! proxy_cache_path /var/cache/weir keys_zone=pages:10m max_size=50g inactive=1d use_temp_path=off;
+//! …
+//! proxy_cache pages;
+//! ```
+//!
+//! The rows of locations are in [`crate::shared::upstream_rows`]; what is done with a cache is in [`http::cache`]. All
+//! protocols share the caches: the prefix of the line that declares one does not matter.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use base::units;
+use bstr::{BString, ByteSlice};
+use conf::contexts::HTTP;
+use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table, parse};
+use http::Module;
+use http::cache::{Caches, Declared, UPKEEP};
+use http::configure::Directories;
+use http::engine::HttpLoop;
+use rt::error_log::Level;
+
+pub(crate) static MODULE: Module = Module {
+    name: "cache",
+    doc: "Caches of responses.",
+    main: &DIRECTIVES,
+    complete: Caches::check,
+    commit: |site, zones| {
+        site.main_confs.get::<Caches>().commit(zones);
+        Ok(())
+    },
+    start,
+    stop: |_| {
+        UPKEEP_TASK.take();
+    },
+    ..Module::EMPTY
+};
+
+/// `keys_zone` may not be smaller, in bytes: two pages, as in nginx.
+const MIN_KEYS: u64 = 2 * 4096;
+
+/// The memory for small objects where `memory=` does not say, in bytes.
+const MEMORY: u64 = 64 * 1024 * 1024;
+
+/// The most bytes of a cache that says none.
+const MAX_SIZE: u64 = 1 << 50;
+
+/// How deep nginx's folders may be, and how long the names of one level.
+const MAX_LEVELS: usize = 3;
+
+const fn row(name: &'static str) -> Directive<Caches> {
+    Directive {
+        name,
+        syntax: "path [levels=levels] [use_temp_path=on|off] keys_zone=name:size [inactive=time] [max_size=size] [min_free=size] [memory=size] …",
+        default: None,
+        contexts: HTTP,
+        since: "0.1",
+        doc: "A cache: its folder, and `keys_zone`, its name with a size that bounds the number of objects (40 bytes each). \
+              An object that nobody asks for goes after `inactive` (10 minutes); `max_size` bounds the folder, `min_free` \
+              is what the file system shall keep free, `memory` (64 MB) is for small objects that are in use. `levels`, \
+              `use_temp_path`, `purger` and the parameters of nginx's loader, manager and purger have no meaning here and \
+              are accepted.",
+        set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| path(line)),
+    }
+}
+
+static DIRECTIVES: Table<Caches> = Table::<Caches>::new(&[
+    row("proxy_cache_path"),
+    row("fastcgi_cache_path"),
+    row("scgi_cache_path"),
+    row("uwsgi_cache_path"),
+])
+.finish(|caches, _, level| {
+    // Lines further down add to it: they share the list.
+    caches.clone_from(level.shared::<Caches>());
+    Ok(())
+});
+
+/// Reads one line.
+fn path(line: &mut Line) -> Result<(), Diagnostic> {
+    let mut declared = Declared {
+        path: folder(line),
+        keys: 0,
+        inactive: Duration::from_secs(600),
+        max_size: MAX_SIZE,
+        min_free: 0,
+        memory: MEMORY,
+    };
+    let mut name = BString::default();
+    for i in 1..line.args().len() {
+        let text = line.text(i);
+        let (key, value) = match text.split_once_str("=") {
+            Some((key, value)) => (key, value.as_bstr()),
+            None => return Err(line.error_at(i, format!("invalid parameter \"{text}\""))),
+        };
+        let invalid = |what: &str| line.error_at(i, format!("invalid {what} value \"{text}\""));
+        let size = |what| units_size(value).ok_or_else(|| invalid(what));
+        let time = |what| parse::seconds(value).ok_or_else(|| invalid(what));
+        match key {
+            b"levels" => check_levels(line, i, value)?,
+            b"use_temp_path" if value != "on" && value != "off" => {
+                return Err(line.error_at(
+                    i,
+                    format!("invalid use_temp_path value \"{text}\", it must be \"on\" or \"off\""),
+                ));
+            }
+            b"keys_zone" => (name, declared.keys) = keys_zone(line, i, value)?,
+            b"inactive" => declared.inactive = time("inactive")?,
+            b"max_size" => declared.max_size = size("max_size")?,
+            b"min_free" => declared.min_free = size("min_free")?,
+            b"memory" => declared.memory = size("memory")?,
+            b"loader_files" | b"manager_files" | b"purger_files"
+                if value.to_str().is_ok_and(|v| v.parse::<u32>().is_ok()) => {}
+            b"loader_sleep" | b"loader_threshold" | b"manager_sleep" | b"manager_threshold"
+            | b"purger_sleep" | b"purger_threshold"
+                if parse::millis(value).is_some() => {}
+            b"loader_files" | b"manager_files" | b"purger_files" | b"loader_sleep"
+            | b"loader_threshold" | b"manager_sleep" | b"manager_threshold" | b"purger_sleep"
+            | b"purger_threshold" => return Err(invalid(&key.to_str_lossy())),
+            b"use_temp_path" | b"purger" => {}
+            _ => return Err(line.error_at(i, format!("invalid parameter \"{text}\""))),
+        }
+    }
+    if declared.keys == 0 {
+        return Err(line.error(format!(
+            "\"{}\" must have \"keys_zone\" parameter",
+            line.name()
+        )));
+    }
+    line.shared::<Directories>().0.insert(declared.path.clone());
+    Caches::declare(line, name.as_bstr(), declared)
+}
+
+fn folder(line: &Line) -> PathBuf {
+    let path = line.prefix_path(line.arg(0));
+    // Without a slash at its end: two spellings of a path are one.
+    path.components().collect()
+}
+
+fn units_size(value: &[u8]) -> Option<u64> {
+    units::parse_offset(value).and_then(|size| u64::try_from(size).ok())
+}
+
+/// `levels=1:2`: checked and forgotten.
+fn check_levels(line: &Line, i: usize, value: &[u8]) -> Result<(), Diagnostic> {
+    let levels: Vec<&[u8]> = value.split_str(":").collect();
+    let valid =
+        levels.len() <= MAX_LEVELS && levels.iter().all(|level| matches!(*level, b"1" | b"2"));
+    if valid {
+        return Ok(());
+    }
+    Err(line.error_at(i, format!("invalid \"levels\" \"{}\"", line.text(i))))
+}
+
+fn keys_zone(line: &Line, i: usize, value: &[u8]) -> Result<(BString, u64), Diagnostic> {
+    let text = line.text(i);
+    let invalid = || line.error_at(i, format!("invalid keys zone size \"{text}\""));
+    let (name, size) = value.split_once_str(":").ok_or_else(invalid)?;
+    let size = parse::size(size).ok_or_else(invalid)?;
+    if size < MIN_KEYS {
+        return Err(line.error_at(i, format!("keys zone \"{text}\" is too small")));
+    }
+    Ok((name.into(), size))
+}
+
+thread_local! {
+    /// The upkeep of the present generation.
+    static UPKEEP_TASK: RefCell<Option<Task>> = const { RefCell::new(None) };
+}
+
+/// A task that ends with its handle.
+struct Task(rt::JoinHandle<()>);
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn start(engine: &HttpLoop) {
+    if engine.index != 0 {
+        return;
+    }
+    let site = engine.site();
+    let caches = site.main_confs.get::<Caches>().clone();
+    if caches.all().is_empty() {
+        UPKEEP_TASK.take();
+        return;
+    }
+    let log = engine.log.clone();
+    let upkeep = async move {
+        loop {
+            for (cache, trouble) in caches.maintain() {
+                let name = cache.name();
+                match trouble {
+                    Some(why) => log.plain(
+                        Level::Crit,
+                        format_args!("cache \"{name}\": {why}; requests that it fails pass it by"),
+                    ),
+                    None => log.plain(Level::Notice, format_args!("cache \"{name}\" works again")),
+                }
+            }
+            rt::sleep(UPKEEP).await;
+        }
+    };
+    let task = Task(rt::spawn_handle("cache upkeep", upkeep));
+    UPKEEP_TASK.replace(Some(task));
+}

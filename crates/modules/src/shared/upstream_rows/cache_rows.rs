@@ -1,0 +1,364 @@
+//! The rows about caching, without prefix: `proxy_cache`, `fastcgi_cache`, `proxy_cache_valid`, …
+
+use bstr::ByteSlice;
+use conf::contexts::HTTP_SERVER_LOCATION;
+use conf::{
+    Arity, Diagnostic, Directive, Expression, Level, Line, Repeat, Setter, Span, Table, parse,
+};
+use http::cache::{Caches, StatusHeader, UseStale, Which};
+use http::upstream::Settings;
+use http::upstream::settings::Store;
+use proto::Known;
+use proto::caching::{Heuristic, Rules};
+use proto::h1::Method;
+
+const fn row(
+    name: &'static str,
+    syntax: &'static str,
+    default: Option<&'static str>,
+    doc: &'static str,
+    set: Setter<Settings>,
+) -> Directive<Settings> {
+    Directive {
+        name,
+        syntax,
+        default,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc,
+        set,
+    }
+}
+
+/// The methods that responses can be cached for.
+const METHODS: [(&str, Method); 3] = [
+    ("GET", Method::Get),
+    ("HEAD", Method::Head),
+    ("POST", Method::Post),
+];
+
+pub(super) static ROWS: Table<Settings> = Table::new(&[
+    row(
+        "cache",
+        "zone | off",
+        Some("off"),
+        "The cache that responses are stored in, by the name of its `keys_zone`. The value may have variables; an empty one and `off` are none.",
+        Setter::Custom(Arity::ONE, Repeat::Once, cache),
+    ),
+    row(
+        "cache_key",
+        "string",
+        None,
+        "What a response is stored under.",
+        Setter::OptionalValue(|c| &mut c.cache.key),
+    ),
+    row(
+        "cache_valid",
+        "[code …] time",
+        None,
+        "How long responses are fresh that say nothing themselves, by status; `any` is every status, no status is 200, 301 and 302.",
+        Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.cache.valid.clear()),
+            valid,
+        ),
+    ),
+    row(
+        "cache_methods",
+        "GET | HEAD | POST …",
+        Some("GET HEAD"),
+        "The methods whose responses are cached. GET and HEAD always are.",
+        Setter::Custom(Arity::at_least(1), Repeat::Once, methods),
+    ),
+    row(
+        "cache_min_uses",
+        "number",
+        Some("1"),
+        "From which request for a key on its response is stored.",
+        Setter::Number(|c| &mut c.cache.min_uses, 0, i64::MAX),
+    ),
+    row(
+        "cache_bypass",
+        "string …",
+        None,
+        "The cache is not asked when one of these values is neither empty nor `0`. The response may still be stored.",
+        Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.cache.bypass.clear()),
+            |c, line| add(&mut c.cache.bypass, line),
+        ),
+    ),
+    row(
+        "no_cache",
+        "string …",
+        None,
+        "The response is not stored when one of these values is neither empty nor `0`.",
+        Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.cache.no_cache.clear()),
+            |c, line| add(&mut c.cache.no_cache, line),
+        ),
+    ),
+    row(
+        "cache_purge",
+        "string …",
+        None,
+        "A request for which one of these values is neither empty nor `0` purges its key instead: 204, or 412 when there was nothing. A key that ends with `*` purges all that begin with what is before it.",
+        Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.cache.purge.clear()),
+            |c, line| add(&mut c.cache.purge, line),
+        ),
+    ),
+    row(
+        "cache_use_stale",
+        "error | timeout | invalid_header | updating | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | off …",
+        Some("off"),
+        "When a stale object is served: after which failures, and (`updating`) while it is being renewed.",
+        Setter::Bits(UseStale::WORDS, |c| &mut c.cache.use_stale.0),
+    ),
+    row(
+        "cache_background_update",
+        "on | off",
+        Some("off"),
+        "Whether a stale object that may be served while it is renewed is renewed beside the request that meets it.",
+        Setter::Flag(|c| &mut c.cache.background_update),
+    ),
+    row(
+        "cache_revalidate",
+        "on | off",
+        Some("off"),
+        "Whether stale objects are renewed with `If-Modified-Since` and `If-None-Match`.",
+        Setter::Flag(|c| &mut c.cache.revalidate),
+    ),
+    row(
+        "cache_lock",
+        "on | off",
+        Some("on"),
+        "Whether there is one fetch for a key, which everybody follows who asks for it meanwhile. `off` is a fetch for each.",
+        Setter::Flag(|c| &mut c.cache.lock),
+    ),
+    row(
+        "cache_lock_timeout",
+        "time",
+        None,
+        "How long a request waits for the head of a response that another one fetches. Then it fetches for itself, and stores nothing. If not set, it waits as long as that takes.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.cache.lock_timeout = Some(line.millis(0)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "cache_lock_age",
+        "time",
+        None,
+        "A fetch that is older than this and still without a head is taken for dead: the next request fetches anew. If not set, the timeouts of the exchange end it.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.cache.lock_age = Some(line.millis(0)?);
+            Ok(())
+        }),
+    ),
+    row(
+        "cache_convert_head",
+        "on | off",
+        Some("on"),
+        "Whether HEAD is fetched as GET. If not, responses to HEAD are stored apart.",
+        Setter::Flag(|c| &mut c.cache.convert_head),
+    ),
+    row(
+        "cache_max_range_offset",
+        "number",
+        None,
+        "Ranges that begin here or further on are asked for at the server and not stored. If not set, there is no such bound.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            let offset = line.offset(0)?;
+            c.cache.max_range_offset = Some(u64::try_from(offset).unwrap_or(0));
+            Ok(())
+        }),
+    ),
+    row(
+        "cache_uncacheable_time",
+        "time",
+        Some("120s"),
+        "How long it is remembered that the response of a key could not be stored: requests for it do not wait for each other then.",
+        Setter::Millis(|c| &mut c.cache.uncacheable_time),
+    ),
+    row(
+        "cache_request_control",
+        "on | off",
+        Some("off"),
+        "Whether `Cache-Control` and `Pragma` of requests count.",
+        Setter::Flag(|c| &mut c.cache.request_control),
+    ),
+    row(
+        "cache_invalidate",
+        "on | off",
+        Some("on"),
+        "Whether a request with an unsafe method (POST, PUT, DELETE, …) that succeeded purges its key.",
+        Setter::Flag(|c| &mut c.cache.invalidate),
+    ),
+    row(
+        "cache_must_revalidate",
+        "on | off",
+        Some("on"),
+        "Whether `must-revalidate`, `proxy-revalidate` and `s-maxage` forbid to serve an object stale.",
+        Setter::Flag(|c| &mut c.cache.rules.obey_must_revalidate),
+    ),
+    row(
+        "cache_authorization",
+        "on | off",
+        Some("off"),
+        "Whether responses to requests with `Authorization` are stored that do not allow it themselves.",
+        Setter::Flag(|c| &mut c.cache.rules.share_authorized),
+    ),
+    row(
+        "cache_heuristic",
+        "off | percent% [max]",
+        Some("off"),
+        "A response that says nothing, and for whose status nothing is configured, is fresh for this part of its age since `Last-Modified`, at most `max` (1 day).",
+        Setter::Custom(Arity::between(1, 2), Repeat::Once, heuristic),
+    ),
+    row(
+        "cache_targeted",
+        "name … | off",
+        Some("CDN-Cache-Control"),
+        "The fields addressed to caches like this one, in order: the first that a response has counts in place of `Cache-Control` and `Expires` (RFC 9213).",
+        Setter::Custom(Arity::at_least(1), Repeat::Once, targeted),
+    ),
+    row(
+        "cache_status_header",
+        "off | on | name",
+        Some("off"),
+        "Whether responses say in `Cache-Status` what the cache did (RFC 9211), and under which name; `on` is the server's.",
+        Setter::Custom(Arity::ONE, Repeat::Once, status_header),
+    ),
+]);
+
+/// What follows from several rows.
+pub(super) fn finish(conf: &mut Settings, prefix: &str, level: &mut Level) {
+    let ignored = conf.ignore_headers;
+    let bits = [
+        (Known::CacheControl, Rules::CACHE_CONTROL),
+        (Known::Expires, Rules::EXPIRES),
+        (Known::XAccelExpires, Rules::X_ACCEL_EXPIRES),
+        (Known::SetCookie, Rules::SET_COOKIE),
+        (Known::Vary, Rules::VARY),
+    ];
+    let bits = bits.iter().filter(|(field, _)| ignored.has(*field));
+    conf.cache.rules.ignore = bits.fold(0, |all, (_, bit)| all | bit);
+    conf.cache.rules.revalidate = conf.cache.revalidate;
+    let is_here = level.seen("cache").is_some() || level.seen(&format!("{prefix}cache")).is_some();
+    if is_here && conf.cache.is_on() && conf.cache.key.is_none() && prefix != "proxy_" {
+        let text = format!("no \"{prefix}cache_key\" for \"{prefix}cache\"");
+        let span = level.seen(&format!("{prefix}cache"));
+        level.report(Diagnostic::warning(text, span.unwrap_or(Span::NONE)));
+    }
+}
+
+fn cache(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    if line.text(0) == "off" {
+        conf.cache.cache = Which::Off;
+        return Ok(());
+    }
+    if !matches!(conf.store, Store::Off) {
+        let prefix = line.name().strip_suffix(b"cache").unwrap_or_default();
+        let what = format!("is incompatible with \"{}store\"", prefix.as_bstr());
+        return Err(line.directive_error(&what));
+    }
+    conf.cache.cache = if Expression::has_variables(line.text(0)) {
+        Which::Value(line.expression(0)?)
+    } else {
+        Which::Cache(Caches::refer(line, line.text(0)))
+    };
+    Ok(())
+}
+
+fn valid(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    let last = line.args().len() - 1;
+    let time = parse::seconds(line.text(last)).ok_or_else(|| {
+        line.error_at(last, format!("invalid time value \"{}\"", line.text(last)))
+    })?;
+    let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+    let list = &mut conf.cache.valid;
+    if last == 0 {
+        list.extend([200, 301, 302].map(|status| (Some(status), seconds)));
+        return Ok(());
+    }
+    for i in 0..last {
+        let status =
+            match &**line.text(i) {
+                b"any" => None,
+                text => Some(status(text).ok_or_else(|| {
+                    line.error_at(i, format!("invalid status \"{}\"", line.text(i)))
+                })?),
+            };
+        list.push((status, seconds));
+    }
+    Ok(())
+}
+
+fn status(text: &[u8]) -> Option<u16> {
+    let status = text.to_str().ok()?.parse().ok()?;
+    (100..600).contains(&status).then_some(status)
+}
+
+fn methods(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    let words = METHODS.map(|(word, _)| word);
+    let chosen = line.bits(&words, 0)?;
+    let bits = METHODS
+        .iter()
+        .enumerate()
+        .filter(|(i, _)| chosen & 1 << i != 0);
+    conf.cache.methods = bits.fold(0, |all, (_, (_, method))| all | method.bit());
+    Ok(())
+}
+
+/// Adds all words as values.
+fn add(list: &mut Vec<Expression>, line: &mut Line) -> Result<(), Diagnostic> {
+    for i in 0..line.args().len() {
+        list.push(line.expression(i)?);
+    }
+    Ok(())
+}
+
+fn heuristic(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    if line.text(0) == "off" {
+        conf.cache.rules.heuristic = None;
+        return match line.get(1) {
+            None => Ok(()),
+            Some(_) => Err(line.invalid_parameter(1)),
+        };
+    }
+    let percent = line
+        .text(0)
+        .strip_suffix(b"%")
+        .and_then(|text| text.to_str().ok()?.parse().ok())
+        .filter(|percent| (1..=100).contains(percent))
+        .ok_or_else(|| line.invalid_value(0))?;
+    let max = match line.get(1) {
+        Some(_) => line.seconds(1)?.as_secs(),
+        None => 86_400,
+    };
+    conf.cache.rules.heuristic = Some(Heuristic {
+        percent,
+        max_s: u32::try_from(max).unwrap_or(u32::MAX),
+    });
+    Ok(())
+}
+
+fn targeted(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    let names = line.args().iter().filter(|word| !word.is("off"));
+    conf.cache.rules.targeted = names
+        .map(|word| word.text.to_ascii_lowercase().into_boxed_slice())
+        .collect();
+    Ok(())
+}
+
+fn status_header(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.cache.status_header = match &**line.text(0) {
+        b"off" => StatusHeader::Off,
+        b"on" => StatusHeader::Named(b"weir".into()),
+        name => StatusHeader::Named(name.into()),
+    };
+    Ok(())
+}
