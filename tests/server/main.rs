@@ -56,5 +56,6 @@ mod sub_filter;
 mod thread_pools;
 mod try_files;
 mod tunnel;
+mod upgrade;
 mod userid;
 mod weir_status;

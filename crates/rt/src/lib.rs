@@ -36,6 +36,7 @@ pub mod process;
 pub mod seats;
 pub mod signal;
 pub mod sync;
+pub mod watch;
 
 pub use event_loop::{Loop, LoopOptions, handle, refresh_now, run, yield_now};
 pub use handle::{Handle, INBOX_LIMIT, PostError};

@@ -7,6 +7,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -206,6 +207,44 @@ pub fn open(address: &ListenAddress, options: &ListenOptions) -> Result<OwnedFd,
         })?;
     }
     Ok(socket)
+}
+
+/// What a socket that another program has opened listens on, with the options that tell sockets apart.
+/// An error when it is no listening socket.
+pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)> {
+    let stream = sockopt::socket_type(socket)? == SocketType::STREAM;
+    if stream && !sockopt::socket_acceptconn(socket)? {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let name = rustix::net::getsockname(socket)?;
+    let inet = SocketAddr::try_from(name.clone()).ok();
+    let unix = || {
+        let path = SocketAddrUnix::try_from(name).ok()?;
+        let path = path.path_bytes()?;
+        Some(PathBuf::from(std::ffi::OsStr::from_bytes(path)))
+    };
+    let address = match (inet, stream) {
+        (Some(address), true) => ListenAddress::Tcp(address),
+        (Some(address), false) => ListenAddress::Udp(address),
+        (None, stream) => {
+            let path = unix().ok_or(io::ErrorKind::InvalidInput)?;
+            match stream {
+                true => ListenAddress::Unix(path),
+                false => ListenAddress::UnixDatagram(path),
+            }
+        }
+    };
+    let options = ListenOptions {
+        reuse_port: address.path().is_none() && sockopt::socket_reuseport(socket)?,
+        multipath: sockopt::socket_protocol(socket)? == Some(rustix::net::ipproto::MPTCP),
+        ..ListenOptions::default()
+    };
+    Ok((address, options))
+}
+
+/// Changes the length of the accept queue of a socket that listens already.
+pub fn set_backlog(socket: &OwnedFd, backlog: i32) -> io::Result<()> {
+    Ok(rustix::net::listen(socket, backlog)?)
 }
 
 /// Lets other sockets join this one at its address (`reuseport` that came with a reload).

@@ -56,6 +56,60 @@ fn require_one_thread() -> io::Result<()> {
     Ok(())
 }
 
+/// Runs another program beside this one. It keeps this one's environment, with `variables` besides,
+/// and has the descriptors of `keep` open at the numbers that they have here. The answer is its number.
+pub fn execute(
+    program: &Path,
+    arguments: &[OsString],
+    variables: &[(&str, String)],
+    keep: &[BorrowedFd<'_>],
+) -> io::Result<u32> {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::process::CommandExt as _;
+    let mut command = std::process::Command::new(program);
+    if let Some((name, rest)) = arguments.split_first() {
+        command.arg0(name).args(rest);
+    }
+    command.envs(variables.iter().map(|(name, value)| (name, value)));
+    let keep: Vec<i32> = keep
+        .iter()
+        .map(|descriptor| descriptor.as_raw_fd())
+        .collect();
+    let clear = move || {
+        for number in &keep {
+            // SAFETY: takes numbers only; the descriptors are borrowed until `spawn` below returns.
+            // JUSTIFICATION: the standard library has no way to let a child keep descriptors.
+            if unsafe { libc::fcntl(*number, libc::F_SETFD, 0) } == -1 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes only the system call above: no allocation, no
+    // lock. JUSTIFICATION: as above.
+    unsafe { command.pre_exec(clear) };
+    // Its end is noticed by `reap`, like that of every child.
+    Ok(command.spawn()?.id())
+}
+
+/// Takes a descriptor that the program that started this one has left open at `number`, and closes it
+/// at exec from now on. An error when there is none.
+///
+/// To be called once for a number, before anything else in the process opens descriptors.
+pub fn inherit(number: i32) -> io::Result<std::os::fd::OwnedFd> {
+    use std::os::fd::FromRawFd as _;
+    if number <= 2 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: takes numbers only. JUSTIFICATION: what comes in by number can not be had as a safe value.
+    if unsafe { libc::fcntl(number, libc::F_SETFD, libc::FD_CLOEXEC) } == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call above says that the descriptor is open, and by this function's contract nothing
+    // in this process owns it. JUSTIFICATION: as above.
+    Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(number) })
+}
+
 /// Goes to the background: a new session, standard input and output on `/dev/null`. The process that
 /// called exits with code 0; its child returns. Standard error stays, the error log takes it over later.
 pub fn daemonize() -> io::Result<()> {
@@ -183,6 +237,11 @@ fn group_number(name: &str) -> Result<u32, Option<io::Error>> {
 /// Is this process the super-user?
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
+}
+
+/// The number of this process's (effective) user.
+pub fn user_id() -> u32 {
+    rustix::process::geteuid().as_raw()
 }
 
 /// Gives up the super-user for good: group, supplementary groups, user. The error names the call.

@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// `weir proxy URL`.
     Proxy(Proxy),
+    /// `weir upgrade`, with nginx's options that say which server is meant.
+    Upgrade(Options),
     /// `weir help [DIRECTIVE]`.
     Help(Option<String>),
     /// `weir --help`.
@@ -203,8 +205,25 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
             None => Err("\"reference\" needs the folder to write to".to_owned()),
         },
         "proxy" => parse_proxy(parser).map(Command::Proxy),
-        "explain" | "upgrade" => Err(format!("\"{word}\" is planned and not in this version yet")),
+        "upgrade" => parse_upgrade(parser).map(Command::Upgrade),
+        "explain" => Err(format!("\"{word}\" is planned and not in this version yet")),
         _ => Err(unknown_subcommand(word)),
+    }
+}
+
+fn parse_upgrade(parser: lexopt::Parser) -> Result<Options, String> {
+    let usage = "usage: weir upgrade [-c FILE] [-p PREFIX] [-g DIRECTIVES]";
+    let options = parse_options(parser).map_err(|error| format!("{error}\n  {usage}"))?;
+    let only_places = Options {
+        prefix: options.prefix.clone(),
+        configuration: options.configuration.clone(),
+        error_log: options.error_log.clone(),
+        globals: options.globals.clone(),
+        ..Options::default()
+    };
+    match options == only_places {
+        true => Ok(options),
+        false => Err(usage.to_owned()),
     }
 }
 
@@ -359,6 +378,9 @@ mod tests {
             run(Identity::Weir, &["help", "root"]),
             Ok(Command::Help(Some("root".to_owned())))
         );
+        let upgrade = run(Identity::Weir, &["upgrade", "-c", "x"]).expect("valid");
+        assert!(matches!(upgrade, Command::Upgrade(options) if options.configuration.is_some()));
+        assert!(run(Identity::Weir, &["upgrade", "-t"]).is_err());
         let unknown = run(Identity::Weir, &["sevre", "x"]).expect_err("unknown");
         assert!(unknown.contains("did you mean \"serve\"?"), "{unknown}");
         assert!(run(Identity::Weir, &["serve", "x", "--port", "99999"]).is_err());

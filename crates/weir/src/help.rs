@@ -48,6 +48,7 @@ With one (options as nginx has them, `weir -h` lists them all):
   weir -c FILE                run a configuration; add -g 'daemon off;' to stay in the foreground
   weir -t [-c FILE]           test it: every error, with its line and what to do
   weir -s reload              stop, quit, reopen or reload a running server
+  weir upgrade [-c FILE]      replace the binary of a running server; no connection is lost
 
 To look things up:
   weir help [DIRECTIVE]       what a directive does, its default and where it may stand

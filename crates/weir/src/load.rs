@@ -33,6 +33,8 @@ pub(crate) struct Startup {
     pub(crate) text: Option<Vec<u8>>,
     /// The arguments, for the title of the master.
     pub(crate) arguments: String,
+    /// The program's file and its arguments as they were given, for a binary that replaces this one.
+    pub(crate) command: crate::upgrade::CommandLine,
     /// Whether the process has gone to the background.
     pub(crate) daemonized: std::sync::atomic::AtomicBool,
 }
@@ -105,12 +107,19 @@ impl Messages {
     /// Prints all to standard error, in colour on a terminal. Notices only if `verbose`.
     pub(crate) fn print(&self, program: &str) {
         let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        for diagnostic in &self.diagnostics {
-            eprint!(
-                "{}",
-                conf::render(diagnostic, &self.sources, program, colour)
-            );
-        }
+        eprint!("{}", self.render(program, colour));
+    }
+
+    /// What [`Messages::print`] prints, without colour.
+    pub(crate) fn text(&self, program: &str) -> String {
+        self.render(program, false)
+    }
+
+    fn render(&self, program: &str, colour: bool) -> String {
+        self.diagnostics
+            .iter()
+            .map(|diagnostic| conf::render(diagnostic, &self.sources, program, colour))
+            .collect()
     }
 
     /// Writes all to an error log, a line each.
@@ -265,6 +274,7 @@ pub(crate) mod tests {
             testing: true,
             text: None,
             arguments: String::new(),
+            command: Default::default(),
             daemonized: false.into(),
         };
         load(&startup, Box::new(files), LogFiles::default()).map_err(|Failure(messages)| {

@@ -30,7 +30,9 @@ mod run;
 mod serve;
 mod single;
 mod sockets;
+mod upgrade;
 mod voice;
+mod watchers;
 mod worker;
 mod worker_process;
 
@@ -49,6 +51,7 @@ fn main() {
         Ok(Command::Run(options)) => run::run(identity, &options, &arguments),
         Ok(Command::Serve(arguments)) => serve::run(&arguments),
         Ok(Command::Proxy(arguments)) => proxy::run(&arguments),
+        Ok(Command::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(Command::Help(name)) => help::help(name.as_deref()),
         Ok(Command::Usage) => {
             print!("{}", help::USAGE);

@@ -8,6 +8,7 @@
 //! USR1         open the logs again, pass the descriptors
 //! QUIT         the worker ends gracefully, then the master
 //! TERM, INT    the worker ends now; after a second it is killed
+//! USR2         the program is run again beside this one: see upgrade
 //! WINCH        the worker ends gracefully and is not started again (daemons only)
 //! CHLD         a worker has ended: start another, unless it was told to end
 //! ```
@@ -22,9 +23,12 @@ use rt::process::{self, Exit, Fork};
 use rt::signal::{Received, Signal, Signals};
 
 use crate::load::{Loaded, Startup};
-use crate::message::{Generation, Kind, encode_logs};
+use crate::message::{Generation, HAND_OVER, Kind, encode_logs};
 use crate::prepare::{self, Opened, PidFile};
+use crate::sockets::Sockets;
+use crate::upgrade::{self, Other, Role, Word};
 use crate::voice::Voice;
+use crate::watchers::{Outcome, Watchers};
 use crate::worker_process::{self, log_signal};
 
 /// A worker that ran this long has started well; the next crash is answered at once.
@@ -36,6 +40,9 @@ const MAX_RESPAWN_PAUSE: Duration = Duration::from_secs(5);
 const KILL_AFTER: Duration = Duration::from_secs(1);
 /// The exit code of a worker that another one would follow into the same trouble.
 const FATAL: i32 = 2;
+/// How long the worker goes on after it was told to end, when a new binary is about to serve: its
+/// idle connections shall have somewhere to go.
+const SUCCESSOR_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The master's state.
 pub(crate) struct Master {
@@ -50,6 +57,23 @@ pub(crate) struct Master {
     signals: Signals,
     end: End,
     crashes: Crashes,
+    /// The other master, during an upgrade.
+    other: Option<Other>,
+    /// The workers end then, or as soon as the new binary serves.
+    leave_at: Option<Instant>,
+    watchers: Watchers,
+    /// What the watchers wait for.
+    awaited: Awaited,
+}
+
+/// The action under way that commands want to know the outcome of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Awaited {
+    Nothing,
+    /// A worker runs the configuration of this number, or refuses it.
+    Configuration(u64),
+    /// The new binary serves.
+    Upgrade,
 }
 
 /// Is the master itself about to end?
@@ -69,6 +93,8 @@ struct Child {
     started: Instant,
     /// Told to end: its end is no crash.
     exiting: bool,
+    /// It runs a configuration.
+    serves: bool,
 }
 
 /// When a crashed worker is replaced.
@@ -106,6 +132,7 @@ impl Master {
         opened: Opened,
         pid_file: PidFile,
         signals: Signals,
+        other: Option<Other>,
     ) -> Master {
         Master {
             startup,
@@ -117,6 +144,10 @@ impl Master {
             signals,
             end: End::No,
             crashes: Crashes::default(),
+            other,
+            leave_at: None,
+            watchers: Watchers::new(),
+            awaited: Awaited::Nothing,
         }
     }
 
@@ -136,29 +167,47 @@ impl Master {
             self.take_signals();
             self.reap();
             self.respawn();
+            self.leave_late();
             self.kill_late();
         }
         self.pid_file.remove(self.log());
         self.notice(format_args!("exit"));
-        self.opened
-            .sockets
-            .remove_files_missing_in(&crate::sockets::Sockets::default(), self.log());
+        self.give_up_sockets();
     }
 
-    /// Waits for a signal, a worker's answer, or the time of something planned.
+    /// Closes the sockets. The files of unix sockets stay while another master listens there.
+    fn give_up_sockets(&mut self) {
+        let sockets = std::mem::take(&mut self.opened.sockets);
+        if self.other.is_none() {
+            sockets.remove_files_missing_in(&Sockets::default(), self.log());
+        }
+    }
+
+    /// Waits for a signal, somebody's word, or the time of something planned.
     fn wait(&mut self) {
         let planned = match self.end {
             End::Terminate(at) => Some(at),
             End::No | End::Quit => self.crashes.respawn_at,
         };
+        let planned = planned.into_iter().chain(self.leave_at).min();
         let timeout = planned.map(|at| at.saturating_duration_since(Instant::now()));
+        let link = self.other.as_ref().and_then(Other::link);
+        let watchers = self.watchers.socket();
         let mut descriptors: Vec<BorrowedFd<'_>> = vec![self.signals.as_fd()];
         descriptors.extend(self.workers.iter().map(|worker| worker.channel.as_fd()));
+        descriptors.extend(link);
+        descriptors.extend(watchers);
+        let (has_link, has_watchers) = (link.is_some(), watchers.is_some());
         match process::wait_readable(&descriptors, timeout) {
             Ok(ready) => {
-                let talking: Vec<usize> = (0..self.workers.len())
-                    .filter(|index| ready[index + 1])
-                    .collect();
+                let workers = self.workers.len();
+                let talking: Vec<usize> = (0..workers).filter(|index| ready[index + 1]).collect();
+                if has_link && ready[workers + 1] {
+                    self.hear_other();
+                }
+                if has_watchers && ready.last() == Some(&true) {
+                    self.watchers.admit();
+                }
                 for index in talking {
                     self.hear(index);
                 }
@@ -175,16 +224,94 @@ impl Master {
     /// Takes a worker's answer. One that closed its end is about to be reaped; until then its channel
     /// would be readable all the time.
     fn hear(&mut self, index: usize) {
-        match self.workers[index].channel.receive() {
-            Ok(Some(message)) if Kind::of(message.kind) == Some(Kind::Refused) => {
+        let message = match self.workers[index].channel.receive() {
+            Ok(Some(message)) => message,
+            Ok(None) | Err(_) => return std::thread::sleep(Duration::from_millis(1)),
+        };
+        let (number, why) = match message.body.split_first_chunk() {
+            Some((number, why)) => (u64::from_le_bytes(*number), why),
+            None => (0, &message.body[..]),
+        };
+        match Kind::of(message.kind) {
+            Some(Kind::Applied) => self.applied(index, number),
+            Some(Kind::Refused) => {
                 let process = self.workers[index].process;
                 let text = format_args!(
                     "worker process {process} refused the configuration and keeps the one before"
                 );
                 self.log().plain(Level::Error, text);
+                let why = String::from_utf8_lossy(why).into_owned();
+                self.outcome(Awaited::Configuration(number), false, &why);
             }
-            Ok(Some(_)) => {}
-            Ok(None) | Err(_) => std::thread::sleep(Duration::from_millis(1)),
+            Some(_) | None => {}
+        }
+    }
+
+    /// A worker runs a configuration. Those before it may end now, and give it their connections.
+    fn applied(&mut self, index: usize, number: u64) {
+        self.workers[index].serves = true;
+        if let Some(other) = &self.other
+            && !self.workers[index].exiting
+        {
+            other.tell(Word::Serving);
+        }
+        if self.workers[..index].iter().any(|worker| !worker.exiting) {
+            self.quit_first(index, HAND_OVER);
+        }
+        self.outcome(Awaited::Configuration(number), true, "");
+    }
+
+    /// Tells who waits for it what came of an action.
+    fn outcome(&mut self, action: Awaited, done: bool, lines: &str) {
+        if self.awaited == action {
+            self.awaited = Awaited::Nothing;
+            let lines = lines.to_owned();
+            self.watchers.tell(&Outcome { done, lines });
+        }
+    }
+
+    /// An action failed before it began: nothing has changed.
+    fn refused(&mut self, lines: &str) {
+        let program = self.startup.identity.program();
+        let lines: String = lines
+            .lines()
+            .map(
+                |line| match line.starts_with(program) || line.starts_with(' ') {
+                    true => format!("{line}\n"),
+                    false => format!("{program}: [emerg] {line}\n"),
+                },
+            )
+            .collect();
+        self.watchers.tell(&Outcome { done: false, lines });
+    }
+
+    fn hear_other(&mut self) {
+        let Some(other) = &mut self.other else { return };
+        let lives = other.hear();
+        let (role, serves) = (other.role, other.serves);
+        match role {
+            // Its end as a process is noticed by itself.
+            Role::New(process) if serves => {
+                self.notice(format_args!("new binary process {process} serves"));
+                let text = format!("new binary process {process} serves\n");
+                self.outcome(Awaited::Upgrade, true, &text);
+                if self.leave_at.take().is_some() {
+                    self.quit_workers();
+                }
+            }
+            Role::Old if !lives => {
+                self.notice(format_args!("the old binary's master process has ended"));
+                self.other = None;
+            }
+            Role::New(_) | Role::Old => {}
+        }
+    }
+
+    /// The time is over in which a new binary should have begun to serve.
+    fn leave_late(&mut self) {
+        if self.leave_at.is_some_and(|at| Instant::now() >= at) {
+            self.leave_at = None;
+            self.quit_workers();
         }
     }
 
@@ -199,6 +326,7 @@ impl Master {
         let action = match received.signal {
             Signal::Hup => ", reconfiguring",
             Signal::Usr1 => ", reopening logs",
+            Signal::Usr2 if self.other.is_some() => ", ignoring",
             Signal::Usr2 => ", changing binary",
             Signal::Winch if daemon => ", stop accepting connections",
             Signal::Quit => ", shutting down",
@@ -209,13 +337,8 @@ impl Master {
         match received.signal {
             Signal::Hup => self.reload(),
             Signal::Usr1 => self.reopen(),
-            Signal::Usr2 => self.log().plain(
-                Level::Error,
-                format_args!(
-                    "replacing the binary is not in this version yet; the server goes on unchanged"
-                ),
-            ),
-            Signal::Winch if daemon => self.quit_workers(),
+            Signal::Usr2 => self.change_binary(),
+            Signal::Winch if daemon => self.leave(),
             Signal::Quit => self.quit(),
             Signal::Term | Signal::Int => self.terminate(),
             Signal::Winch | Signal::Child | Signal::Kill => {}
@@ -240,6 +363,9 @@ impl Master {
                 self.workers[index].process
             ));
             self.send_configuration(index);
+            if let Some(parcels) = self.other.as_ref().and_then(Other::parcels) {
+                self.send(index, Kind::Peer, b"", &[parcels]);
+            }
         }
     }
 
@@ -253,6 +379,7 @@ impl Master {
                     channel: ours,
                     started: Instant::now(),
                     exiting: false,
+                    serves: false,
                 });
                 Ok(())
             }
@@ -267,6 +394,8 @@ impl Master {
     /// later is not kept open here.
     fn become_worker(&mut self, channel: Channel, master: u32) -> ! {
         self.workers.clear();
+        self.other = None;
+        self.watchers = Watchers::none();
         self.opened = Opened {
             sockets: Default::default(),
             logs: Vec::new(),
@@ -314,37 +443,134 @@ impl Master {
 
     /// Reads the configuration again. Any failure leaves everything as it was.
     fn reload(&mut self) {
+        if self
+            .other
+            .as_ref()
+            .is_some_and(|other| other.role != Role::Old)
+        {
+            return self.return_to_service();
+        }
         self.notice(format_args!("reconfiguring"));
         let loaded = match crate::load::load_from_disk(&self.startup) {
             Ok(loaded) => loaded,
-            Err(failure) => return failure.log(self.log()),
+            Err(failure) => {
+                failure.log(self.log());
+                let text = failure.0.text(self.startup.identity.program());
+                return self.refused(&text);
+            }
         };
         let opened = match prepare::open(&loaded, &self.opened.sockets, Voice::quiet(self.log())) {
             Ok(opened) => opened,
-            Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
+            Err(error) => {
+                self.log().plain(Level::Emerg, format_args!("{error}"));
+                return self.refused(&error);
+            }
         };
         loaded.log_warnings();
         if let Err(error) = self.move_pid_file(&loaded) {
-            return self.log().plain(Level::Emerg, format_args!("{error}"));
+            self.log().plain(Level::Emerg, format_args!("{error}"));
+            return self.refused(&error);
         }
         let same_process = loaded.core.same_process(&self.loaded.core);
-        self.opened
-            .sockets
-            .remove_files_missing_in(&opened.sockets, &loaded.log);
+        if self.other.is_none() {
+            self.opened
+                .sockets
+                .remove_files_missing_in(&opened.sockets, &loaded.log);
+        }
         self.loaded = loaded;
         self.opened = opened;
         prepare::redirect_stderr(self.log(), &self.opened.logs);
         self.number += 1;
+        self.awaited = Awaited::Configuration(self.number);
         match self.workers.iter().rposition(|worker| !worker.exiting) {
             Some(index) if same_process => self.send_configuration(index),
-            // What a running process can not change (its user, its limits, the number of loops)
-            // needs a new one; the sockets stay open all the time.
-            Some(_) | None => {
-                self.notice(format_args!("start worker processes"));
-                let before = self.workers.len();
-                self.start_worker();
-                self.quit_first(before);
+            // What a running process can not change (its user, its limits) needs a new one; the sockets
+            // stay open all the time.
+            Some(index) => self.replace_worker(index),
+            None => self.start_worker(),
+        }
+    }
+
+    /// Starts a worker in the place of one, which ends as soon as the new one serves.
+    fn replace_worker(&mut self, old: usize) {
+        self.notice(format_args!("start worker processes"));
+        let before = self.workers.len();
+        self.start_worker();
+        match Channel::pair() {
+            Ok((one, two)) if self.workers.len() > before => {
+                self.send(old, Kind::Peer, b"", &[one.as_fd()]);
+                self.send(before, Kind::Peer, b"", &[two.as_fd()]);
             }
+            // Without a pair idle connections close, as they do with nginx.
+            Ok(_) | Err(_) => {}
+        }
+    }
+
+    /// HUP while a new binary runs: the way back to this one.
+    fn return_to_service(&mut self) {
+        self.leave_at = None;
+        if self.workers.iter().any(|worker| !worker.exiting) {
+            return self.notice(format_args!("this binary's worker process still serves"));
+        }
+        self.notice(format_args!("start worker processes"));
+        self.start_worker();
+    }
+
+    /// Starts the program again, beside this one.
+    fn change_binary(&mut self) {
+        if self.other.is_some() {
+            let text = "the binary is being changed already: end the old or the new master first";
+            return self.refused(text);
+        }
+        self.notice(format_args!("changing binary"));
+        let pid = self.loaded.core.pid.clone();
+        if let Err(error) = self.pid_file.rename(&upgrade::old_path(&pid)) {
+            let text = format!("{error} before executing new binary process");
+            self.log().plain(Level::Alert, format_args!("{text}"));
+            return self.refused(&text);
+        }
+        let other = match upgrade::start(&self.startup.command, &self.opened.sockets) {
+            Ok(other) => other,
+            Err(error) => {
+                let text = format!("could not start the new binary{}", Errno(&error));
+                self.log().plain(Level::Alert, format_args!("{text}"));
+                self.restore_pid_file();
+                return self.refused(&text);
+            }
+        };
+        if let Role::New(process) = other.role {
+            self.notice(format_args!("start new binary process {process}"));
+        }
+        if let Some(parcels) = other.parcels() {
+            let serving = self.workers.iter().rposition(|worker| !worker.exiting);
+            if let Some(index) = serving {
+                self.send(index, Kind::Peer, b"", &[parcels]);
+            }
+        }
+        self.other = Some(other);
+        self.awaited = Awaited::Upgrade;
+    }
+
+    fn restore_pid_file(&mut self) {
+        let pid = self.loaded.core.pid.clone();
+        if let Err(error) = self.pid_file.rename(&pid) {
+            let text = format_args!("{error} after the new binary process has ended");
+            self.log().plain(Level::Alert, text);
+        }
+    }
+
+    /// The new binary has ended: this one is alone again.
+    fn new_binary_ended(&mut self) {
+        self.other = None;
+        self.restore_pid_file();
+        let text = "the new binary process has ended; see the error log\n";
+        self.outcome(Awaited::Upgrade, false, text);
+        if self.leave_at.take().is_some() && self.end != End::No {
+            return self.quit_workers();
+        }
+        if self.end == End::No && self.workers.iter().all(|worker| worker.exiting) {
+            self.notice(format_args!("start worker processes"));
+            self.start_worker();
         }
     }
 
@@ -384,22 +610,40 @@ impl Master {
         if self.end == End::No {
             self.end = End::Quit;
         }
+        self.leave();
+        if self.leave_at.is_none() {
+            // From here on new connections are refused as soon as the worker lets go, too.
+            self.give_up_sockets();
+        }
+    }
+
+    /// Lets the workers end gracefully; if a new binary is about to serve, when it does.
+    fn leave(&mut self) {
+        let about_to = |other: &Other| matches!(other.role, Role::New(_)) && !other.serves;
+        if self.other.as_ref().is_some_and(about_to) {
+            self.leave_at = Some(Instant::now() + SUCCESSOR_PATIENCE);
+            return;
+        }
         self.quit_workers();
-        // From here on new connections are refused as soon as the worker lets go, too.
-        let sockets = std::mem::take(&mut self.opened.sockets);
-        sockets.remove_files_missing_in(&crate::sockets::Sockets::default(), self.log());
     }
 
     fn quit_workers(&mut self) {
         self.crashes.respawn_at = None;
-        self.quit_first(self.workers.len());
+        let mut how: &[u8] = b"";
+        if let Some(other) = &self.other {
+            other.tell(Word::Leaving);
+            if other.serves {
+                how = HAND_OVER;
+            }
+        }
+        self.quit_first(self.workers.len(), how);
     }
 
     /// Tells the oldest `count` workers to end gracefully.
-    fn quit_first(&mut self, count: usize) {
+    fn quit_first(&mut self, count: usize, how: &[u8]) {
         for index in 0..count {
             if !std::mem::replace(&mut self.workers[index].exiting, true) {
-                self.send(index, Kind::Quit, b"", &[]);
+                self.send(index, Kind::Quit, how, &[]);
             }
         }
     }
@@ -409,6 +653,10 @@ impl Master {
             self.end = End::Terminate(Instant::now() + KILL_AFTER);
         }
         self.crashes.respawn_at = None;
+        self.leave_at = None;
+        if let Some(other) = &self.other {
+            other.tell(Word::Leaving);
+        }
         for index in 0..self.workers.len() {
             self.workers[index].exiting = true;
             self.send(index, Kind::Terminate, b"", &[]);
@@ -434,10 +682,14 @@ impl Master {
                 .workers
                 .iter()
                 .position(|worker| worker.process == process);
-            let name = if index.is_some() {
-                "worker process"
-            } else {
-                "unknown process"
+            let is_new_binary = self
+                .other
+                .as_ref()
+                .is_some_and(|other| other.role == Role::New(process));
+            let name = match index {
+                Some(_) => "worker process",
+                None if is_new_binary => "new binary process",
+                None => "unknown process",
             };
             match exit {
                 Exit::Code(code) => {
@@ -447,6 +699,9 @@ impl Master {
                     let text = format_args!("{name} {process} exited on signal {signal}");
                     self.log().plain(Level::Alert, text);
                 }
+            }
+            if is_new_binary {
+                self.new_binary_ended();
             }
             let Some(index) = index else { continue };
             let worker = self.workers.remove(index);
@@ -458,6 +713,12 @@ impl Master {
                     "{name} {process} exited with fatal code {FATAL} and cannot be respawned"
                 );
                 self.log().plain(Level::Alert, text);
+                let text = "the worker process could not be started; see the error log\n";
+                self.outcome(Awaited::Configuration(self.number), false, text);
+                continue;
+            }
+            // The one that it was to replace still serves.
+            if self.workers.iter().any(|worker| !worker.exiting) {
                 continue;
             }
             self.crashes.note(worker.started.elapsed(), Instant::now());

@@ -168,6 +168,20 @@ impl PidFile {
             .map_err(|error| format!("open() \"{}\" failed{}", path.display(), Errno(&error)))
     }
 
+    /// Moves the file. The error is a line for the log.
+    pub(crate) fn rename(&mut self, path: &Path) -> Result<(), String> {
+        std::fs::rename(&self.0, path).map_err(|error| {
+            format!(
+                "rename() {} to {} failed{}",
+                self.0.display(),
+                path.display(),
+                Errno(&error)
+            )
+        })?;
+        self.0 = path.to_path_buf();
+        Ok(())
+    }
+
     /// The file's path.
     pub(crate) fn path(&self) -> &Path {
         &self.0

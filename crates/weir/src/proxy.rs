@@ -78,6 +78,7 @@ fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> 
         testing: false,
         text: Some(text.into_bytes()),
         arguments: format!("proxy {}", arguments.url),
+        command: Default::default(),
         daemonized: false.into(),
     };
     Ok((startup, address, temporary))

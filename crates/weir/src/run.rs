@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rt::error_log::{Attach, Errno, Level, LogFiles, Logger, Target};
 use rt::process;
@@ -16,7 +17,9 @@ use crate::master::Master;
 use crate::paths::Paths;
 use crate::prepare::{self, Opened, PidFile};
 use crate::sockets::{self, Sockets};
+use crate::upgrade::Other;
 use crate::voice::Voice;
+use crate::watchers::Watch;
 
 /// Carries out nginx's options. The answer is the exit code.
 pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString]) -> i32 {
@@ -81,6 +84,7 @@ fn startup(
         testing: options.test,
         text: None,
         arguments: crate::load::joined(arguments.iter().map(OsString::as_os_str)),
+        command: crate::upgrade::CommandLine::new(arguments),
         daemonized: false.into(),
     })
 }
@@ -166,8 +170,8 @@ fn dump(loaded: &Loaded) {
     }
 }
 
-/// `-s`: signals the master that the pid file names.
-fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
+/// The number in the pid file. That there is none was said.
+fn master_of(loaded: &Loaded, voice: Voice<'_>) -> Option<u32> {
     let path = &loaded.core.pid;
     let text = match std::fs::read_to_string(path) {
         Ok(text) => text,
@@ -177,16 +181,86 @@ fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
                 Level::Error,
                 format_args!("open() \"{}\" failed{error}", path.display()),
             );
-            return 1;
+            return None;
         }
     };
-    let Some(master) = text.trim().parse().ok().filter(|number| *number > 0) else {
+    let number = text.trim().parse().ok().filter(|number| *number > 0);
+    if number.is_none() {
         let text = text.trim();
         voice.say(
             Level::Error,
             format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
         );
+    }
+    number
+}
+
+fn kill(master: u32, signal: Signal, voice: Voice<'_>) -> bool {
+    let sent = process::kill(master, signal);
+    if let Err(error) = &sent {
+        let number = signal.number();
+        voice.say(
+            Level::Alert,
+            format_args!("kill({master}, {number}) failed{}", Errno(error)),
+        );
+    }
+    sent.is_ok()
+}
+
+/// `weir upgrade`: nginx's procedure in one step. The old binary is told to end only when the new one
+/// serves; until then any failure leaves the server as it was. The answer is the exit code.
+pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsString]) -> i32 {
+    let startup = match startup(identity, options, arguments) {
+        Ok(startup) => startup,
+        Err(error) => {
+            eprintln!("{}: [emerg] {error}", identity.program());
+            return 1;
+        }
+    };
+    let log = Logger::default();
+    let voice = Voice::starting(&log, identity.program());
+    // Whatever is wrong with it, the new binary would refuse it too.
+    let loaded = match load_from_disk(&startup) {
+        Ok(loaded) => loaded,
+        Err(failure) => return refuse(&startup, options, &failure, &log),
+    };
+    let Some(old) = master_of(&loaded, voice) else {
         return 1;
+    };
+    let Some(watch) = Watch::new(old) else {
+        let text = "it is not a Weir of this user; nginx's procedure (USR2, WINCH, QUIT) may work";
+        voice.say(
+            Level::Error,
+            format_args!("process {old} does not answer: {text}"),
+        );
+        return 1;
+    };
+    if !kill(old, Signal::Usr2, voice) || report(watch, voice) != 0 {
+        return 1;
+    }
+    let Some(new) = master_of(&loaded, voice).filter(|new| *new != old) else {
+        let text = "the pid file does not name the new binary's process; both serve";
+        voice.say(Level::Error, format_args!("{text}"));
+        return 1;
+    };
+    if !kill(old, Signal::Quit, voice) {
+        return 1;
+    }
+    eprintln!(
+        "process {old} hands over its idle connections to {new}, and ends with its last request"
+    );
+    0
+}
+
+/// `-s`: signals the master that the pid file names.
+fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
+    let Some(master) = master_of(loaded, voice) else {
+        return 1;
+    };
+    // Before the signal, or the answer would be given to nobody.
+    let watch = match signal {
+        Send::Reload => Watch::new(master),
+        Send::Stop | Send::Quit | Send::Reopen => None,
     };
     let signal = match signal {
         Send::Stop => Signal::Term,
@@ -194,15 +268,30 @@ fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
         Send::Reopen => Signal::Usr1,
         Send::Reload => Signal::Hup,
     };
-    match process::kill(master, signal) {
-        Ok(()) => 0,
+    match kill(master, signal, voice) {
+        true => watch.map_or(0, |watch| report(watch, voice)),
+        false => 1,
+    }
+}
+
+/// How long `-s reload` waits for the server's answer.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for the outcome of a reload, and says why if it was refused. The answer is the exit code.
+fn report(watch: Watch, voice: Voice<'_>) -> i32 {
+    match watch.outcome(RELOAD_PATIENCE) {
+        Ok(Some(outcome)) => {
+            eprint!("{}", outcome.lines);
+            i32::from(!outcome.done)
+        }
+        Ok(None) => {
+            let text = "the server does not say what came of it; see the error log";
+            voice.say(Level::Warn, format_args!("{text}"));
+            0
+        }
         Err(error) => {
-            let number = signal.number();
-            voice.say(
-                Level::Alert,
-                format_args!("kill({master}, {number}) failed{}", Errno(&error)),
-            );
-            1
+            voice.say(Level::Warn, format_args!("recv() failed{}", Errno(&error)));
+            0
         }
     }
 }
@@ -212,25 +301,41 @@ fn send(signal: Send, loaded: &Loaded, voice: Voice<'_>) -> i32 {
 /// The pid file is written when every socket takes connections, so that who waits for it may connect.
 pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32 {
     let voice = Voice::starting(&early, startup.identity.program());
-    let opened = match prepare::open(&loaded, &Sockets::default(), voice) {
+    let left = crate::upgrade::inherited();
+    let is_upgrade = left.is_some();
+    let numbers = left.as_ref().map(|left| left.sockets.clone());
+    let inherited = numbers
+        .as_deref()
+        .map(|numbers| Sockets::inherited(numbers, voice));
+    let inherited = inherited.unwrap_or_default();
+    let other = left.and_then(|left| left.other);
+    let opened = match prepare::open(&loaded, &inherited, voice) {
         Ok(opened) => opened,
         Err(error) => {
             voice.say(Level::Emerg, format_args!("{error}"));
             return 1;
         }
     };
-    match enter(&startup, &loaded, &opened) {
+    if let Some(numbers) = numbers {
+        let text = format_args!("using inherited sockets from \"{numbers}\"");
+        loaded.log.plain(Level::Notice, text);
+    }
+    // Sockets that this configuration does not want close here.
+    drop(inherited);
+    match enter(&startup, &loaded, &opened, is_upgrade) {
         Ok((signals, pid_file)) => {
             // The configuration's own log is open; nothing must keep this file from being rotated.
             drop(early);
-            serve(startup, loaded, opened, signals, pid_file)
+            serve(startup, loaded, opened, signals, pid_file, other)
         }
         Err(error) => {
             voice.say(Level::Emerg, format_args!("{error}"));
-            let log = &loaded.log;
-            opened
-                .sockets
-                .remove_files_missing_in(&Sockets::default(), log);
+            if !is_upgrade {
+                let log = &loaded.log;
+                opened
+                    .sockets
+                    .remove_files_missing_in(&Sockets::default(), log);
+            }
             1
         }
     }
@@ -241,10 +346,14 @@ fn enter(
     startup: &Startup,
     loaded: &Loaded,
     opened: &Opened,
+    is_upgrade: bool,
 ) -> Result<(Signals, Option<PidFile>), String> {
     let signals = Signals::block(&Signal::ALL)
         .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
-    if loaded.core.daemon {
+    // A binary that replaces another stays its child, so that the other learns of its end.
+    if is_upgrade {
+        startup.daemonized.store(true, Ordering::Relaxed);
+    } else if loaded.core.daemon {
         process::daemonize().map_err(|error| format!("fork() failed{}", Errno(&error)))?;
         startup.daemonized.store(true, Ordering::Relaxed);
     }
@@ -263,6 +372,7 @@ fn serve(
     opened: Opened,
     signals: Signals,
     pid_file: Option<PidFile>,
+    other: Option<Other>,
 ) -> i32 {
     announce(&startup, &loaded.log);
     match pid_file {
@@ -275,7 +385,7 @@ fn serve(
             loaded
                 .log
                 .plain(Level::Notice, format_args!("start worker processes"));
-            Master::new(startup, loaded, opened, pid_file, signals).run();
+            Master::new(startup, loaded, opened, pid_file, signals, other).run();
             0
         }
         pid_file => crate::single::run(startup, &loaded, opened, pid_file, &signals),

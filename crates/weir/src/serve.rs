@@ -101,6 +101,7 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
         testing: false,
         text: Some(text.into_bytes()),
         arguments: format!("serve {shown}"),
+        command: Default::default(),
         daemonized: false.into(),
     };
     Ok(Prepared {

@@ -70,7 +70,7 @@ pub(crate) fn run(
 }
 
 impl Single {
-    fn apply(&mut self, loaded: &Loaded) -> Result<(), ()> {
+    fn apply(&mut self, loaded: &Loaded) -> Result<(), String> {
         self.number += 1;
         let snapshot = loaded.snapshot.clone();
         let generation = Generation::new(

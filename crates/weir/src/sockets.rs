@@ -5,7 +5,7 @@
 //! configuration. So no client ever meets a closed port that both configurations name.
 
 use std::collections::HashSet;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,6 +61,53 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
+    /// The sockets that the program before this one has left open, by their numbers: `6;7;`, as nginx
+    /// writes them. What is no listening socket is left out, with a word about it.
+    pub(crate) fn inherited(numbers: &str, voice: Voice<'_>) -> Sockets {
+        let mut sockets = Sockets::default();
+        for number in numbers.split([';', ':']).filter(|word| !word.is_empty()) {
+            let socket = number
+                .parse()
+                .map_err(|_| std::io::ErrorKind::InvalidInput.into())
+                .and_then(rt::process::inherit)
+                .and_then(|socket| Ok((listen::inherited(&socket)?, socket)));
+            match socket {
+                Ok(((address, options), socket)) => {
+                    sockets.add(ListenerSpec { address, options }, socket)
+                }
+                Err(error) => voice.say(
+                    Level::Emerg,
+                    format_args!(
+                        "inherited socket #{number} can not be used{}, ignored",
+                        rt::error_log::Errno(&error)
+                    ),
+                ),
+            }
+        }
+        sockets
+    }
+
+    fn add(&mut self, spec: ListenerSpec, socket: OwnedFd) {
+        let socket = Arc::new(socket);
+        let same = |known: &&mut Socket| *known.spec == spec && spec.options.reuse_port;
+        if let Some(known) = self.list.iter_mut().find(same) {
+            known.members.push(socket);
+            return;
+        }
+        self.next_id += 1;
+        self.list.push(Socket {
+            id: ListenerId(self.next_id),
+            spec: Arc::new(spec),
+            members: vec![socket],
+        });
+    }
+
+    /// Every descriptor.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let members = self.list.iter().flat_map(|socket| &socket.members);
+        members.map(|member| member.as_fd())
+    }
+
     /// Opens what `wanted` names and this set lacks. On an error nothing has changed but the log.
     pub(crate) fn reconcile(
         &self,
@@ -164,7 +211,7 @@ impl Socket {
         }
         if self.spec.options != spec.options {
             for member in &members {
-                apply_options(member, &spec, voice);
+                apply_changes(member, &self.spec, &spec, voice);
             }
         }
         Ok(Socket {
@@ -227,6 +274,32 @@ fn nobody_answers(address: &ListenAddress) -> bool {
 fn apply_options(socket: &OwnedFd, spec: &ListenerSpec, voice: Voice<'_>) {
     for refused in listen::configure(socket, &spec.address, &spec.options) {
         voice.say(Level::Alert, format_args!("{refused}"));
+    }
+}
+
+/// Gives an open socket the options of another `listen` line.
+fn apply_changes(socket: &OwnedFd, before: &ListenerSpec, spec: &ListenerSpec, voice: Voice<'_>) {
+    let mut changed = spec.clone();
+    if before.options.deferred.is_some() && spec.options.deferred.is_none() {
+        changed.options.deferred = Some(Duration::ZERO);
+    }
+    if before.options.fast_open.is_some() && spec.options.fast_open.is_none() {
+        changed.options.fast_open = Some(0);
+    }
+    apply_options(socket, &changed, voice);
+    let backlog = spec.options.backlog;
+    if spec.address.is_stream()
+        && before.options.backlog != backlog
+        && let Err(error) = listen::set_backlog(socket, backlog)
+    {
+        let error = rt::error_log::Errno(&error);
+        voice.say(
+            Level::Alert,
+            format_args!(
+                "listen() to {}, backlog {backlog} failed{error}, ignored",
+                spec.address
+            ),
+        );
     }
 }
 

@@ -98,25 +98,26 @@ impl Worker {
     }
 
     /// Applies a configuration: the first starts the loops, later ones replace the one before on each.
-    /// On an error, which is logged, the one before stays in use.
-    pub(crate) fn apply(&mut self, generation: &Generation) -> Result<(), ()> {
+    /// On an error, which is logged and returned, the one before stays in use.
+    pub(crate) fn apply(&mut self, generation: &Generation) -> Result<(), String> {
         self.attach(&generation.logs);
         let files = Box::new(generation.snapshot.clone());
         let loaded = match crate::load::load(&self.startup, files, self.files.clone()) {
             Ok(loaded) => loaded,
             Err(failure) => {
                 failure.log(&self.log);
-                return Err(());
+                return Err(failure.0.text(self.startup.identity.program()));
             }
         };
         self.use_loaded(loaded, generation)
     }
 
-    fn use_loaded(&mut self, loaded: Loaded, generation: &Generation) -> Result<(), ()> {
+    fn use_loaded(&mut self, loaded: Loaded, generation: &Generation) -> Result<(), String> {
         for engine in &loaded.engines {
             if let Err(error) = engine.commit(&self.zones) {
                 self.log.plain(Level::Emerg, format_args!("{error}"));
-                return Err(());
+                let program = self.startup.identity.program();
+                return Err(format!("{program}: [emerg] {error}\n"));
             }
         }
         self.log = loaded.log.clone();
@@ -128,10 +129,9 @@ impl Worker {
         }
         let removed = self.fit_loops(&loaded).map_err(|error| {
             let error = rt::error_log::Errno(&error);
-            self.log.plain(
-                Level::Emerg,
-                format_args!("could not start the event loops{error}"),
-            );
+            let text = format!("could not start the event loops{error}");
+            self.log.plain(Level::Emerg, format_args!("{text}"));
+            text
         })?;
         let seats = Seats {
             list: self.loops.iter().cloned().collect(),

@@ -224,13 +224,16 @@ fn configure(worker: &mut Worker, channel: &Channel, message: Message) -> Option
         return Some(End::Fatal);
     };
     let result = worker.apply(&generation);
-    let answer = if result.is_ok() {
-        Kind::Applied
-    } else {
-        Kind::Refused
+    let mut body = generation.number.to_le_bytes().to_vec();
+    let answer = match &result {
+        Ok(()) => Kind::Applied,
+        Err(why) => {
+            body.extend_from_slice(why.as_bytes());
+            Kind::Refused
+        }
     };
     // If the master is gone, the next message says so.
-    let _ = channel.send(answer as u8, &generation.number.to_le_bytes(), &[]);
+    let _ = channel.send(answer as u8, &body, &[]);
     // Without a first configuration there is nothing to go on with.
     (result.is_err() && !worker.runs()).then_some(End::Fatal)
 }

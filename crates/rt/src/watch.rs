@@ -1,0 +1,68 @@
+//! Sockets in Linux's abstract namespace, by which a command hears from a running server.
+//!
+//! Messages are whole (`SOCK_SEQPACKET`), nothing waits, and each side learns from the kernel who the
+//! other is, which a name alone does not prove.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+};
+
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        flags,
+        None,
+    )?)
+}
+
+/// Listens under a name.
+pub fn listen(name: &str) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::bind(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    rustix::net::listen(&socket, 16)?;
+    Ok(socket)
+}
+
+/// The next who has connected, and the number of its user. `WouldBlock` if there is none.
+pub fn accept(socket: &OwnedFd) -> io::Result<(OwnedFd, u32)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let peer = rustix::net::accept_with(socket, flags)?;
+    let user = sockopt::socket_peercred(&peer)?.uid.as_raw();
+    Ok((peer, user))
+}
+
+/// Connects to a name; the number of the process that listens there.
+pub fn connect(name: &str) -> io::Result<(OwnedFd, u32)> {
+    let socket = socket()?;
+    rustix::net::connect(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    let process = sockopt::socket_peercred(&socket)?.pid;
+    let process = process.as_raw_nonzero().get().unsigned_abs();
+    Ok((socket, process))
+}
+
+/// Sends a message if there is room for it.
+pub fn send(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    rustix::net::send(socket, message, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// The message that has come; empty when the other side is gone.
+pub fn receive<'a>(
+    socket: &OwnedFd,
+    buffer: &'a mut [MaybeUninit<u8>],
+) -> io::Result<&'a mut [u8]> {
+    let ((message, _), _) = rustix::net::recv(socket, buffer, RecvFlags::empty())?;
+    Ok(message)
+}

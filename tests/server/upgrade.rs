@@ -1,0 +1,217 @@
+//! USR2: another binary takes over, and `weir upgrade`; what a command is told of a reload.
+
+use weir_tests::{Connection, Server, Signal, http, run, skip_on_oracle, until};
+
+const WHY: &str = "nginx does not hand connections over, and refuses USR2 in the foreground";
+
+fn site() -> Server {
+    http(
+        "server { listen 127.0.0.1:%%PORT%%; location / { return 200 $pid:$connection_requests; } \
+         location /slow { limit_rate 100k; } }",
+    )
+    .main("worker_processes 2;")
+    .file("html/slow", vec![b'x'; 60_000])
+    .start()
+}
+
+fn pid_in(server: &Server, file: &str) -> Option<String> {
+    let text = std::fs::read_to_string(server.path(file)).ok()?;
+    let text = text.trim().to_owned();
+    (!text.is_empty()).then_some(text)
+}
+
+/// Sends a signal to the process in one of the pid files.
+fn signal(server: &Server, file: &str, signal: Signal) {
+    let number = pid_in(server, file).expect("the pid file is there");
+    let number = number.parse().expect("a number");
+    let process = rustix::process::Pid::from_raw(number).expect("a process");
+    rustix::process::kill_process(process, signal).expect("it lives");
+}
+
+/// Starts the new binary and waits until it answers.
+fn start_new(server: &Server) {
+    server.signal(Signal::USR2);
+    assert!(
+        until(|| pid_in(server, "nginx.pid.oldbin")).is_some(),
+        "the old pid file is moved"
+    );
+    server.line("error.log", " serves");
+}
+
+/// The worker that answers a new connection.
+fn worker_of(server: &Server) -> String {
+    let text = server.get("/").text();
+    text.split(':').next().unwrap_or_default().to_owned()
+}
+
+/// Ends the master that is not the harness's child.
+fn end_new(server: &Server) {
+    signal(server, "nginx.pid", Signal::QUIT);
+    let gone = until(|| (!server.path("nginx.pid").exists()).then_some(()));
+    assert!(gone.is_some(), "the new master ends");
+}
+
+fn clients(server: &Server, count: usize) -> Vec<Connection> {
+    let mut clients: Vec<Connection> = (0..count).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        assert!(client.get("/").text().ends_with(":1"));
+    }
+    clients
+}
+
+#[test]
+fn a_new_binary_takes_over_idle_connections() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let mut server = site();
+    let mut clients = clients(&server, 10);
+    let mut slow = server.connect();
+    slow.request("GET", "/slow", &[]);
+    let old = worker_of(&server);
+    start_new(&server);
+    signal(&server, "nginx.pid.oldbin", Signal::QUIT);
+    let handed_over =
+        until(|| (clients[0].get("/").text().split(':').next() != Some(&old)).then_some(()));
+    assert!(handed_over.is_some(), "the same socket, another process");
+    for client in &mut clients[1..] {
+        let reply = client.get("/").text();
+        assert!(reply.ends_with(":2") && !reply.starts_with(&old), "{reply}");
+    }
+    // A request under way ends in the old process, and its connection follows the others.
+    assert_eq!(slow.reply().expect(200).body.len(), 60_000);
+    let reply = slow.get("/").text();
+    assert!(reply.ends_with(":2") && !reply.starts_with(&old), "{reply}");
+    assert!(server.ended().success());
+    assert!(!server.path("nginx.pid.oldbin").exists());
+    for client in &mut clients {
+        client.get("/").expect(200);
+    }
+    server.get("/").expect(200);
+    end_new(&server);
+}
+
+#[test]
+fn the_way_back_brings_the_connections_back() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site();
+    let mut clients = clients(&server, 6);
+    let old = pid_in(&server, "nginx.pid");
+    start_new(&server);
+    signal(&server, "nginx.pid.oldbin", Signal::HUP);
+    server.line("error.log", "still serves");
+    for client in &mut clients {
+        client.get("/").expect(200);
+    }
+    let newcomers = (0..8).map(|_| server.connect());
+    let mut newcomers: Vec<Connection> = newcomers.collect();
+    for client in &mut newcomers {
+        client.get("/").expect(200);
+    }
+    signal(&server, "nginx.pid", Signal::QUIT);
+    let back = until(|| (pid_in(&server, "nginx.pid") == old).then_some(()));
+    assert!(back.is_some(), "the pid file is back");
+    for client in clients.iter_mut().chain(&mut newcomers) {
+        client.get("/").expect(200);
+    }
+    assert!(!server.path("nginx.pid.oldbin").exists());
+    server.stop();
+}
+
+#[test]
+fn a_new_binary_that_does_not_start_changes_nothing() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let mut server = http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 old; } }")
+        .tolerate("unknown directive \"foo\"")
+        .start();
+    let pid = pid_in(&server, "nginx.pid");
+    let mut client = server.connect();
+    client.get("/").expect(200);
+    server.reconfigure("server { listen 127.0.0.1:%%PORT%%; foo; }");
+    server.signal(Signal::USR2);
+    server.line("error.log", "new binary process");
+    let back = until(|| (pid_in(&server, "nginx.pid") == pid).then_some(()));
+    assert!(back.is_some());
+    assert_eq!(client.get("/").text(), "old");
+    server.signal(Signal::HUP);
+    assert_eq!(client.get("/").text(), "old");
+    server.reconfigure("server { listen 127.0.0.1:%%PORT%%; location / { return 200 new; } }");
+    server.signal(Signal::HUP);
+    assert!(until(|| (client.get("/").text() == "new").then_some(())).is_some());
+}
+
+#[test]
+fn weir_upgrade_does_all_of_it() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let mut server = site();
+    let mut clients = clients(&server, 4);
+    let folder = format!("{}/", server.path("").display());
+    let arguments = [
+        "upgrade",
+        "-p",
+        &folder,
+        "-c",
+        "nginx.conf",
+        "-e",
+        "error.log",
+    ];
+    let before = pid_in(&server, "nginx.pid");
+    let finished = run(&arguments);
+    assert_eq!(finished.code, 0, "{}", finished.stderr);
+    assert_ne!(pid_in(&server, "nginx.pid"), before);
+    assert!(server.ended().success(), "the old one ends");
+    for client in &mut clients {
+        assert!(client.get("/").text().ends_with(":2"));
+    }
+    end_new(&server);
+    assert_eq!(run(&arguments).code, 1, "there is no server any more");
+}
+
+#[test]
+fn a_command_learns_why_its_reload_was_refused() {
+    if skip_on_oracle("nginx's command ends when the signal is sent") {
+        return;
+    }
+    let busy = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = busy.local_addr().expect("bound").port();
+    let mut server = http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 old; } }")
+        .tolerate("Address already in use")
+        .tolerate("still could not bind()")
+        .start();
+    let folder = format!("{}/", server.path("").display());
+    let reload = [
+        "-s",
+        "reload",
+        "-p",
+        &folder,
+        "-c",
+        "nginx.conf",
+        "-e",
+        "error.log",
+    ];
+    server.reconfigure(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; listen 127.0.0.1:{taken}; location / {{ return 200 new; }} }}"
+    ));
+    let finished = run(&reload);
+    assert_eq!(finished.code, 1);
+    assert!(
+        finished.stderr.contains("still could not bind()"),
+        "{}",
+        finished.stderr
+    );
+    assert_eq!(server.get("/").text(), "old");
+    drop(busy);
+    let finished = run(&reload);
+    assert_eq!((finished.code, finished.stderr.as_str()), (0, ""));
+    assert_eq!(
+        server.get("/").text(),
+        "new",
+        "it is over when the command is"
+    );
+}
