@@ -84,6 +84,7 @@ impl Reader {
             // What is not buffered can not be slowed down either.
             request.flow.limit_rate = Some(0);
         }
+        record_of(request).current().lasts = true;
         let spool = Spool::new(settings, buffering);
         let saving = Saving::begin(request, settings);
         let mut reader = Reader {
@@ -127,6 +128,7 @@ impl Reader {
 
     /// Takes what was received apart.
     fn decode(&mut self, request: &mut Request, mut input: Bytes) {
+        let before = self.queue.len();
         while self.state == State::Reading {
             match self.exchange.protocol.read_content(request, &input) {
                 Ok(Piece::Data(range)) => {
@@ -150,6 +152,10 @@ impl Reader {
                         "{} while reading upstream",
                         fault.message.as_bstr()
                     ));
+                    // What came together with it may be wrong too.
+                    for chunk in self.queue.drain(before..) {
+                        self.queued = self.queued.saturating_sub(chunk.len());
+                    }
                     self.cut(request);
                 }
             }

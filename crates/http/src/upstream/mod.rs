@@ -34,7 +34,7 @@ mod tunnel;
 pub mod variables;
 
 pub use exchange::{Exchange, Plan, RequestContent, Stop, Target};
-pub use protocol::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
+pub use protocol::{Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
 pub use record::{Record, Slot};
 pub use respond::pass;
 pub use settings::{Settings, SettingsRef, parse_local_address};

@@ -40,6 +40,8 @@ pub struct Try {
     pub header_time: Option<Duration>,
     /// Until it was over.
     pub response_time: Option<Duration>,
+    /// Its content goes to the client: for whoever asks before the client's head is made, it lasts.
+    pub lasts: bool,
     /// Bytes of the response's content.
     pub response_length: u64,
     /// Bytes received.

@@ -52,7 +52,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "upstream_response_time",
-        |r: &mut Request, out| each(r, out, true, |t, out| time(t.response_time, out)),
+        response_time,
         "How long it took until the response was over.",
     )
     .volatile(),
@@ -93,6 +93,15 @@ pub static VARIABLES: &[Variable<Request>] = &[
     )
     .volatile(),
 ];
+
+fn response_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    if request.ledger.responded.is_some() {
+        return each(request, out, true, |t, out| time(t.response_time, out));
+    }
+    each(request, out, true, |t, out| {
+        time(t.response_time.filter(|_| !t.lasts), out)
+    })
+}
 
 fn each(
     request: &mut Request,

@@ -15,6 +15,7 @@ mod fastcgi;
 mod flv;
 mod geo;
 mod geoip2;
+mod grpc;
 mod gunzip;
 mod gzip;
 mod gzip_static;
@@ -91,6 +92,8 @@ pub static MODULES: &[&::http::Module] = &[
     &uwsgi::UPSTREAM,
     &memcached::MODULE,
     &memcached::UPSTREAM,
+    &grpc::MODULE,
+    &grpc::UPSTREAM,
     &tunnel::MODULE,
     &tunnel::UPSTREAM,
     &flv::MODULE,

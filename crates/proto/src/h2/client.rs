@@ -66,7 +66,7 @@ pub enum Incoming<'a> {
         /// Nothing follows.
         end: bool,
     },
-    /// The peer has given up our stream.
+    /// The peer has given up our stream; after its end it may do so without harm (RFC 9113 section 8.1).
     Reset(ErrorCode),
     /// The peer has gone away without having looked at our stream.
     Gone(ErrorCode),
@@ -79,6 +79,8 @@ pub enum ClientError {
     Peer(ConnectionError),
     /// A frame for a stream that never was, or was over.
     UnknownStream(u32),
+    /// A frame for our stream after the peer gave it up.
+    ClosedStream(u32),
     /// PUSH_PROMISE, which our settings forbid.
     Push,
 }
@@ -109,6 +111,8 @@ pub struct Client {
     stream_received: u32,
     sent_end: bool,
     got_end: bool,
+    /// The peer has given up the stream.
+    reset: bool,
     /// The peer takes no more streams.
     gone: bool,
 }
@@ -134,6 +138,7 @@ impl Client {
             stream_received: 0,
             sent_end: true,
             got_end: true,
+            reset: false,
             gone: false,
         }
     }
@@ -275,7 +280,10 @@ impl Client {
                 self.got_end = end_stream;
                 Incoming::Head { end: end_stream }
             }
-            Event::Reset { stream, code } if stream == self.stream && !self.got_end => {
+            Event::Reset { stream, code } if stream == self.stream => {
+                if std::mem::replace(&mut self.reset, true) {
+                    return Err(ClientError::ClosedStream(stream));
+                }
                 self.gone = true;
                 Incoming::Reset(code)
             }

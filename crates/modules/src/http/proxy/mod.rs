@@ -11,7 +11,7 @@
 //! is the exchange's ([`http::upstream`]), with the rows of [`crate::shared::upstream_rows`].
 
 mod cookie;
-mod fields;
+mod http2;
 mod protocol;
 mod rules;
 mod url;
@@ -24,11 +24,12 @@ use conf::{
     Arity, Confs, Diagnostic, Directive, Expression, Level, Repeat, Setter, Table, Variable,
 };
 use http::module::{Answer, Module, Outcome, Step};
-use http::upstream::{Plan, RequestContent};
+use http::upstream::{Plan, Protocol, RequestContent};
 use http::{Request, cache};
 
+use crate::shared::http2::Http2;
+use crate::shared::request_fields::FieldPlan;
 use crate::shared::upstream_rows::{Prefixed, Upstream};
-use fields::FieldPlan;
 use rules::{CookieFlags, Redirects, Rules};
 use url::{Destination, Pass};
 
@@ -105,12 +106,16 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     },
     Directive {
         name: "proxy_http_version",
-        syntax: "1.0 | 1.1",
+        syntax: "1.0 | 1.1 | 2",
         default: Some("1.1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The version that servers are spoken to in.",
-        set: Setter::Word(&["1.0", "1.1"], |c, i| c.http_1_0 = i == 0),
+        doc: "The version that servers are spoken to in. With 2 it is HTTP/2 from the first byte; a connection carries one \
+              request at a time.",
+        set: Setter::Word(&["1.0", "1.1", "2"], |c, i| {
+            c.http_1_0 = i == 0;
+            c.http_2 = i == 2;
+        }),
     },
     Directive {
         name: "proxy_method",
@@ -215,6 +220,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 pub(crate) struct Conf {
     pass: Option<Pass>,
     http_1_0: bool,
+    http_2: bool,
     method: Option<Expression>,
     set_header: Vec<(BString, Expression)>,
     set_body: Option<Expression>,
@@ -235,7 +241,7 @@ fn nested(confs: &mut Confs) {
 }
 
 fn finish(conf: &mut Conf, _parent: Option<&Conf>, _level: &mut Level) -> Result<(), Diagnostic> {
-    conf.fields = FieldPlan::new(&conf.set_header, conf.http_1_0);
+    conf.fields = FieldPlan::new(&conf.set_header);
     Ok(())
 }
 
@@ -265,7 +271,14 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     if address.variable {
         request.set_state(Arc::clone(&address));
     }
-    let protocol = Box::new(protocol::Http1::new(conf, settings.clone(), address));
+    let protocol: Box<dyn Protocol> = match conf.http_2 {
+        true => Box::new(Http2::new(http2::Asker::new(
+            conf,
+            settings.clone(),
+            address,
+        ))),
+        false => Box::new(protocol::Http1::new(conf, settings.clone(), address)),
+    };
     Ok(Plan {
         settings,
         target,

@@ -107,15 +107,7 @@ impl Http1 {
         out: &mut Vec<u8>,
     ) {
         let start = out.len();
-        match &self.conf.method {
-            Some(method) => {
-                method.eval(request, out);
-            }
-            None if request.method == request.head.wire.method => {
-                out.extend_from_slice(request.head.wire.method_text());
-            }
-            None => out.extend_from_slice(request.method.name().as_bytes()),
-        }
+        write_method(request, &self.conf, out);
         // nginx compares without regard to case here.
         self.method = match out[start..].eq_ignore_ascii_case(b"HEAD") {
             true => Method::Head,
@@ -130,6 +122,35 @@ impl Http1 {
         } else {
             b" HTTP/1.1\r\n"
         });
+    }
+}
+
+/// Appends the method to ask with.
+pub(super) fn write_method(request: &mut Request, conf: &Conf, out: &mut Vec<u8>) {
+    match &conf.method {
+        Some(method) => {
+            method.eval(request, out);
+        }
+        None if request.method == request.head.wire.method => {
+            out.extend_from_slice(request.head.wire.method_text());
+        }
+        None => out.extend_from_slice(request.method.name().as_bytes()),
+    }
+}
+
+/// Rewrites a field of a response, whatever version it came by.
+pub(super) fn map_field(
+    request: &mut Request,
+    conf: &Conf,
+    field: Known,
+    value: &[u8],
+    out: &mut Vec<u8>,
+) -> bool {
+    match field {
+        Known::Location => rules::map_location(request, conf, value, out),
+        Known::Refresh => rules::map_refresh(request, conf, value, out),
+        Known::SetCookie => cookie::map(request, conf, value, out),
+        _ => false,
     }
 }
 
@@ -275,12 +296,7 @@ impl Protocol for Http1 {
         value: &[u8],
         out: &mut Vec<u8>,
     ) -> bool {
-        match field {
-            Known::Location => rules::map_location(request, &self.conf, value, out),
-            Known::Refresh => rules::map_refresh(request, &self.conf, value, out),
-            Known::SetCookie => cookie::map(request, &self.conf, value, out),
-            _ => false,
-        }
+        map_field(request, &self.conf, field, value, out)
     }
 
     fn may_upgrade(&self) -> bool {

@@ -1,4 +1,4 @@
-//! `fastcgi_pass`, `scgi_pass`, `uwsgi_pass`, `memcached_pass`: where requests go.
+//! `fastcgi_pass`, `scgi_pass`, `uwsgi_pass`, `memcached_pass`, `grpc_pass`: where requests go.
 
 use std::sync::Arc;
 
@@ -21,6 +21,15 @@ pub(crate) enum Pass {
 impl Pass {
     /// Reads the first word of a line, which may begin with `scheme`.
     pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<Pass, Diagnostic> {
+        Pass::with_usual_port(line, scheme, NO_PORT)
+    }
+
+    /// [`Pass::from_line`] for a protocol whose addresses need not name a port.
+    pub(crate) fn with_usual_port(
+        line: &mut Line,
+        scheme: &[u8],
+        port: u16,
+    ) -> Result<Pass, Diagnostic> {
         if Expression::has_variables(line.text(0)) {
             return Ok(Pass::Variable(line.expression(0)?));
         }
@@ -28,7 +37,7 @@ impl Pass {
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let groups = line.shared::<Groups>().clone();
         let reference = groups
-            .refer(text, NO_PORT, &place)
+            .refer(text, port, &place)
             .map_err(|error| line.error_at(0, error))?;
         if reference.group.settings.origin
             == (Origin::Url {
@@ -45,6 +54,16 @@ impl Pass {
 
     /// Where this request goes. The error is the status to answer with; it has been logged.
     pub(crate) fn target(&self, request: &mut Request, scheme: &[u8]) -> Result<Target, u16> {
+        self.target_with_usual_port(request, scheme, NO_PORT)
+    }
+
+    /// [`Pass::target`] for a protocol whose addresses need not name a port.
+    pub(crate) fn target_with_usual_port(
+        &self,
+        request: &mut Request,
+        scheme: &[u8],
+        port: u16,
+    ) -> Result<Target, u16> {
         let url = match self {
             Pass::Group(group) => return Ok(Target::Group(Arc::clone(group))),
             Pass::Variable(url) => request.value(url),
@@ -61,7 +80,7 @@ impl Pass {
             text.len()
         };
         let host = BString::from(&text[..end]);
-        if address.port.is_none() && !is_unix {
+        if address.port.is_none() && !is_unix && port == NO_PORT {
             // Without a port it can only be the name of an upstream block.
             let groups = request.site.main_confs.get::<Groups>();
             return match groups.find_url(&host, None, false) {
@@ -74,7 +93,10 @@ impl Pass {
         }
         Ok(Target::Host {
             host,
-            port: address.port,
+            port: match is_unix {
+                true => None,
+                false => address.port.or(Some(port)),
+            },
             explicit_port: address.port.is_some(),
         })
     }

@@ -1,4 +1,4 @@
-//! The fields of the request to the server.
+//! The fields of a request to an HTTP server: what `proxy_set_header` and `grpc_set_header` come to, and the client's.
 
 use bstr::BString;
 use conf::Expression;
@@ -23,7 +23,7 @@ const OURS: [&str; 9] = [
 
 /// What `proxy_set_header` comes to, made once for a location.
 #[derive(Clone, Default)]
-pub(super) struct FieldPlan {
+pub(crate) struct FieldPlan {
     /// The value of `Host`; `None`: the host of the URL.
     host: Option<Expression>,
     /// The other fields, in order.
@@ -33,6 +33,8 @@ pub(super) struct FieldPlan {
     /// Content-Length and Transfer-Encoding are made here, unless they were set.
     length: bool,
     chunked: bool,
+    /// Names that were set.
+    set: Vec<Known>,
 }
 
 #[derive(Clone)]
@@ -44,7 +46,7 @@ enum FieldLine {
 }
 
 impl FieldPlan {
-    pub(super) fn new(set: &[(BString, Expression)], _http_1_0: bool) -> FieldPlan {
+    pub(crate) fn new(set: &[(BString, Expression)]) -> FieldPlan {
         let mut plan = FieldPlan {
             length: true,
             chunked: true,
@@ -55,6 +57,7 @@ impl FieldPlan {
         }
         for (name, value) in set {
             plan.replaced.insert(name);
+            plan.set.push(Known::from_name(name));
             match Known::from_name(name) {
                 Known::Host => {
                     plan.host = Some(value.clone());
@@ -79,8 +82,13 @@ impl FieldPlan {
         plan
     }
 
+    /// Whether a line of the configuration says what becomes of a field.
+    pub(crate) fn sets(&self, known: Known) -> bool {
+        self.set.contains(&known)
+    }
+
     /// Appends all fields.
-    pub(super) fn write(
+    pub(crate) fn write(
         &self,
         request: &mut Request,
         content: Content,
