@@ -3,7 +3,7 @@
 //! The fields that filters decide on (type, length, validators) are fields of the struct; everything else stands in
 //! `fields` in the order in which it was added. The connection turns both into the head of its protocol.
 
-use bstr::BString;
+use bstr::{BString, ByteSlice};
 use proto::fields::Fields;
 
 use crate::body::Body;
@@ -19,6 +19,9 @@ pub struct Response {
     pub content_type: BString,
     /// What `; charset=` says; empty when nothing.
     pub charset: BString,
+    /// Type and charset as an upstream wrote them, where we would write them otherwise; then what `content_type` and
+    /// `charset` were. It counts as long as they are that.
+    pub content_type_as_sent: Option<(BString, BString, BString)>,
     /// The content's length when it differs from what the body itself knows: a response to HEAD, a proxied one.
     pub content_length: Option<u64>,
     /// Seconds since 1970 of the last change.
@@ -67,6 +70,21 @@ impl Response {
         self.trailers.clear();
         self.body = Body::Empty;
         self.transforms = Transforms::default();
+    }
+
+    /// Appends the value of `Content-Type`.
+    pub fn write_content_type(&self, out: &mut Vec<u8>) {
+        if let Some((text, content_type, charset)) = &self.content_type_as_sent
+            && *content_type == self.content_type
+            && *charset == self.charset
+        {
+            return out.extend_from_slice(text);
+        }
+        out.extend_from_slice(&self.content_type);
+        if !self.charset.is_empty() && !self.content_type.contains_str("charset=") {
+            out.extend_from_slice(b"; charset=");
+            out.extend_from_slice(&self.charset);
+        }
     }
 
     /// The content's length when it is known.

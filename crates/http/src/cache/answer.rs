@@ -77,6 +77,9 @@ impl Answer<'_> {
             let mut text = Vec::new();
             crate::text::write_number(age_s.into(), &mut text);
             out.fields.set_known(Known::Age, &text);
+            if let Some(date) = stored.head.fields.get_known(Known::Date) {
+                out.fields.set_known(Known::Date, date);
+            }
         }
         let ttl_s = stored.freshness.ttl_s(now_ms);
         let stored_status = stored.head.status;

@@ -13,6 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use bstr::BString;
 use bytes::Bytes;
@@ -29,6 +30,7 @@ use super::head::{Kind, Marker, StoredHead, Variant, head_of, values};
 use crate::body::{Body, Chunk};
 use crate::module::Outcome;
 use crate::request::Request;
+use crate::upstream::interim::Relay;
 use crate::upstream::record::Try;
 use crate::upstream::settings::NextUpstream;
 use crate::upstream::{ContentLength, Exchange, SettingsRef, Slot, Stop};
@@ -114,6 +116,9 @@ pub(super) struct Hand {
     tries: RefCell<Vec<Try>>,
     /// How many tries the client's request had before.
     before: Cell<Option<usize>>,
+    /// Interim responses that the client has not got yet, and who waits for them.
+    interim: RefCell<Vec<u8>>,
+    waiting: RefCell<Option<Waker>>,
 }
 
 impl Hand {
@@ -122,6 +127,20 @@ impl Hand {
         let (exchange, slot) = self.exchange.borrow_mut().take()?;
         request.upstream.absorb(slot);
         Some(exchange)
+    }
+
+    /// Takes an interim response for the client that began.
+    fn relay(&self, bytes: &[u8]) {
+        self.interim.borrow_mut().extend_from_slice(bytes);
+        if let Some(waiting) = self.waiting.borrow_mut().take() {
+            waiting.wake();
+        }
+    }
+
+    /// The interim responses that came since it was asked last. What comes later wakes the asker.
+    pub(super) fn poll_interim(&self, context: &mut Context<'_>) -> Vec<u8> {
+        self.waiting.replace(Some(context.waker().clone()));
+        self.interim.take()
     }
 
     /// Copies what is known of the tries into the request's record.
@@ -167,6 +186,9 @@ pub(super) enum Judged {
 impl Fetch {
     /// Asks the server and does all that follows.
     pub(super) async fn run(mut self, writer: Writer) {
+        let hand = Rc::clone(&self.hand);
+        self.request
+            .set_state(Relay(Rc::new(move |bytes| hand.relay(bytes))));
         // Twice at most: a 304 about something else is answered by asking without conditions.
         for _ in 0..2 {
             let exchange = match self.exchange().await {
@@ -296,7 +318,7 @@ impl Fetch {
         let merged = caching::merge_304(&stale.stored.head.fields, &caching::keep(&head.fields))?;
         let mut stored = StoredHead::clone(&stale.stored);
         let mut renewed = ResponseHead::clone(&stored.head);
-        renewed.fields = merged;
+        renewed.fields = dated(merged);
         stored.head = Arc::new(renewed);
         let now_ms = rt::wall_millis();
         // What the 304 says of its own time counts first; then what was said with the content.
@@ -367,7 +389,7 @@ impl Fetch {
         };
         let usual = proto::status::reason(head.status).as_bytes();
         let reason = head.status_text().get(4..).filter(|text| *text != usual);
-        let kept = head_of(head.status, caching::keep(&head.fields));
+        let kept = head_of(head.status, dated(caching::keep(&head.fields)));
         let mut stored = StoredHead {
             head: Arc::new(kept),
             reason: reason.map(BString::from),
@@ -525,6 +547,14 @@ impl Fetch {
         self.request.out.body = exchange.into_content(&mut self.request);
         true
     }
+}
+
+/// Fields with a date: that of a hit is the date of the response, not of the hit (RFC 9110, section 6.6.1).
+fn dated(mut fields: Fields) -> Fields {
+    if !fields.has(Known::Date) {
+        fields.push_known_with(Known::Date, crate::clock::write_http_date);
+    }
+    fields
 }
 
 /// What a fetch does next.

@@ -553,7 +553,16 @@ impl Visit {
     ) -> Round {
         let client = Rc::clone(&request.client);
         let watch = self.watches(request);
-        let head = upstream::exchange::while_client_stays(&client, watch, follower.head()).await;
+        let head = std::future::poll_fn(|context| {
+            if let Some(hand) = &hand {
+                let interim = hand.poll_interim(context);
+                if !interim.is_empty() {
+                    upstream::interim::send(request, &interim);
+                }
+            }
+            follower.poll_head(context)
+        });
+        let head = upstream::exchange::while_client_stays(&client, watch, head).await;
         let Ok(head) = head else {
             return client_left(request).into();
         };

@@ -5,7 +5,6 @@
 
 use std::rc::Rc;
 
-use bstr::ByteSlice;
 use proto::Known;
 use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
 
@@ -86,7 +85,7 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         if out.status != 101 {
             out.content_type.clear();
             out.content_length = None;
-            if out.status == 204 {
+            if out.status == 204 && request.upstream.get().is_none() {
                 out.last_modified = None;
             }
         }
@@ -116,11 +115,7 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
     let response = &request.out;
     if !response.content_type.is_empty() {
         out.extend_from_slice(b"Content-Type: ");
-        out.extend_from_slice(&response.content_type);
-        if !response.charset.is_empty() && !response.content_type.contains_str("charset=") {
-            out.extend_from_slice(b"; charset=");
-            out.extend_from_slice(&response.charset);
-        }
+        response.write_content_type(out);
         out.extend_from_slice(b"\r\n");
     }
     if let Framing::Length(length) = framing {

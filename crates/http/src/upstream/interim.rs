@@ -11,6 +11,9 @@ use crate::request::{Request, Version};
 /// How many interim responses a server may send before its response.
 pub(super) const MOST: u32 = 100;
 
+/// Takes interim responses in place of the client, for a request that has none of its own: a fetch of the cache.
+pub(crate) struct Relay(pub(crate) Rc<dyn Fn(&[u8])>);
+
 /// Passes an interim response on, if it is to be. `length` is how many bytes of them came with this one: more than one
 /// buffer of them is too much, as in nginx.
 pub(super) fn pass_on(
@@ -22,7 +25,7 @@ pub(super) fn pass_on(
     let wanted = head.status == 103
         && !request.is_subrequest()
         && !request.flow.post_action
-        && !request.flow.background
+        && (!request.flow.background || request.state::<Relay>().is_some())
         && request.head.version() == Version::Http11;
     if !wanted || !is_asked_for(request) {
         return;
@@ -46,7 +49,10 @@ pub(super) fn pass_on(
         return;
     }
     write_end(&mut out);
-    send(request, &out);
+    match request.state::<Relay>() {
+        Some(relay) => (relay.0)(&out),
+        None => send(request, &out),
+    }
 }
 
 /// Whether one of the strings of `early_hints` says so.
@@ -59,8 +65,8 @@ fn is_asked_for(request: &mut Request) -> bool {
     })
 }
 
-/// Sends what the connection takes now. The rest goes before the response; it is no more than a buffer of the upstream.
-fn send(request: &mut Request, out: &[u8]) {
+/// Sends interim responses: what the connection takes now. The rest goes before the response; it is no more than a buffer of the upstream.
+pub(crate) fn send(request: &mut Request, out: &[u8]) {
     let client = Rc::clone(&request.client);
     let mut sent = 0;
     if request.flow.interim.is_empty() {

@@ -20,7 +20,7 @@
 mod buffers;
 mod content;
 pub mod exchange;
-mod interim;
+pub(crate) mod interim;
 pub mod protocol;
 pub mod record;
 pub(crate) mod respond;

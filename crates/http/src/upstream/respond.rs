@@ -261,8 +261,16 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
 fn set_content_type(request: &mut Request, value: &[u8]) {
     let (media_type, charset) = split_charset(value);
     request.out.content_type = media_type.into();
-    if !charset.is_empty() {
-        request.out.charset = charset;
+    if charset.is_empty() {
+        return;
+    }
+    request.out.charset = charset;
+    let mut canonical = Vec::with_capacity(value.len() + 1);
+    request.out.write_content_type(&mut canonical);
+    if canonical != value {
+        let out = &mut request.out;
+        out.content_type_as_sent =
+            Some((value.into(), out.content_type.clone(), out.charset.clone()));
     }
 }
 
