@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use net::upstream::{Connection, Group, Keepalive, Origin, Outcome, Server, Settings, Times};
+use net::upstream::{
+    Connection, Group, Keepalive, Origin, Outcome, Reuse, Server, Settings, Times,
+};
 use weir_net as net;
 
 /// A server that answers each byte with a byte, and closes a connection that sends `q`.
@@ -66,15 +68,14 @@ fn keepalive(connections: usize) -> Option<Keepalive> {
 async fn request(group: &Group, byte: u8, tag: u64) -> bool {
     let mut selection = group.select_for(None);
     let lease = selection.acquire().await.expect("alive");
-    let connection = match lease.reuse(tag).await {
+    let connection = match lease.reuse(Reuse::of(tag)).await {
         Some(connection) => connection,
         None => {
             let options = net::ConnectOptions::default();
-            Connection::new(net::Transport::plain(
-                net::connect(lease.address(), &options)
-                    .await
-                    .expect("it listens"),
-            ))
+            let stream = net::connect(lease.address(), &options)
+                .await
+                .expect("it listens");
+            Connection::new(net::Transport::plain(stream), Reuse::of(tag))
         }
     };
     let reused = connection.is_reused();
@@ -83,7 +84,7 @@ async fn request(group: &Group, byte: u8, tag: u64) -> bool {
         let mut answer = [0; 16];
         assert_eq!(connection.stream.read(&mut answer).await.expect("open"), 1);
     }
-    lease.keep(connection, tag);
+    lease.keep(connection);
     selection.release(lease, Outcome::Ok(Times::default()));
     reused
 }

@@ -7,9 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use bstr::ByteSlice;
+use bstr::{BStr, ByteSlice};
 use bytes::Bytes;
-use net::upstream::{Connection, Group, Lease, NoPeer, Outcome as PeerOutcome, Selection, Times};
+use net::upstream::{
+    Asked, Connection, Group, Lease, NoPeer, NotSecure, Outcome as PeerOutcome, Reuse, Selection,
+    Times,
+};
 use net::{ConnectOptions, Transport};
 use proto::h1::Method;
 use proto::h1::response::ResponseHead;
@@ -90,6 +93,8 @@ pub struct Exchange {
     watch_client: bool,
     tag: u64,
     group: Arc<Group>,
+    /// What TLS to the peers needs; `None`: it is not spoken.
+    asked: Option<Asked>,
     /// The address to connect from.
     local: Option<Address>,
     sticky: Stickiness,
@@ -189,6 +194,11 @@ impl Exchange {
             selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
         }
         let buffering = settings.buffering;
+        let host = protocol.secure_host().map(BStr::to_owned);
+        let asked = host.map(|host| {
+            let dialect = protocol.dialect();
+            settings.secure.asked(request, host.as_bstr(), dialect)
+        });
         let local = local_address(request, &settings);
         let transmit = Transmit::new(first, source, request, &mut *protocol);
         let mut exchange = Box::new(Exchange {
@@ -208,6 +218,7 @@ impl Exchange {
             watch_client,
             tag,
             group,
+            asked,
             local,
             sticky: Stickiness::new(looked_up),
         });
@@ -272,8 +283,13 @@ impl Exchange {
     }
 
     async fn connect(&self, request: &Request, lease: &Lease) -> Result<Connection, Failure> {
+        let reuse = Reuse {
+            tag: self.tag,
+            dialect: self.protocol.dialect(),
+            secure: self.asked.as_ref().map_or(0, Asked::key),
+        };
         if !self.protocol.is_tunnel()
-            && let Some(connection) = lease.reuse(self.tag, self.protocol.dialect()).await
+            && let Some(connection) = lease.reuse(reuse).await
         {
             return Ok(connection);
         }
@@ -290,16 +306,41 @@ impl Exchange {
             options.transparent = bind.transparent;
         }
         match net::connect(lease.address(), &options).await {
-            Ok(stream) => Ok(Connection::new(
-                Transport::plain(stream),
-                self.protocol.dialect(),
-            )),
+            Ok(stream) => {
+                let mut transport = Transport::plain(stream);
+                if let Some(asked) = &self.asked {
+                    self.make_secure(request, &mut transport, asked).await?;
+                }
+                Ok(Connection::new(transport, reuse))
+            }
             Err(error) if error.kind() == io::ErrorKind::TimedOut => {
                 Err(Failure::TimedOut("connecting to upstream"))
             }
             Err(error) => {
                 log_connect_error(request, lease.address(), &error);
                 Err(Failure::Broken)
+            }
+        }
+    }
+
+    /// Speaks TLS on a new connection.
+    async fn make_secure(
+        &self,
+        request: &Request,
+        transport: &mut Transport,
+        asked: &Asked,
+    ) -> Result<(), Failure> {
+        let (secure, patience) = (&self.settings.secure, self.settings.connect_timeout);
+        match secure.handshake(transport, asked, patience).await {
+            Ok(()) => Ok(()),
+            Err(NotSecure::TimedOut) => Err(Failure::TimedOut("SSL handshaking to upstream")),
+            Err(NotSecure::Peer(line)) => {
+                request.error(format_args!("{line} while SSL handshaking to upstream"));
+                Err(Failure::Broken)
+            }
+            Err(NotSecure::Ours(line)) => {
+                request.error(format_args!("{line} while SSL handshaking to upstream"));
+                Err(Failure::Final(500))
             }
         }
     }
@@ -636,7 +677,7 @@ impl Exchange {
         };
         if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
             connection.carried = self.protocol.carry();
-            lease.keep(connection, self.tag);
+            lease.keep(connection);
         }
         self.transmit.release();
         self.release(request, lease, Verdict::Ok);

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 
+use bstr::BStr;
 use proto::fields::Fields;
 use proto::h1::response::ResponseHead;
 
@@ -40,6 +41,12 @@ pub trait Protocol {
     /// what TLS shall agree on (ALPN): `h2`.
     fn dialect(&self) -> &'static str {
         ""
+    }
+
+    /// The host that TLS is spoken to, which is the name of its certificate unless the settings name another; `None`: TLS is
+    /// not spoken.
+    fn secure_host(&self) -> Option<&BStr> {
+        None
     }
 
     /// Whether a request is written differently on each connection, as in HTTP/2. Then [`Protocol::write_head`] appends

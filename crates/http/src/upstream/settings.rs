@@ -9,6 +9,7 @@ use std::time::Duration;
 use bstr::BString;
 use conf::Expression;
 use conf::table::Buffers;
+use net::upstream::Secure;
 use proto::Known;
 
 use crate::request::Request;
@@ -57,8 +58,8 @@ pub struct Settings {
     pub pass_request_headers: bool,
     /// The client's content is sent.
     pub pass_request_body: bool,
-    /// 103 is passed on.
-    pub pass_early_hints: bool,
+    /// TLS to peers.
+    pub secure: Secure,
     /// TCP keep-alive probes.
     pub socket_keepalive: bool,
     /// The socket's receive buffer in bytes; 0 is the system's choice.

@@ -7,7 +7,7 @@
 //! }
 //! ```
 
-use bstr::BString;
+use bstr::{BStr, BString};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
@@ -21,7 +21,7 @@ use proto::h1::response::ResponseHead;
 use proto::uwsgi::Vars;
 use rt::error_log::Level;
 
-use crate::shared::gateway::{CgiResponse, Params, Pass, connection_tag, request_content};
+use crate::shared::gateway::{CgiResponse, Params, Pass, Schemes, connection_tag, request_content};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
@@ -62,9 +62,9 @@ static UPSTREAM_ROWS: Prefixed<Uwsgi> = Prefixed::new(
         "X-Accel-Charset",
     ],
 )
-.without(&["send_lowat"])
+.without(&["send_lowat", "cache_convert_head"])
 .cached()
-.without(&["cache_convert_head"]);
+.secure();
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -73,12 +73,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The uwsgi server that answers: `host:port`, `unix:/path` or the name of an `upstream`, with or without `uwsgi://` before it.",
+        doc: "The uwsgi server that answers: `host:port`, `unix:/path` or the name of an `upstream`, with or without `uwsgi://` before it; with `suwsgi://` by TLS.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
-            if line.text(0).starts_with(b"suwsgi://") {
-                return Err(line.error_at(0, "TLS to uwsgi servers is known to nginx 1.31, not yet in Weir"));
-            }
-            c.pass = Some(Pass::from_line(line, SCHEME)?);
+            c.secure = SCHEMES.settle(line);
+            c.pass = Some(Pass::from_line(line, SCHEMES.of(c.secure).as_bytes())?);
             Ok(())
         }),
     },
@@ -125,14 +123,19 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 #[derive(Clone, Default)]
 struct Conf {
     pass: Option<Pass>,
+    /// It is passed on by TLS.
+    secure: bool,
     params: Params,
     string: BString,
     modifier1: i64,
     modifier2: i64,
 }
 
-/// What an address may begin with.
-const SCHEME: &[u8] = b"uwsgi://";
+static SCHEMES: Schemes = Schemes {
+    plain: "uwsgi://",
+    secure: "suwsgi://",
+    prefix: "uwsgi_",
+};
 
 static SOURCE: cache::Source = cache::Source {
     plan,
@@ -151,7 +154,9 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
     let Some(pass) = &conf.pass else {
         return Err(Outcome::Declined);
     };
-    let target = match pass.target(request, SCHEME) {
+    let secure = pass.secure_host(request, &SCHEMES, conf.secure);
+    let scheme = SCHEMES.of(secure.is_some());
+    let target = match pass.target(request, scheme.as_bytes()) {
         Ok(target) => target,
         Err(status) => return Err(Outcome::Status(status)),
     };
@@ -162,6 +167,7 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
         response: CgiResponse::new(settings.buffer_size),
         settings: settings.clone(),
         upgrades: request.head.known(Known::Upgrade).is_some(),
+        secure,
     };
     Ok(Plan {
         content: request_content(&settings, has_length),
@@ -179,11 +185,17 @@ struct Codec {
     settings: SettingsRef,
     response: CgiResponse,
     upgrades: bool,
+    /// The host that TLS is spoken to.
+    secure: Option<BString>,
 }
 
 impl Protocol for Codec {
     fn scheme(&self) -> &'static str {
-        "uwsgi://"
+        SCHEMES.of(self.secure.is_some())
+    }
+
+    fn secure_host(&self) -> Option<&BStr> {
+        self.secure.as_deref().map(BStr::new)
     }
 
     fn write_head(

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use http::Request;
 use http::upstream::{Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
 use proto::Known;
@@ -54,6 +54,11 @@ impl Wanted {
 pub(crate) trait Speaker {
     /// What stands before the peer's name in logs: `grpc://`.
     fn scheme(&self) -> &'static str;
+
+    /// The host that TLS is spoken to; `None`: TLS is not spoken.
+    fn secure_host(&self) -> Option<&BStr> {
+        None
+    }
 
     /// Says what is wanted. The error is the status to answer with; it has been logged.
     fn ask(
@@ -266,6 +271,10 @@ fn missing(carry: &[u8]) -> usize {
 impl<S: Speaker> Protocol for Http2<S> {
     fn scheme(&self) -> &'static str {
         self.speaker.scheme()
+    }
+
+    fn secure_host(&self) -> Option<&BStr> {
+        self.speaker.secure_host()
     }
 
     fn target(&self) -> &[u8] {

@@ -55,6 +55,18 @@ impl fmt::Debug for ClientSettings {
     }
 }
 
+impl ClientSettings {
+    /// The same, offering these protocols by ALPN. The sessions are the same, too.
+    pub fn with_alpn(&self, protocols: Vec<Vec<u8>>) -> ClientSettings {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols;
+        ClientSettings {
+            config: Arc::new(config),
+            trust: self.trust.clone(),
+        }
+    }
+}
+
 /// Whom a connection is meant for.
 #[derive(Clone, Default)]
 pub struct ClientName<'a> {

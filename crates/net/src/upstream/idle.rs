@@ -30,24 +30,52 @@ const TOO_LATE: Duration = Duration::from_millis(10);
 /// How long another loop may take to hand a connection over.
 const HAND_OVER: Duration = Duration::from_millis(50);
 
+/// Who may use a connection when it is idle.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reuse {
+    /// With `keepalive … local`: only who has the same number.
+    pub tag: u64,
+    /// Only who speaks the same dialect of the protocol.
+    pub dialect: &'static str,
+    /// Only who asks for the same TLS ([`Asked::key`](super::Asked::key)); 0 is without TLS.
+    pub secure: u64,
+}
+
+impl Reuse {
+    /// Of a plain connection in the usual dialect.
+    pub fn of(tag: u64) -> Reuse {
+        Reuse {
+            tag,
+            ..Reuse::default()
+        }
+    }
+
+    /// Whether a connection that was left with `self` is for who wants `other`.
+    fn suits(&self, other: &Reuse, local: bool) -> bool {
+        (!local || self.tag == other.tag)
+            && self.dialect == other.dialect
+            && self.secure == other.secure
+    }
+}
+
 /// A connection to a peer.
 pub struct Connection {
     /// The connection itself.
     pub stream: Transport,
     /// What the protocol wants to know again when the connection carries its next request.
     pub carried: Option<Box<dyn Any + Send>>,
-    dialect: &'static str,
+    reuse: Reuse,
     since: Instant,
     requests: u64,
 }
 
 impl Connection {
-    /// A connection that was just opened, for its first request. Only who speaks the same dialect can use it later.
-    pub fn new(stream: Transport, dialect: &'static str) -> Connection {
+    /// A connection that was just opened, for its first request. `reuse` says who can use it later.
+    pub fn new(stream: Transport, reuse: Reuse) -> Connection {
         Connection {
             stream,
             carried: None,
-            dialect,
+            reuse,
             since: rt::now(),
             requests: 1,
         }
@@ -102,8 +130,7 @@ struct Pool {
 
 struct Entry {
     address: Address,
-    tag: u64,
-    dialect: &'static str,
+    reuse: Reuse,
     home: rt::Handle,
     expires: Instant,
 }
@@ -170,7 +197,7 @@ thread_local! {
 struct HandedOver {
     parts: Parts,
     carried: Option<Box<dyn Any + Send>>,
-    dialect: &'static str,
+    reuse: Reuse,
     since: Instant,
     requests: u64,
 }
@@ -196,15 +223,10 @@ impl Idle {
     }
 
     /// An idle connection to `address`: the one that was left last, preferably on this loop.
-    pub(crate) async fn take(
-        &self,
-        address: &Address,
-        tag: u64,
-        dialect: &'static str,
-    ) -> Option<Connection> {
+    pub(crate) async fn take(&self, address: &Address, reuse: Reuse) -> Option<Connection> {
         loop {
             // A statement of its own: the lock must be free again before the wait below.
-            let found = self.pool().find(address, tag, dialect);
+            let found = self.pool().find(address, &reuse);
             let (number, home) = found?;
             let taken = if home.is_current() {
                 unpark((self.id, number)).map(|parked| parked.connection)
@@ -221,12 +243,7 @@ impl Idle {
     }
 
     /// Keeps a connection, if the settings of the group let it.
-    pub(crate) fn keep(
-        state: &Arc<GroupState>,
-        address: Address,
-        connection: Connection,
-        tag: u64,
-    ) {
+    pub(crate) fn keep(state: &Arc<GroupState>, address: Address, connection: Connection) {
         let idle = state.idle();
         let now = rt::now();
         let Some(settings) = idle.pool().settings else {
@@ -240,8 +257,7 @@ impl Idle {
         let expires = now + settings.timeout;
         let entry = Entry {
             address,
-            tag,
-            dialect: connection.dialect,
+            reuse: connection.reuse,
             home: rt::handle(),
             expires,
         };
@@ -297,19 +313,14 @@ impl Pool {
     }
 
     /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time.
-    fn find(
-        &mut self,
-        address: &Address,
-        tag: u64,
-        dialect: &'static str,
-    ) -> Option<(u64, rt::Handle)> {
+    fn find(&mut self, address: &Address, reuse: &Reuse) -> Option<(u64, rt::Handle)> {
         let local = self.settings.is_some_and(|settings| settings.local);
         let now = rt::now();
         let mut foreign = None;
         let mut found = None;
         for &number in self.by_address.get(address)?.iter().rev() {
             let entry = &self.entries[&number];
-            if local && entry.tag != tag || entry.dialect != dialect || entry.expires <= now {
+            if !entry.reuse.suits(reuse, local) || entry.expires <= now {
                 continue;
             }
             if entry.home.is_current() {
@@ -375,7 +386,7 @@ async fn hand_over(key: Key, home: &rt::Handle) -> Option<Connection> {
             let _left = sender.send(HandedOver {
                 parts: connection.stream.into_parts(),
                 carried: connection.carried,
-                dialect: connection.dialect,
+                reuse: connection.reuse,
                 since: connection.since,
                 requests: connection.requests,
             });
@@ -386,7 +397,7 @@ async fn hand_over(key: Key, home: &rt::Handle) -> Option<Connection> {
     Some(Connection {
         stream: Transport::from_parts(there.parts).ok()?,
         carried: there.carried,
-        dialect: there.dialect,
+        reuse: there.reuse,
         since: there.since,
         requests: there.requests,
     })

@@ -13,12 +13,12 @@
 //! ```text
 //! let mut selection = group.select(key, client, sticky);
 //! let lease = selection.acquire().await?;              // may wait in the queue of the group
-//! let connection = match lease.reuse(tag, "").await {
+//! let connection = match lease.reuse(Reuse::of(tag)).await {
 //!     Some(connection) => connection,
-//!     None => Connection::new(Transport::plain(net::connect(lease.address(), &options).await?), ""),
+//!     None => Connection::new(Transport::plain(net::connect(lease.address(), &options).await?), Reuse::of(tag)),
 //! };
 //! …
-//! lease.keep(connection, tag);
+//! lease.keep(connection);
 //! selection.release(lease, Outcome::Ok(times));
 //! ```
 //!
@@ -31,6 +31,7 @@ mod idle;
 mod lookup;
 mod names;
 mod peer;
+mod secure;
 mod selection;
 mod state;
 mod sticky;
@@ -39,10 +40,11 @@ pub use group::{
     Balance, Group, Keepalive, Metric, Queue, RandomTwo, ResolvedAt, Server, ServerState, Settings,
 };
 pub use groups::{Groups, Origin, Reference};
-pub use idle::{Connection, close_idle};
+pub use idle::{Connection, Reuse, close_idle};
 pub use lookup::{Found, lookup, peer_address};
 pub use names::Names;
 pub use peer::{Health, Peer, PeerStatus};
+pub use secure::{Asked, NotSecure, Secure};
 pub use selection::{Lease, NoPeer, Outcome, Pick, Released, Request, Selection, Times};
 pub use state::{GroupState, Resolved};
 pub use sticky::{CookieAttributes, Learn, MAX_SERVER_ID, Sticky, StickyMethod, is_same_site};

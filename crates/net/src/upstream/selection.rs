@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::balance::Memory;
-use super::idle::Connection;
+use super::idle::{Connection, Reuse};
 use super::peer::Peer;
 use super::state::GroupState;
 
@@ -180,21 +180,16 @@ impl Lease {
         &self.peer
     }
 
-    /// An idle connection to this peer, of this loop or another one. `tag` says who will use it: with
-    /// `keepalive … local` only who left it takes it.
-    pub async fn reuse(&self, tag: u64, dialect: &'static str) -> Option<Connection> {
-        self.state
-            .idle()
-            .take(self.peer.address(), tag, dialect)
-            .await
+    /// An idle connection to this peer, of this loop or another one. `reuse` says who will use it.
+    pub async fn reuse(&self, reuse: Reuse) -> Option<Connection> {
+        self.state.idle().take(self.peer.address(), reuse).await
     }
 
     /// Keeps a connection for the next request. It is closed if the group keeps none, or if its time is over.
     ///
     /// The caller knows that nothing more of a response can come on it.
-    pub fn keep(&self, connection: Connection, tag: u64) {
-        self.state
-            .keep(self.peer.address().clone(), connection, tag);
+    pub fn keep(&self, connection: Connection) {
+        self.state.keep(self.peer.address().clone(), connection);
     }
 
     /// The response head is there. Matters to `least_time header`.

@@ -212,8 +212,8 @@ impl GroupState {
         &self.idle
     }
 
-    pub(crate) fn keep(self: &Arc<Self>, address: Address, connection: Connection, tag: u64) {
-        Idle::keep(self, address, connection, tag);
+    pub(crate) fn keep(self: &Arc<Self>, address: Address, connection: Connection) {
+        Idle::keep(self, address, connection);
     }
 
     pub(crate) fn pick(self: &Arc<Self>, memory: &mut Memory) -> Result<Lease, NoPeer> {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bstr::ByteSlice;
+use bstr::{BStr, ByteSlice};
 use http::Request;
 use http::site::ConfRef;
 use http::upstream::{Content, SettingsRef};
@@ -34,7 +34,11 @@ impl Asker {
 
 impl Speaker for Asker {
     fn scheme(&self) -> &'static str {
-        "http://"
+        self.address.scheme_prefix()
+    }
+
+    fn secure_host(&self) -> Option<&BStr> {
+        self.address.secure.as_deref().map(BStr::new)
     }
 
     fn ask(
@@ -43,7 +47,7 @@ impl Speaker for Asker {
         content: Content,
         wanted: &mut Wanted,
     ) -> Result<(), u16> {
-        wanted.scheme = "http";
+        wanted.scheme = self.address.scheme();
         protocol::write_method(request, &self.conf, &mut wanted.method);
         url::write_target(request, &self.conf, &self.address, &mut wanted.path);
         if wanted.path.is_empty() {

@@ -90,7 +90,7 @@ const HIDDEN: &[&str] = &[
     "X-Accel-Charset",
 ];
 
-static UPSTREAM_ROWS: Prefixed<Proxy> = Prefixed::new("proxy_", HIDDEN).cached();
+static UPSTREAM_ROWS: Prefixed<Proxy> = Prefixed::new("proxy_", HIDDEN).cached().secure();
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -295,7 +295,7 @@ fn key(request: &mut Request, out: &mut Vec<u8>) -> Result<(), Outcome> {
     let Some(Destination { address, .. }) = url::destination(request, &conf) else {
         return Err(Outcome::Status(500));
     };
-    out.extend_from_slice(b"http://");
+    out.extend_from_slice(address.scheme_prefix().as_bytes());
     out.extend_from_slice(&address.host_header);
     url::write_target(request, &conf, &address, out);
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bstr::ByteSlice;
+use bstr::{BStr, ByteSlice};
 use http::Request;
 use http::site::ConfRef;
 use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol, SettingsRef};
@@ -156,7 +156,11 @@ pub(super) fn map_field(
 
 impl Protocol for Http1 {
     fn scheme(&self) -> &'static str {
-        "http://"
+        self.address.scheme_prefix()
+    }
+
+    fn secure_host(&self) -> Option<&BStr> {
+        self.address.secure.as_deref().map(BStr::new)
     }
 
     fn target(&self) -> &[u8] {

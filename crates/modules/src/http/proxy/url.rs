@@ -11,6 +11,7 @@ use http::upstream::Target;
 use net::upstream::{Group, Groups};
 
 use super::Conf;
+use crate::shared::tls_rows;
 
 /// What `proxy_pass` says.
 #[derive(Clone)]
@@ -41,6 +42,26 @@ pub(super) struct Address {
     pub(super) uri: BString,
     /// The URL was made of variables.
     pub(super) variable: bool,
+    /// The host that TLS is spoken to, for `https`.
+    pub(super) secure: Option<BString>,
+}
+
+impl Address {
+    /// `http` or `https`.
+    pub(super) fn scheme(&self) -> &'static str {
+        match self.secure {
+            None => "http",
+            Some(_) => "https",
+        }
+    }
+
+    /// The same as a URL begins.
+    pub(super) fn scheme_prefix(&self) -> &'static str {
+        match self.secure {
+            None => "http://",
+            Some(_) => "https://",
+        }
+    }
 }
 
 /// Where a request goes.
@@ -49,22 +70,34 @@ pub(super) struct Destination {
     pub(super) target: Target,
 }
 
-/// Not TLS: that comes with its own issue.
-const SCHEME: &[u8] = b"http://";
+/// What a URL may begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+}
+
+impl Scheme {
+    const ALL: [(&[u8], Scheme); 2] = [(b"https://", Scheme::Https), (b"http://", Scheme::Http)];
+
+    fn port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+        }
+    }
+}
 
 /// The setter of `proxy_pass`.
 pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.text(0);
     if Expression::has_variables(text) {
         conf.pass = Some(Pass::Variable(line.expression(0)?));
+        // Whether it is `https` shows with each request.
+        tls_rows::want(line, PREFIX);
         return Ok(());
     }
-    if text.len() >= 8 && text[..8].eq_ignore_ascii_case(b"https://") {
-        return Err(line
-            .error("https protocol requires SSL support")
-            .note("known to nginx, not yet in Weir"));
-    }
-    let Some(rest) = without_scheme(text) else {
+    let Some((scheme, rest)) = split_scheme(text) else {
         return Err(line.error("invalid URL prefix"));
     };
     let (parsed, uri) = ConfAddress::peer_and_uri(rest)
@@ -73,7 +106,7 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let place = line.sources().place(line.node.span).unwrap_or_default();
     let groups = line.shared::<Groups>().clone();
     let reference = groups
-        .refer(authority, 80, &place)
+        .refer(authority, scheme.port(), &place)
         .map_err(|why| line.error(why))?;
     if let Some(warning) = reference.warning {
         line.warn(warning);
@@ -90,19 +123,27 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
              or inside \"if\" statement, or inside \"limit_except\" block",
         ));
     }
-    let address = Arc::new(parts(&parsed, authority, uri));
+    let address = Arc::new(parts(scheme, &parsed, authority, uri));
     conf.pass = Some(Pass::Constant {
         group: reference.group,
         address,
         url: text.to_owned(),
         location,
     });
+    if scheme == Scheme::Https {
+        tls_rows::want(line, PREFIX);
+    }
     Ok(())
 }
 
-fn without_scheme(text: &[u8]) -> Option<&[u8]> {
-    let (scheme, rest) = text.split_at_checked(SCHEME.len())?;
-    scheme.eq_ignore_ascii_case(SCHEME).then_some(rest)
+/// The prefix of the directives.
+const PREFIX: &str = "proxy_";
+
+fn split_scheme(text: &[u8]) -> Option<(Scheme, &[u8])> {
+    Scheme::ALL.iter().find_map(|&(name, scheme)| {
+        let (start, rest) = text.split_at_checked(name.len())?;
+        start.eq_ignore_ascii_case(name).then_some((scheme, rest))
+    })
 }
 
 /// What stands before the path, as it names a group.
@@ -114,22 +155,29 @@ fn authority<'a>(rest: &'a [u8], uri: &[u8], parsed: &ConfAddress) -> &'a [u8] {
     }
 }
 
-fn parts(parsed: &ConfAddress, authority: &[u8], uri: &[u8]) -> Address {
+fn parts(scheme: Scheme, parsed: &ConfAddress, authority: &[u8], uri: &[u8]) -> Address {
     let uri = if uri.starts_with(b"?") {
         [b"/", uri].concat()
     } else {
         uri.to_vec()
     };
-    let (host_header, port) = match (&parsed.host, parsed.port) {
+    let usual = scheme.port();
+    let (host_header, port) = match (&parsed.host, parsed.port.unwrap_or(usual)) {
         (Host::Unix(_), _) => (b"localhost".as_bstr(), BString::default()),
-        (_, None | Some(80)) => (host_of(authority, parsed), "80".into()),
-        (_, Some(port)) => (authority.as_bstr(), port.to_string().into()),
+        (_, port) if port == usual => (host_of(authority, parsed), port.to_string().into()),
+        (_, port) => (authority.as_bstr(), port.to_string().into()),
+    };
+    let secure = match (scheme, &parsed.host) {
+        (Scheme::Http, _) => None,
+        (Scheme::Https, Host::Unix(_)) => Some(authority.into()),
+        (Scheme::Https, _) => Some(host_of(authority, parsed).to_owned()),
     };
     Address {
         host_header: host_header.to_owned(),
         port,
         uri: uri.into(),
         variable: false,
+        secure,
     }
 }
 
@@ -154,7 +202,7 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destinat
         Pass::Variable(expression) => expression,
     };
     let url = request.value(expression);
-    let Some(rest) = without_scheme(&url) else {
+    let Some((scheme, rest)) = split_scheme(&url) else {
         request.error(format_args!("invalid URL prefix in \"{url}\""));
         return None;
     };
@@ -168,7 +216,10 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destinat
     let authority = authority(rest, uri, &parsed);
     let (host, port) = match parsed.host {
         Host::Unix(_) => (authority.as_bstr(), None),
-        _ => (host_of(authority, &parsed), Some(parsed.port.unwrap_or(80))),
+        _ => (
+            host_of(authority, &parsed),
+            Some(parsed.port.unwrap_or(scheme.port())),
+        ),
     };
     let target = Target::Host {
         host: host.to_owned(),
@@ -177,7 +228,7 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destinat
     };
     let address = Address {
         variable: true,
-        ..parts(&parsed, authority, uri)
+        ..parts(scheme, &parsed, authority, uri)
     };
     Some(Destination {
         address: Arc::new(address),

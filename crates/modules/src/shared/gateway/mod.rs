@@ -6,7 +6,7 @@ mod pass;
 pub(crate) mod response;
 
 pub(crate) use params::Params;
-pub(crate) use pass::Pass;
+pub(crate) use pass::{Pass, Schemes};
 pub(crate) use response::CgiResponse;
 
 use http::Request;

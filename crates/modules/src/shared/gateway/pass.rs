@@ -9,6 +9,8 @@ use http::Request;
 use http::upstream::Target;
 use net::upstream::{Group, Groups, Origin};
 
+use crate::shared::tls_rows;
+
 /// Where requests of a location go.
 #[derive(Clone, Debug)]
 pub(crate) enum Pass {
@@ -18,7 +20,59 @@ pub(crate) enum Pass {
     Variable(Expression),
 }
 
+/// The schemes of a protocol, as addresses may begin with them.
+pub(crate) struct Schemes {
+    /// Without TLS: `uwsgi://`.
+    pub(crate) plain: &'static str,
+    /// With TLS: `suwsgi://`.
+    pub(crate) secure: &'static str,
+    /// The prefix of the directives: `uwsgi_`.
+    pub(crate) prefix: &'static str,
+}
+
+impl Schemes {
+    /// Whether an address begins with that of TLS.
+    fn is_secure(&self, address: &[u8]) -> bool {
+        without(self.secure.as_bytes(), address).len() < address.len()
+    }
+
+    /// That of a connection with TLS, or without.
+    pub(crate) fn of(&self, secure: bool) -> &'static str {
+        match secure {
+            true => self.secure,
+            false => self.plain,
+        }
+    }
+
+    /// Whether the address of a line is one with TLS, for whose settings this sees to.
+    pub(crate) fn settle(&self, line: &mut Line) -> bool {
+        let secure = self.is_secure(line.text(0));
+        if secure || Expression::has_variables(line.text(0)) {
+            tls_rows::want(line, self.prefix);
+        }
+        secure
+    }
+}
+
 impl Pass {
+    /// The host that a request is passed on to by TLS; `None`: it is passed on without. `secure` is what
+    /// [`Schemes::settle`] said of the line.
+    pub(crate) fn secure_host(
+        &self,
+        request: &mut Request,
+        schemes: &Schemes,
+        secure: bool,
+    ) -> Option<BString> {
+        match self {
+            Pass::Group(group) => secure.then(|| group.settings.name.clone()),
+            Pass::Variable(url) => {
+                let url = request.value(url);
+                let host = without(schemes.secure.as_bytes(), &url);
+                (host.len() < url.len()).then(|| host.into())
+            }
+        }
+    }
+
     /// Reads the first word of a line, which may begin with `scheme`.
     pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<Pass, Diagnostic> {
         Pass::with_usual_port(line, scheme, NO_PORT)

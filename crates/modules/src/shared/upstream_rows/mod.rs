@@ -22,6 +22,8 @@ use http::Request;
 use http::upstream::settings::NextUpstream;
 use http::upstream::{Settings, SettingsRef};
 
+use super::tls_rows;
+
 /// The settings of one protocol in a location.
 pub(crate) struct Upstream<P> {
     /// The settings.
@@ -38,6 +40,24 @@ impl<P: 'static> Upstream<P> {
     }
 }
 
+/// A row in one of the tables.
+#[derive(Clone, Copy)]
+enum Row {
+    Common(usize),
+    Cached(usize),
+    Secure(usize),
+}
+
+impl Row {
+    fn info(self) -> RowInfo {
+        match self {
+            Row::Common(row) => rows::ROWS.info(row),
+            Row::Cached(row) => cache_rows::ROWS.info(row),
+            Row::Secure(row) => tls_rows::ROWS.info(row),
+        }
+    }
+}
+
 /// The rows of all protocols under the prefix of one.
 pub(crate) struct Prefixed<P> {
     prefix: &'static str,
@@ -47,7 +67,9 @@ pub(crate) struct Prefixed<P> {
     without: &'static [&'static str],
     /// Whether responses can be cached.
     cached: bool,
-    infos: OnceLock<Vec<(usize, RowInfo)>>,
+    /// Whether servers may be spoken to by TLS.
+    secure: bool,
+    infos: OnceLock<Vec<(Row, RowInfo)>>,
     protocol: PhantomData<fn() -> P>,
 }
 
@@ -59,6 +81,7 @@ impl<P> Prefixed<P> {
             hidden,
             without: &[],
             cached: false,
+            secure: false,
             infos: OnceLock::new(),
             protocol: PhantomData,
         }
@@ -77,19 +100,22 @@ impl<P> Prefixed<P> {
         self
     }
 
-    /// The rows as data, each with its number in the table of all. The names and texts are made once and stay for
-    /// the life of the program, as those of every other row do.
-    fn infos(&self) -> &[(usize, RowInfo)] {
+    /// With the rows about TLS.
+    pub(crate) const fn secure(mut self) -> Prefixed<P> {
+        self.secure = true;
+        self
+    }
+
+    /// The rows as data, each with its place in the tables. The names and texts are made once and stay for the life of
+    /// the program, as those of every other row do.
+    fn infos(&self) -> &[(Row, RowInfo)] {
         self.infos.get_or_init(|| {
-            let count = rows::ROWS.len();
-            let cached = if self.cached {
-                cache_rows::ROWS.len()
-            } else {
-                0
-            };
-            let all = (0..count)
-                .map(|row| (row, rows::ROWS.info(row)))
-                .chain((0..cached).map(|row| (count + row, cache_rows::ROWS.info(row))));
+            let rows_of = |count, wanted: bool| 0..if wanted { count } else { 0 };
+            let common = rows_of(rows::ROWS.len(), true).map(Row::Common);
+            let cached = rows_of(cache_rows::ROWS.len(), self.cached).map(Row::Cached);
+            let secure = rows_of(tls_rows::ROWS.len(), self.secure).map(Row::Secure);
+            let all = common.chain(cached).chain(secure);
+            let all = all.map(|row| (row, row.info()));
             let kept = all.filter(|(_, info)| !self.without.contains(&info.name));
             kept.map(|(row, info)| (row, self.prefixed(info))).collect()
         })
@@ -138,10 +164,10 @@ impl<P: 'static> Rows for Prefixed<P> {
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
         let settings = &mut downcast_mut::<Upstream<P>>(conf).settings;
-        let row = self.infos()[row].0;
-        match row.checked_sub(rows::ROWS.len()) {
-            None => rows::ROWS.apply(row, settings, line),
-            Some(row) => cache_rows::ROWS.apply(row, settings, line),
+        match self.infos()[row].0 {
+            Row::Common(row) => rows::ROWS.apply(row, settings, line),
+            Row::Cached(row) => cache_rows::ROWS.apply(row, settings, line),
+            Row::Secure(row) => tls_rows::ROWS.apply(row, &mut settings.secure, line),
         }
     }
 
@@ -159,6 +185,9 @@ impl<P: 'static> Rows for Prefixed<P> {
         settings.hide = rows::hidden(settings, self.hidden);
         if self.cached {
             cache_rows::finish(settings, self.prefix, level);
+        }
+        if self.secure {
+            tls_rows::finish(&mut settings.secure, self.prefix, level)?;
         }
         rows::check_buffers(settings, self.prefix)
     }

@@ -1,0 +1,263 @@
+//! The directives about TLS to upstream servers, written once: `proxy_ssl_verify`, `uwsgi_ssl_verify`, …, in http and in
+//! stream. Their names stand here without the protocol's prefix.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::contexts::HTTP_SERVER_LOCATION;
+use conf::{Arity, Diagnostic, Directive, Level, Line, Repeat, Rows, Setter, Table, parse};
+use net::tls::{IdentityCache, Protocols, read_passwords};
+use net::upstream::Secure;
+
+/// What a plain row has besides its name, syntax, default, text and setter. Who uses the table in stream says so of the
+/// contexts.
+const fn row(
+    name: &'static str,
+    syntax: &'static str,
+    default: Option<&'static str>,
+    doc: &'static str,
+    set: Setter<Secure>,
+) -> Directive<Secure> {
+    Directive {
+        name,
+        syntax,
+        default,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc,
+        set,
+    }
+}
+
+pub(crate) static ROWS: Table<Secure> = Table::new(&[
+    row(
+        "ssl_session_reuse",
+        "on | off",
+        Some("on"),
+        "Whether TLS sessions with servers are resumed, which saves most of the work of a handshake.",
+        Setter::Flag(|c| &mut c.session_reuse),
+    ),
+    row(
+        "ssl_protocols",
+        "[TLSv1.2] [TLSv1.3]",
+        Some("TLSv1.2 TLSv1.3"),
+        "The versions of TLS that servers are spoken to in. Older ones are not to be had.",
+        Setter::Custom(Arity::at_least(1), Repeat::Once, protocols),
+    ),
+    row(
+        "ssl_ciphers",
+        "ciphers",
+        Some("DEFAULT"),
+        "The cipher suites of TLS 1.2 for connections to servers, in OpenSSL's notation.",
+        Setter::Text(|c| &mut c.ciphers),
+    ),
+    row(
+        "ssl_name",
+        "name",
+        None,
+        "The name that a server's certificate must have, and that is sent with `PREFIX_ssl_server_name`; the host of \
+         `PREFIX_pass` if not set. A port in it does not count.",
+        Setter::OptionalValue(|c| &mut c.name),
+    ),
+    row(
+        "ssl_server_name",
+        "on | off",
+        Some("off"),
+        "Whether the name of the server is sent (SNI).",
+        Setter::Flag(|c| &mut c.server_name),
+    ),
+    row(
+        "ssl_verify",
+        "on | off",
+        Some("off"),
+        "Whether certificates of servers are judged: by `PREFIX_ssl_trusted_certificate`, `PREFIX_ssl_crl` and the name. \
+         Without, anybody may answer in a server's place.",
+        Setter::Flag(|c| &mut c.verify),
+    ),
+    row(
+        "ssl_verify_depth",
+        "number",
+        Some("1"),
+        "How many certificates may stand between a server's and a trusted one.",
+        Setter::Number(|c| &mut c.verify_depth, 0, i32::MAX as i64),
+    ),
+    row(
+        "ssl_trusted_certificate",
+        "file",
+        None,
+        "The file of certificates (PEM) that servers are trusted by.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.trusted_certificate = line.path(line.arg(0));
+            Ok(())
+        }),
+    ),
+    row(
+        "ssl_crl",
+        "file",
+        None,
+        "The file of revocation lists (PEM) that certificates of servers are looked up in.",
+        Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.crl = line.path(line.arg(0));
+            Ok(())
+        }),
+    ),
+    row(
+        "ssl_certificate",
+        "file",
+        None,
+        "The file with the certificate (PEM) that is shown to servers which ask for one, or `data:` and the certificate \
+         itself. With variables it is loaded when it is needed, with the worker's rights; empty: none.",
+        Setter::OptionalValue(|c| &mut c.certificate),
+    ),
+    row(
+        "ssl_certificate_key",
+        "file",
+        None,
+        "The file with the key (PEM) of that certificate, or `data:` and the key itself.",
+        Setter::OptionalValue(|c| &mut c.certificate_key),
+    ),
+    row(
+        "ssl_certificate_cache",
+        "off | max=N [inactive=time] [valid=time]",
+        None,
+        "How many certificates with variables in their paths are kept, for how long unused (10 seconds), and for how long \
+         before their files are looked at again (60 seconds).",
+        Setter::Custom(Arity::between(1, 3), Repeat::Once, certificate_cache),
+    ),
+    row(
+        "ssl_password_file",
+        "file",
+        None,
+        "The file with passwords of keys, a line each; they are tried in turn.",
+        Setter::Custom(Arity::ONE, Repeat::Once, password_file),
+    ),
+    row(
+        "ssl_conf_command",
+        "name value",
+        None,
+        "A command of OpenSSL's configuration, for what has no directive: `Ciphersuites`, `Groups`, `MinProtocol`, \
+         `MaxProtocol`, `CipherString`, `Certificate` and `PrivateKey` are known.",
+        Setter::Custom(
+            Arity::exactly(2),
+            Repeat::Fresh(|c| c.conf_commands.clear()),
+            |c, line| {
+                let (name, value) = (line.text(0).to_owned(), line.text(1).to_owned());
+                c.conf_commands.push((name, value));
+                Ok(())
+            },
+        ),
+    ),
+]);
+
+/// The prefixes of the protocols that a block passes something on by with TLS.
+#[derive(Default)]
+struct Wanted(BTreeSet<&'static str>);
+
+/// The block passes requests on by TLS: its settings are needed. `prefix` is `proxy_`.
+pub(crate) fn want(line: &mut Line, prefix: &'static str) {
+    line.shared::<Wanted>().0.insert(prefix);
+}
+
+/// Called when the rows of a block were applied: makes settings of them, if they are used. `prefix` is `proxy_`.
+pub(crate) fn finish(
+    secure: &mut Secure,
+    prefix: &str,
+    level: &mut Level,
+) -> Result<(), Diagnostic> {
+    secure.is_used |= level.shared::<Wanted>().0.remove(prefix);
+    let seen = |row| {
+        level
+            .seen(&format!("{prefix}{}", ROWS.info(row).name))
+            .is_some()
+    };
+    let changed = (0..ROWS.len()).any(seen);
+    let build = &mut *level.build;
+    let conf_prefix = build.conf_prefix.clone();
+    let files = &mut build.files;
+    let missing = secure
+        .settle(changed, prefix, &conf_prefix, &mut |path| files.read(path))
+        .map_err(|problem| plain(problem.message))?;
+    for what in missing {
+        let mut note = plain(format!("\"{prefix}ssl_ciphers\": {what} is not to be had"));
+        note.severity = conf::Severity::Warn;
+        level.report(note);
+    }
+    Ok(())
+}
+
+/// A message that nginx has without a place.
+fn plain(message: String) -> Diagnostic {
+    Diagnostic::error(message, base::Span::NONE).place(conf::Place::Unsaid)
+}
+
+fn protocols(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.protocols = line.bits(Protocols::WORDS, 0)?;
+    let old = Protocols::old(conf.protocols);
+    if !old.is_empty() {
+        line.warn(format!(
+            "{} in \"{}\" can not be had: TLS begins with version 1.2 here",
+            old.join(", "),
+            line.name()
+        ));
+    }
+    if Protocols::from_bits(conf.protocols).is_none() {
+        return Err(line.error(format!(
+            "no version of TLS that can be had in \"{}\"",
+            line.name()
+        )));
+    }
+    Ok(())
+}
+
+/// How long a certificate stays unused, and how long before it is looked at again.
+const CACHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
+
+fn certificate_cache(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.certificate_cache = certificate_cache_of(line)?;
+    Ok(())
+}
+
+/// The value of a directive `…ssl_certificate_cache`; `None`: off.
+pub(crate) fn certificate_cache_of(line: &Line) -> Result<Option<Arc<IdentityCache>>, Diagnostic> {
+    let (mut inactive, mut valid) = CACHED;
+    let mut max = None;
+    for index in 0..line.args().len() {
+        let text = line.text(index);
+        let value = |name| parse::parameter(text, name);
+        let invalid = || line.invalid_parameter(index);
+        if text == "off" {
+            return Ok(None);
+        } else if let Some(number) = value("max") {
+            let number = parse::number(number).and_then(|number| usize::try_from(number).ok());
+            max = Some(number.filter(|max| *max > 0).ok_or_else(invalid)?);
+        } else if let Some(time) = value("inactive") {
+            inactive = parse::seconds(time).ok_or_else(invalid)?;
+        } else if let Some(time) = value("valid") {
+            valid = parse::seconds(time).ok_or_else(invalid)?;
+        } else {
+            return Err(invalid());
+        }
+    }
+    match max {
+        Some(max) => Ok(Some(Arc::new(IdentityCache::new(max, inactive, valid)))),
+        None => Err(line.error(format!(
+            "\"{}\" must have the \"max\" parameter",
+            line.name()
+        ))),
+    }
+}
+
+fn password_file(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
+    let path = line.path(line.arg(0));
+    let name = path.to_string_lossy().into_owned();
+    let text = line.files().read(&path).map_err(|error| {
+        line.error(format!(
+            "open() \"{name}\" failed{}",
+            rt::error_log::Errno(&error)
+        ))
+    })?;
+    let passwords = read_passwords(&text, &name).map_err(|problem| line.error(problem.message))?;
+    conf.passwords = Arc::new(passwords);
+    Ok(())
+}
