@@ -675,7 +675,9 @@ impl Exchange {
         else {
             return;
         };
-        if reusable && self.protocol.keeps_alive() && self.transmit.is_done() {
+        if !reusable || !self.protocol.keeps_alive() || !self.transmit.is_done() {
+            connection.stream.say_goodbye();
+        } else {
             connection.carried = self.protocol.carry();
             lease.keep(connection);
         }

@@ -2,11 +2,13 @@
 //! stream. Their names stand here without the protocol's prefix.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use conf::contexts::HTTP_SERVER_LOCATION;
-use conf::{Arity, Diagnostic, Directive, Level, Line, Repeat, Rows, Setter, Table, parse};
+use conf::contexts::{HTTP_SERVER_LOCATION, STREAM_AND_SERVER};
+use conf::{
+    Arity, Diagnostic, Directive, Level, Line, Repeat, RowInfo, Rows, Setter, Table, parse,
+};
 use net::tls::{IdentityCache, Protocols, read_passwords};
 use net::upstream::Secure;
 
@@ -149,6 +151,25 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         ),
     ),
 ]);
+
+/// Row `row` as it is in stream, whose protocol is `proxy`.
+pub(crate) fn in_stream(row: usize) -> RowInfo {
+    static INFOS: OnceLock<Vec<RowInfo>> = OnceLock::new();
+    let infos = INFOS.get_or_init(|| {
+        // Made once; they stay for the life of the program, as those of every other row do.
+        let info = |row| {
+            let info = ROWS.info(row);
+            RowInfo {
+                name: format!("proxy_{}", info.name).leak(),
+                doc: info.doc.replace("PREFIX_", "proxy_").leak(),
+                contexts: STREAM_AND_SERVER,
+                ..info
+            }
+        };
+        (0..ROWS.len()).map(info).collect()
+    });
+    infos[row]
+}
 
 /// The prefixes of the protocols that a block passes something on by with TLS.
 #[derive(Default)]

@@ -36,6 +36,7 @@ pub static MODULES: &[&::stream::Module] = &[
     &ssl_preread::MODULE,
     // Content: a server's one handler.
     &proxy::MODULE,
+    &proxy::secure::MODULE,
     &pass::MODULE,
     &return_text::MODULE,
     // Log.

@@ -4,11 +4,13 @@
 //! mod      directives; which group a session goes to; one try after the other
 //! relay    bytes between two connections, both ways, with splice when there are many
 //! packets  datagrams between a client and a server
+//! secure   TLS to servers
 //! ```
 
 mod packets;
 mod rate;
 mod relay;
+pub(crate) mod secure;
 
 use std::io;
 use std::net::SocketAddr;
@@ -456,7 +458,7 @@ async fn try_all(
             }
         };
         new_try(session, BStr::new(lease.name()));
-        let error = match connect(session, lease.address(), options).await {
+        let failure = match connect(session, conf, group, lease.address(), options).await {
             Ok(upstream) => {
                 let connected = rt::now().saturating_duration_since(since);
                 last(session).connect = Some(connected);
@@ -481,9 +483,8 @@ async fn try_all(
                 selection.release(lease, outcome);
                 return status;
             }
-            Err(error) => error,
+            Err(failure) => failure,
         };
-        log_failure(session, &error);
         last(session).session = Some(rt::now().saturating_duration_since(since));
         let released = selection.release(lease, net::upstream::Outcome::Failed(Times::default()));
         if released.disabled {
@@ -495,29 +496,67 @@ async fn try_all(
         let patience = conf.next_upstream_timeout;
         let too_late =
             !patience.is_zero() && rt::now().saturating_duration_since(began) >= patience;
-        if selection.tries() == 0 || !conf.next_upstream || too_late {
-            return status::BAD_GATEWAY;
+        match failure {
+            Failure::Final(status) => return status,
+            Failure::Server if selection.tries() == 0 || !conf.next_upstream || too_late => {
+                return status::BAD_GATEWAY;
+            }
+            Failure::Server => {}
         }
     }
 }
 
+/// Why a server could not be reached. It has been logged.
+enum Failure {
+    /// Another one may be.
+    Server,
+    /// No other one can change it: the session ends with this status.
+    Final(u16),
+}
+
+/// Connects to a server, by TLS where that is wanted.
 async fn connect(
+    session: &mut Session,
+    conf: &Conf,
+    group: &Group,
+    address: &Address,
+    options: &ConnectOptions,
+) -> Result<Upstream, Failure> {
+    let connected = match session.client.is_udp() {
+        true => connect_datagrams(address, options).map(Upstream::Datagrams),
+        false => connect_stream(session, address, options)
+            .await
+            .map(Upstream::Stream),
+    };
+    let mut upstream = connected.map_err(|error| {
+        log_failure(session, &error);
+        Failure::Server
+    })?;
+    if let Upstream::Stream(transport) = &mut upstream
+        && secure::is_wanted(session)
+    {
+        secure::begin(session, conf, transport, group.name()).await?;
+    }
+    Ok(upstream)
+}
+
+fn connect_datagrams(address: &Address, options: &ConnectOptions) -> io::Result<UdpSocket> {
+    match &options.from {
+        Some(from) => UdpSocket::connect_from(address, from),
+        None => UdpSocket::connect(address),
+    }
+}
+
+async fn connect_stream(
     session: &Session,
     address: &Address,
     options: &ConnectOptions,
-) -> io::Result<Upstream> {
-    if session.client.is_udp() {
-        let socket = match &options.from {
-            Some(from) => UdpSocket::connect_from(address, from)?,
-            None => UdpSocket::connect(address)?,
-        };
-        return Ok(Upstream::Datagrams(socket));
-    }
+) -> io::Result<Transport> {
     let stream = net::connect(address, options).await?;
     if !session.server().core.tcp_nodelay && !address.is_unix() {
         stream.set_nodelay(false)?;
     }
-    Ok(Upstream::Stream(Transport::plain(stream)))
+    Ok(Transport::plain(stream))
 }
 
 fn new_try(session: &mut Session, address: &BStr) {

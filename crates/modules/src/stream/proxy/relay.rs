@@ -279,7 +279,11 @@ pub(super) async fn run(
         since,
         first_byte: None,
     };
-    let header = proxy_header(session, conf.proxy_protocol);
+    // With TLS it went before the handshake.
+    let header = match upstream.is_tls() {
+        true => Vec::new(),
+        false => proxy_header(session, conf.proxy_protocol),
+    };
     let input = std::mem::take(&mut *session.client.input.borrow_mut());
     let before = input.len() as u64;
     relay.up.buffer = [header, input].concat();
@@ -299,6 +303,12 @@ pub(super) async fn run(
     }
     match end {
         End::Disconnected { by } => {
+            for direction in [&relay.up, &relay.down] {
+                // What broke off must not look whole.
+                if direction.broke.is_none() && direction.held() == 0 {
+                    direction.to.say_goodbye();
+                }
+            }
             let traffic = traffic(session);
             session.log_plainly(Level::Info, format_args!("{by} disconnected, {traffic}"));
         }

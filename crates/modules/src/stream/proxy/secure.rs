@@ -1,0 +1,159 @@
+//! `proxy_ssl` and what belongs to it: TLS to servers. The rows are those that http has, too
+//! ([`crate::shared::tls_rows`]), and two of stream's own.
+
+use std::io;
+use std::time::Duration;
+
+use ::stream::module::status;
+use ::stream::{Module, Session};
+use bstr::BStr;
+use conf::confs::{downcast, downcast_mut};
+use conf::contexts::STREAM_AND_SERVER;
+use conf::{
+    AnyConf, Arity, Confs, Diagnostic, Directive, Level, Line, Repeat, RowInfo, Rows, Setter, Table,
+};
+use net::Transport;
+use net::upstream::{NotSecure, Secure};
+use rt::error_log::Errno;
+
+use super::Failure;
+use crate::shared::tls_rows;
+
+pub(crate) static MODULE: Module = Module {
+    name: "proxy_ssl",
+    doc: "TLS from the proxy to its servers.",
+    server: &AllRows,
+    ..Module::EMPTY
+};
+
+static OWN: Table<Conf> = Table::new(&[
+    Directive {
+        name: "proxy_ssl",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "Whether servers are spoken to by TLS. A PROXY protocol header goes before it.",
+        set: Setter::Flag(|c| &mut c.enabled),
+    },
+    Directive {
+        name: "proxy_ssl_alpn",
+        syntax: "protocol …",
+        default: None,
+        contexts: STREAM_AND_SERVER,
+        since: "0.1",
+        doc: "The application protocols that are offered to servers (ALPN), the best first.",
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.secure.alpn.clear()),
+            |c, line| {
+                for index in 0..line.args().len() {
+                    if line.text(index).len() > 255 {
+                        return Err(line.error_at(index, "protocol too long"));
+                    }
+                    c.secure.alpn.push(line.expression(index)?);
+                }
+                Ok(())
+            },
+        ),
+    },
+]);
+
+/// The prefix of the shared rows.
+const PREFIX: &str = "proxy_";
+
+#[derive(Clone, Default)]
+pub(super) struct Conf {
+    /// `proxy_ssl`.
+    pub(super) enabled: bool,
+    secure: Secure,
+}
+
+/// Stream's own rows, and then the shared ones, over the same struct.
+struct AllRows;
+
+impl Rows for AllRows {
+    fn len(&self) -> usize {
+        OWN.len() + tls_rows::ROWS.len()
+    }
+
+    fn info(&self, row: usize) -> RowInfo {
+        match row.checked_sub(OWN.len()) {
+            None => OWN.info(row),
+            Some(row) => tls_rows::in_stream(row),
+        }
+    }
+
+    fn create(&self) -> Box<dyn AnyConf> {
+        Box::new(Conf::default())
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
+        Box::new(downcast::<Conf>(parent).clone())
+    }
+
+    fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
+        match row.checked_sub(OWN.len()) {
+            None => OWN.apply(row, conf, line),
+            Some(row) => tls_rows::ROWS.apply(row, &mut downcast_mut::<Conf>(conf).secure, line),
+        }
+    }
+
+    fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
+        Ok(())
+    }
+
+    fn finish(
+        &self,
+        conf: &mut dyn AnyConf,
+        parent: Option<&dyn AnyConf>,
+        level: &mut Level,
+    ) -> Result<(), Diagnostic> {
+        let conf = downcast_mut::<Conf>(conf);
+        // In `stream` itself nothing is passed on: what its settings lack may come in a server.
+        conf.secure.is_used = conf.enabled && parent.is_some();
+        tls_rows::finish(&mut conf.secure, PREFIX, level)
+    }
+}
+
+/// Whether servers are spoken to by TLS.
+pub(super) fn is_wanted(session: &Session) -> bool {
+    session.conf::<Conf>().enabled
+}
+
+/// Speaks TLS on a new connection to a server of `group`, after the PROXY protocol header if there is to be one.
+pub(super) async fn begin(
+    session: &mut Session,
+    proxy: &super::Conf,
+    transport: &mut Transport,
+    group: &BStr,
+) -> Result<(), Failure> {
+    let conf = session.conf::<Conf>();
+    let patience = proxy.connect_timeout;
+    session.action = "SSL handshaking to upstream";
+    let header = super::proxy_header(session, proxy.proxy_protocol);
+    if !header.is_empty()
+        && let Err(error) = send(transport, &header, patience).await
+    {
+        session.error(format_args!("send() failed{}", Errno(&error)));
+        return Err(Failure::Server);
+    }
+    let asked = conf.secure.asked(session, group, "");
+    let line = match conf.secure.handshake(transport, &asked, patience).await {
+        Ok(()) => return Ok(()),
+        Err(NotSecure::Ours(line)) => {
+            session.error(format_args!("{line}"));
+            return Err(Failure::Final(status::INTERNAL_SERVER_ERROR));
+        }
+        Err(NotSecure::TimedOut) => "upstream timed out (110: Connection timed out)".to_owned(),
+        Err(NotSecure::Peer(line)) => line,
+    };
+    session.error(format_args!("{line}"));
+    Err(Failure::Server)
+}
+
+async fn send(transport: &Transport, bytes: &[u8], patience: Duration) -> io::Result<()> {
+    rt::timeout(patience, transport.write_all(bytes))
+        .await
+        .map_err(io::Error::from)?
+}
