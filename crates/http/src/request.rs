@@ -63,6 +63,7 @@ pub struct Request {
     /// For a subrequest, what is known of the request that it is part of.
     pub parent: Option<Rc<Parent>>,
     states: Vec<Box<dyn Any>>,
+    facts: Vec<Rc<dyn Any>>,
 }
 
 /// The request line and the header fields.
@@ -323,6 +324,7 @@ impl Request {
             captured: Captured::default(),
             parent: None,
             states: Vec::new(),
+            facts: Vec::new(),
         }
     }
 
@@ -346,6 +348,7 @@ impl Request {
         fork.variables = Rc::clone(&self.variables);
         fork.captured = self.captured.clone();
         fork.parent = self.parent.clone();
+        fork.facts = self.facts.clone();
         fork
     }
 
@@ -384,6 +387,7 @@ impl Request {
         self.captured.clear();
         self.parent = None;
         self.states.clear();
+        self.facts.clear();
     }
 
     /// Whether this is part of another request.
@@ -428,6 +432,7 @@ impl Request {
         self.flow.rewritten = false;
         self.flow.uri_changed = false;
         self.states.clear();
+        self.facts.clear();
         Outcome::Jump
     }
 
@@ -448,6 +453,7 @@ impl Request {
         self.flow.internal = true;
         self.flow.path_after_alias = false;
         self.states.clear();
+        self.facts.clear();
         self.enter_location(location);
         Outcome::Jump
     }
@@ -487,6 +493,19 @@ impl Request {
     pub fn set_state<T: Any>(&mut self, state: T) {
         self.states.retain(|old| !old.is::<T>());
         self.states.push(Box::new(state));
+    }
+
+    /// What the module that owns `T` has found out about this request; a [`Request::fork`] knows it, too.
+    pub fn fact<T: Any>(&self) -> Option<Rc<T>> {
+        self.facts
+            .iter()
+            .find_map(|fact| Rc::clone(fact).downcast().ok())
+    }
+
+    /// Remembers `fact` in place of what the module that owns `T` had found out before.
+    pub fn set_fact<T: Any>(&mut self, fact: T) {
+        self.facts.retain(|old| !old.is::<T>());
+        self.facts.push(Rc::new(fact));
     }
 
     /// What the module that owns `T` keeps for the client's request and all of its subrequests, made with `Default` at

@@ -66,7 +66,7 @@ struct Piece {
 }
 
 fn slice_range(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let piece = match request.state::<Piece>() {
+    let piece = match request.fact::<Piece>() {
         Some(piece) => *piece,
         None => {
             let size = request.conf::<Conf>().size;
@@ -75,7 +75,7 @@ fn slice_range(request: &mut Request, out: &mut Vec<u8>) -> bool {
             }
             let start = first_wanted(request) / size * size;
             let piece = Piece { start, size };
-            request.set_state(piece);
+            request.set_fact(piece);
             piece
         }
     };
@@ -103,7 +103,7 @@ fn first_wanted(request: &Request) -> u64 {
 
 /// Makes the first piece the beginning of the whole.
 fn begin(request: &mut Request) -> Verdict {
-    let Some(&mut piece) = request.state::<Piece>() else {
+    let Some(piece) = request.fact::<Piece>().map(|piece| *piece) else {
         return Verdict::Pass;
     };
     if request.is_subrequest() || request.out.status != 206 {
@@ -214,7 +214,7 @@ impl Sliced {
             size: self.size,
         };
         let mut copy = Box::new(subrequest::copy(request));
-        copy.set_state(piece);
+        copy.set_fact(piece);
         self.at = piece.start;
         self.current_end = self.end.min(piece.start.saturating_add(self.size));
         self.current = Current::Asked(Inclusion::unfiltered(request, copy), piece);
