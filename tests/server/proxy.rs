@@ -742,3 +742,37 @@ fn interim_responses_without_end_are_a_bad_gateway() {
     assert_eq!(server.get("/").status, 502);
     server.line("error.log", "upstream sent too many interim responses");
 }
+
+/// The file is for everybody: that its first client leaves does not matter to it.
+#[test]
+fn a_response_is_stored_though_its_client_leaves() {
+    let (left, leaving) = std::sync::mpsc::channel::<()>();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: 600000\r\n\r\nbegin",
+        );
+        // The client is gone before the rest comes.
+        let _ = leaving.recv_timeout(Duration::from_secs(5));
+        send(stream, "x".repeat(599_992));
+        send(stream, "end");
+    });
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%;
+            location / {{ proxy_pass http://127.0.0.1:{port}; proxy_store on; }} }}"
+    ))
+    .folder("html")
+    .start();
+    let mut connection = server.connect();
+    connection.request("GET", "/file", &[]);
+    connection.at_least(100);
+    drop(connection);
+    left.send(()).expect("the origin waits");
+    let stored = weir_tests::until(|| {
+        let stored = std::fs::read(server.path("html/file")).ok()?;
+        (stored.len() == 600_000).then_some(stored)
+    });
+    assert!(stored.is_some_and(|stored| stored.ends_with(b"xend")));
+}

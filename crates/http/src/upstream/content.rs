@@ -14,6 +14,7 @@ use bytes::Bytes;
 use rt::error_log::Errno;
 
 use super::exchange::{Exchange, record_of};
+use super::kept::Kept;
 use super::protocol::{ContentLength, Piece};
 use super::spool::Spool;
 use super::store::Saving;
@@ -123,7 +124,15 @@ impl Reader {
                 _ => Body::Empty,
             };
         }
+        if self.saves() {
+            return Body::stream(Kept::new(self, request));
+        }
         Body::stream(self)
+    }
+
+    /// Whether the response is being saved, and can be to its end without the client.
+    pub(super) fn saves(&self) -> bool {
+        self.saving.is_some() && self.state != State::Cut && self.exchange.transmit.is_done()
     }
 
     /// Takes what was received apart.

@@ -23,7 +23,7 @@ use super::buffers;
 use super::interim;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
-use super::settings::{NextUpstream, SettingsRef};
+use super::settings::{NextUpstream, SettingsRef, Store};
 use super::sticky::{Moment, Stickiness};
 use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
 use crate::client::Client;
@@ -171,6 +171,7 @@ impl Exchange {
         let scheme = protocol.scheme();
         let watch_client = watch_client
             && !settings.ignore_client_abort
+            && matches!(settings.store, Store::Off)
             && !request.flow.background
             && !request.flow.post_action;
         let client = Rc::clone(&request.client);

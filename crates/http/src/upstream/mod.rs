@@ -21,6 +21,7 @@ mod buffers;
 mod content;
 pub mod exchange;
 pub(crate) mod interim;
+mod kept;
 pub mod protocol;
 pub mod record;
 pub(crate) mod respond;

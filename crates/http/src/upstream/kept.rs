@@ -1,0 +1,73 @@
+//! A response that is saved goes on when its client leaves: the file is for everybody. nginx does not watch such clients
+//! either.
+
+use std::task::{Context, Poll};
+
+use super::content::Reader;
+use super::exchange::record_of;
+use crate::body::{BodyError, Chunk, Source};
+use crate::request::Request;
+
+/// A reader that is read to its end by a task of its own once nobody else reads it.
+pub(super) struct Kept {
+    /// The reader, and the request that it goes on with.
+    reader: Option<(Reader, Box<Request>)>,
+}
+
+impl Kept {
+    /// Keeps `reader` going, which saves what it reads.
+    pub(super) fn new(reader: Reader, request: &Request) -> Kept {
+        let mut own = request.fork();
+        own.flow.background = true;
+        let record = record_of(&mut own);
+        record.begin();
+        record.begin_try();
+        Kept {
+            reader: Some((reader, Box::new(own))),
+        }
+    }
+}
+
+impl Source for Kept {
+    fn poll_next(
+        &mut self,
+        request: &mut Request,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        let Some((reader, _)) = &mut self.reader else {
+            return Poll::Ready(None);
+        };
+        let next = reader.poll_next(request, context);
+        if matches!(next, Poll::Ready(None | Some(Err(_)))) {
+            self.reader = None;
+        }
+        next
+    }
+
+    fn poll_ahead(&mut self, request: &mut Request, context: &mut Context<'_>) {
+        if let Some((reader, _)) = &mut self.reader {
+            reader.poll_ahead(request, context);
+        }
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.reader.as_ref().and_then(|(reader, _)| reader.length())
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let Some((mut reader, mut request)) = self.reader.take() else {
+            return;
+        };
+        if !reader.saves() {
+            return;
+        }
+        rt::spawn_named("stored response", async move {
+            let next = |context: &mut Context<'_>| reader.poll_next(&mut request, context);
+            let mut next = std::future::poll_fn(next);
+            // What comes is in the file; an end of any kind has been logged.
+            while let Some(Ok(_)) = (&mut next).await {}
+        });
+    }
+}
