@@ -722,6 +722,11 @@ impl Follower {
         complete.then(|| gather(&state.chunks, 0, state.chunk_bytes))
     }
 
+    /// Whether the body came to its end: what is there is the new object, though it may not be committed yet.
+    pub fn is_complete(&self) -> bool {
+        self.fill.state().end == Some(Ok(()))
+    }
+
     /// Whether it is the one that began with the fill.
     pub fn is_first(&self) -> bool {
         self.number == 0

@@ -1,15 +1,22 @@
 //! The fills under way, one per key and beginning, and the keys that turned out not to be worth one.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::Object;
 use crate::fill::Fill;
+use crate::index::Location;
 
 /// The most keys remembered as uncacheable.
 const LEARNED_MAX: usize = 65_536;
 
 #[derive(Default)]
-pub(crate) struct Fills(Mutex<Tables>);
+pub(crate) struct Fills {
+    tables: Mutex<Tables>,
+    /// How many objects are renewed and not yet written so.
+    renewed: AtomicUsize,
+}
 
 #[derive(Default)]
 pub(crate) struct Tables {
@@ -17,11 +24,42 @@ pub(crate) struct Tables {
     pub(crate) running: HashMap<(u64, u64), Arc<Fill>>,
     /// Hash, and until when in milliseconds.
     learned: HashMap<u64, u64>,
+    /// Objects with a new head that the store's writer has not written yet, by hash. It holds as many as jobs wait.
+    renewed: HashMap<u64, Object>,
 }
 
 impl Fills {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on, and until [`Fills::written`], whoever finds the object at this place gets it with its new head.
+    pub(crate) fn renew(&self, hash: u64, object: Object) {
+        if self.lock().renewed.insert(hash, object).is_none() {
+            self.renewed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The object of this hash and place with its new head, if there is one.
+    pub(crate) fn renewed(&self, hash: u64, location: Location) -> Option<Object> {
+        if self.renewed.load(Relaxed) == 0 {
+            return None;
+        }
+        let found = self.lock().renewed.get(&hash).cloned()?;
+        (found.location() == location).then_some(found)
+    }
+
+    /// The new head was written, or never will be.
+    pub(crate) fn written(&self, hash: u64, object: &Object) {
+        let mut tables = self.lock();
+        let same = tables
+            .renewed
+            .get(&hash)
+            .is_some_and(|found| found.is_same(object));
+        if same {
+            tables.renewed.remove(&hash);
+            self.renewed.fetch_sub(1, Relaxed);
+        }
     }
 
     /// Takes a fill out, if it is still the one under its key.

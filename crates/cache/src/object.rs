@@ -97,6 +97,26 @@ impl Object {
         self.0.born
     }
 
+    pub(crate) fn is_same(&self, other: &Object) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// The same object with another head.
+    pub(crate) fn with_head(&self, head: Head) -> Object {
+        let shared = &self.0;
+        Object::new(Shared {
+            key: shared.key.clone(),
+            head,
+            born: shared.born,
+            location: shared.location,
+            extents: shared.extents.clone(),
+            body: shared.body.clone(),
+            segments: shared.segments.clone(),
+            pool: shared.pool.clone(),
+            attached: OnceLock::new(),
+        })
+    }
+
     pub(crate) fn location(&self) -> Location {
         self.0.location
     }

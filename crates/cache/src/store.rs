@@ -441,7 +441,10 @@ impl Store {
             return Some(core.absent(hash, Seen(Some(entry.location())), now_ms));
         }
         core.memory_hits.fetch_add(1, Relaxed);
-        Some(core.judge(object, entry.is_stale(), now_ms))
+        Some(match core.fills.renewed(hash, entry.location()) {
+            Some(object) => core.judge(object, false, now_ms),
+            None => core.judge(object, entry.is_stale(), now_ms),
+        })
     }
 
     /// Looks a key up: one read at most, from the page cache at once, else on the pool.
@@ -502,7 +505,10 @@ impl Store {
             return lost(Miss::Damaged);
         };
         core.memory.insert(hash, &object);
-        core.judge(object, entry.is_stale(), now_ms)
+        match core.fills.renewed(hash, location) {
+            Some(object) => core.judge(object, false, now_ms),
+            None => core.judge(object, entry.is_stale(), now_ms),
+        }
     }
 
     /// Begins a fetch of a whole object, or joins the one under way. `seen` is what the lookup said.
@@ -555,12 +561,12 @@ impl Store {
         (writer, follower)
     }
 
-    /// Whether a fetch of the key is under way.
-    pub fn is_filling(&self, key: &Key) -> bool {
+    /// The fetch of the key that is under way.
+    pub fn filling(&self, key: &Key) -> Option<Follower> {
         let hash = self.0.hash(key);
         let tables = self.0.fills.lock();
         let running = tables.running.get(&(hash, 0));
-        running.is_some_and(|fill| fill.answers_to(key))
+        running.filter(|fill| fill.answers_to(key))?.follow()
     }
 
     /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at
@@ -591,19 +597,22 @@ impl Store {
 
     /// After a validation: the same body under new metadata and, if given, a new head.
     pub fn refresh(&self, object: &Object, meta: Meta, head: Option<bytes::Bytes>) {
-        let object = object.clone();
+        let mut new_head = object.head().clone();
+        new_head.meta = meta;
+        new_head.head = head.unwrap_or(new_head.head);
+        let object = object.with_head(new_head);
+        let hash = self.0.hash(object.key());
+        // Whoever looks from now on finds it so, though it is written later.
+        self.0.fills.renew(hash, object.clone());
         let job = move |core: &Arc<Core>, log: &mut Log| {
-            let hash = core.hash(object.key());
             // What is pending may be newer than the object.
             let flushed = log.flush(core);
             let current = core.index.get(hash, None);
             let same = current.is_some_and(|entry| entry.location() == object.location());
             if !same || flushed.is_err() {
-                return;
+                return core.fills.written(hash, &object);
             }
-            let mut new_head = object.head().clone();
-            new_head.meta = meta;
-            new_head.head = head.unwrap_or(new_head.head);
+            let new_head = object.head().clone();
             let small = object
                 .bytes()
                 .filter(|_| object.extents().len() == 1)
@@ -626,8 +635,12 @@ impl Store {
                 main: false,
                 frequency: current.map_or(0, |entry| entry.frequency()),
             };
+            let done = object.clone();
+            let committed = move |core: &Core, _| core.fills.written(hash, &done);
             // A failure has been reported; the old metadata stays.
-            let _ = commit(core, log, entry, |_, _| ());
+            if commit(core, log, entry, committed).is_err() {
+                core.fills.written(hash, &object);
+            }
         };
         self.0.enqueue(Box::new(job));
     }

@@ -354,7 +354,8 @@ impl Fetch {
         let freshness = match self.judge(head.status, &head.fields) {
             Judged::Store(freshness) => freshness,
             Judged::Pass { known } => {
-                if known {
+                // An origin that fails says nothing of what it will say when it is well.
+                if known && head.status < 500 && head.status != 429 {
                     let time = self.settings.cache.uncacheable_time.as_millis();
                     let time = u64::try_from(time).unwrap_or(u64::MAX);
                     let until_ms = rt::wall_millis().saturating_add(time);

@@ -23,7 +23,6 @@ use super::zone::{Cache, Caches};
 use super::{Source, Status};
 use crate::module::{Outcome, Step, internal_status};
 use crate::request::Request;
-use crate::upstream::settings::NextUpstream;
 use crate::upstream::{self, Exchange, SettingsRef};
 
 /// How often a request looks again because the store changed under it, or a fetch that it followed came to nothing.
@@ -77,16 +76,22 @@ struct Visit {
     /// Requests so far for a key that is not stored before `min_uses`.
     few_uses: bool,
     /// A variant that a fetch turned out to be one of; its marker may not be visible yet.
-    hint: Option<(u64, Vec<Box<[u8]>>)>,
+    hint: Option<Names>,
     /// A fetch that was followed was for somebody else alone: ask alone, too.
     alone: bool,
 }
+
+/// The birth of a marker, and the fields of requests that its variants differ by.
+type Names = (u64, Vec<Box<[u8]>>);
+
+/// Where a response is looked for: the key, and the marker above it if it is that of a variant.
+type At = (Key, Option<Names>);
 
 /// What was found.
 struct Found {
     lookup: Lookup,
     key: Key,
-    marker: Option<(u64, Vec<Box<[u8]>>)>,
+    marker: Option<Names>,
 }
 
 /// How a round ends.
@@ -191,7 +196,7 @@ impl Visit {
             return Outcome::Status(status);
         }
         if self.bypass {
-            return self.fetch_alone(request, Status::Bypass, None).await;
+            return self.fetch_alone(request, Status::Bypass).await;
         }
         for _ in 0..ROUNDS {
             match self.round(request).await {
@@ -199,7 +204,7 @@ impl Visit {
                 Round::Again => {}
             }
         }
-        self.fetch_alone(request, Status::Miss, None).await
+        self.fetch_alone(request, Status::Miss).await
     }
 
     async fn round(&mut self, request: &mut Request) -> Round {
@@ -323,7 +328,7 @@ impl Visit {
         &mut self,
         request: &mut Request,
         key: Key,
-        marker: Option<(u64, Vec<Box<[u8]>>)>,
+        marker: Option<Names>,
         seen: Seen,
         learned: bool,
     ) -> Round {
@@ -334,7 +339,7 @@ impl Visit {
             return self.pass(request, Status::Miss).await.into();
         }
         if learned || self.alone {
-            return self.fetch_alone(request, Status::Miss, None).await.into();
+            return self.fetch_alone(request, Status::Miss).await.into();
         }
         self.fetch(request, Status::Miss, None, (key, marker), seen)
             .await
@@ -360,7 +365,7 @@ impl Visit {
         request: &mut Request,
         held: Held,
         key: Key,
-        marker: Option<(u64, Vec<Box<[u8]>>)>,
+        marker: Option<Names>,
         seen: Seen,
     ) -> Round {
         if self.control.is_some_and(|control| control.only_if_cached()) {
@@ -376,36 +381,50 @@ impl Visit {
         };
         if may_wait_less && !request.flow.background {
             if self.settings.cache.background_update {
-                return self.serve_and_renew(request, held, (key, marker), seen);
-            }
-            if self.store.is_filling(&key) {
                 return self
-                    .serve_object(request, &held.object, &held.stored, Status::Updating)
-                    .into();
+                    .serve_and_renew(request, held, (key, marker), seen)
+                    .await;
+            }
+            match self.store.filling(&key) {
+                Some(follower) if follower.is_complete() => {
+                    return self
+                        .follow(request, follower, None, Status::Hit, None)
+                        .await;
+                }
+                Some(_) => {
+                    return self
+                        .serve_object(request, &held.object, &held.stored, Status::Updating)
+                        .into();
+                }
+                None => {}
             }
         }
         if self.alone {
             return self
-                .fetch_alone(request, Status::Expired, Some(held))
-                .await
-                .into();
+                .fetch_anew(request, Status::Expired, Some(held), (key, marker))
+                .await;
         }
         self.fetch(request, Status::Expired, Some(held), (key, marker), seen)
             .await
     }
 
     /// Serves what is stale, and renews it beside that unless somebody does already.
-    fn serve_and_renew(
+    async fn serve_and_renew(
         &mut self,
         request: &mut Request,
         held: Held,
-        at: (Key, Option<(u64, Vec<Box<[u8]>>)>),
+        at: At,
         seen: Seen,
     ) -> Round {
         let status = match self.store.fill(&at.0, seen, rt::wall_millis()) {
             Start::First(writer, _) => {
                 self.spawn(request, writer, at, Some(held.clone()));
                 Status::Stale
+            }
+            Start::Join(follower) if follower.is_complete() => {
+                return self
+                    .follow(request, follower, None, Status::Hit, None)
+                    .await;
             }
             Start::Join(_) => Status::Updating,
             Start::Uncacheable { .. } => {
@@ -425,7 +444,7 @@ impl Visit {
         request: &mut Request,
         status: Status,
         held: Option<Held>,
-        at: (Key, Option<(u64, Vec<Box<[u8]>>)>),
+        at: At,
         seen: Seen,
     ) -> Round {
         let now_ms = rt::wall_millis();
@@ -443,9 +462,27 @@ impl Visit {
                     .await
             }
             Start::Join(follower) => self.join(request, follower, status, held, at).await,
-            Start::Uncacheable { .. } => self.fetch_alone(request, status, held).await.into(),
+            // What is stale is there to be validated, and to be served in place of an error.
+            Start::Uncacheable { .. } if held.is_some() => {
+                self.fetch_anew(request, status, held, at).await
+            }
+            Start::Uncacheable { .. } => self.fetch_alone(request, status).await.into(),
             Start::Again => Round::Again,
         }
+    }
+
+    /// Fetches whoever else does.
+    async fn fetch_anew(
+        &mut self,
+        request: &mut Request,
+        status: Status,
+        held: Option<Held>,
+        at: At,
+    ) -> Round {
+        let (writer, follower) = self.store.fill_anew(&at.0, rt::wall_millis());
+        let hand = self.spawn(request, writer, at, held.clone());
+        self.follow(request, follower, Some(hand), status, held)
+            .await
     }
 
     /// Follows somebody else's fetch, unless that takes too long.
@@ -455,7 +492,7 @@ impl Visit {
         mut follower: Follower,
         status: Status,
         held: Option<Held>,
-        at: (Key, Option<(u64, Vec<Box<[u8]>>)>),
+        at: At,
     ) -> Round {
         let conf = &self.settings.cache;
         let age_ms = rt::wall_millis().saturating_sub(follower.began_ms());
@@ -477,10 +514,7 @@ impl Visit {
             Ok(Ok(_)) => self.follow(request, follower, None, status, held).await,
             Ok(Err(_)) if left.is_some_and(|left| left <= patience) => {
                 drop(follower);
-                let (writer, follower) = self.store.fill_anew(&at.0, rt::wall_millis());
-                let hand = self.spawn(request, writer, at, held.clone());
-                self.follow(request, follower, Some(hand), status, held)
-                    .await
+                self.fetch_anew(request, status, held, at).await
             }
             Ok(Err(_)) => self.pass(request, status).await.into(),
         }
@@ -495,7 +529,7 @@ impl Visit {
         &self,
         request: &Request,
         writer: Writer,
-        (key, marker): (Key, Option<(u64, Vec<Box<[u8]>>)>),
+        (key, marker): At,
         stale: Option<Held>,
     ) -> Rc<Hand> {
         let mut ask = Ask::default();
@@ -516,7 +550,7 @@ impl Visit {
     fn prepare(
         &self,
         request: &Request,
-        (key, marker): (Key, Option<(u64, Vec<Box<[u8]>>)>),
+        (key, marker): At,
         stale: Option<Held>,
         ask: Ask,
     ) -> Fetch {
@@ -643,24 +677,8 @@ impl Visit {
     }
 
     /// Asks the origin for this client alone; what turns out to be for everybody is stored all the same.
-    async fn fetch_alone(
-        &mut self,
-        request: &mut Request,
-        status: Status,
-        held: Option<Held>,
-    ) -> Outcome {
-        let fields = &request.head.wire.fields;
-        let conditional = [
-            Known::Range,
-            Known::IfNoneMatch,
-            Known::IfModifiedSince,
-            Known::IfMatch,
-            Known::IfUnmodifiedSince,
-        ];
-        if !self.bypass && conditional.iter().any(|known| fields.has(*known)) {
-            // It is known not to be stored: then the client may as well get what it asks for.
-            return self.pass(request, status).await;
-        }
+    async fn fetch_alone(&mut self, request: &mut Request, status: Status) -> Outcome {
+        // It may turn out to be for everybody: as in nginx, the client's conditions and ranges stay here.
         request.set_state(Ask::default());
         let header_only = request.flow.header_only;
         if self.settings.cache.convert_head && request.method == Method::Head {
@@ -670,7 +688,7 @@ impl Visit {
         let requested_ms = rt::wall_millis();
         let exchange = match self.exchange(request).await {
             Ok(exchange) => exchange,
-            Err(outcome) => return self.stale_or(request, outcome, status, held),
+            Err((code, _)) => return failed(request, code, status),
         };
         let head = Arc::clone(&request.upstream.get_or_make().head);
         let response = Response {
@@ -693,7 +711,7 @@ impl Visit {
             fetch.store(writer, exchange, &head, freshness).await;
         });
         match self
-            .follow(request, follower, Some(hand), status, held)
+            .follow(request, follower, Some(hand), status, None)
             .await
         {
             Round::Done(outcome) => outcome,
@@ -714,31 +732,11 @@ impl Visit {
             })
     }
 
-    fn stale_or(
-        &self,
-        request: &mut Request,
-        (code, reasons): (u16, u32),
-        status: Status,
-        held: Option<Held>,
-    ) -> Outcome {
-        if let Some(held) = held
-            && self
-                .settings
-                .cache
-                .use_stale
-                .any(reasons & !NextUpstream::OFF)
-        {
-            return self.serve_object(request, &held.object, &held.stored, Status::Stale);
-        }
-        request.upstream.get_or_make().cache = Some(status);
-        Outcome::Status(code)
-    }
-
     /// Passes the request on as it is; nothing is stored.
     async fn pass(&self, request: &mut Request, status: Status) -> Outcome {
         match self.exchange(request).await {
             Ok(exchange) => self.respond(request, exchange, status),
-            Err(failure) => self.stale_or(request, failure, status, None),
+            Err((code, _)) => failed(request, code, status),
         }
     }
 
@@ -829,6 +827,12 @@ fn range_begins(value: &BStr) -> Option<u64> {
     }
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     rest[..digits].to_str().ok()?.parse().ok()
+}
+
+/// There is no response at all.
+fn failed(request: &mut Request, code: u16, status: Status) -> Outcome {
+    request.upstream.get_or_make().cache = Some(status);
+    Outcome::Status(code)
 }
 
 fn client_left(request: &Request) -> Outcome {
