@@ -19,6 +19,7 @@
 mod answer;
 mod fetch;
 mod head;
+mod inspect;
 mod settings;
 mod visit;
 mod zone;
@@ -29,8 +30,10 @@ use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::Plan;
 
+pub use cache::{Key, Mode, Purge, Store};
 pub use fetch::Ask;
 pub use head::{Marker, StoredHead, Variant};
+pub use inspect::{Inspected, inspect};
 pub use settings::{Settings, StatusHeader, UseStale, Which};
 pub use visit::serve;
 pub use zone::{Cache, Caches, Declared, UPKEEP};

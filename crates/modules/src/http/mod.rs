@@ -8,6 +8,7 @@ mod autoindex;
 mod brotli;
 mod browser;
 mod cache;
+mod cache_purge;
 mod charset;
 mod dav;
 mod empty_gif;
@@ -99,6 +100,7 @@ pub static MODULES: &[&::http::Module] = &[
     &flv::MODULE,
     &mp4::MODULE,
     &empty_gif::MODULE,
+    &cache_purge::MODULE,
     &stub_status::MODULE,
     &weir_status::MODULE,
     &random_index::MODULE,

@@ -1,0 +1,238 @@
+//! `cache_purge`: a location through which an operator purges a cache, and looks into it.
+//!
+//! ```nginx
+//! location = /cache       { cache_purge pages; allow 10.0.0.0/8; deny all; }
+//! location ~ ^/purge(/.*) { cache_purge pages http://backend$1$is_args$args; allow 10.0.0.0/8; deny all; }
+//! ```
+//!
+//! `PURGE` (or `POST`, `DELETE`) purges; `GET` shows the stored head of a key. What is meant stands in the arguments:
+//! `?key=…`, `?prefix=…`, `?tag=…`, `?all`, each with `&soft` to make it stale instead of gone; tags may also stand in
+//! the fields `Surrogate-Key` and `Cache-Tag` of the request. With a second parameter the key is what that says; with
+//! `*` at its end it is a prefix. The answers are JSON.
+//!
+//! A purge is remembered under its name, whatever it hits: its time does not depend on the number of objects. The
+//! location's access rules apply, and nothing else stands before it: a location without any is open to everybody.
+
+use std::sync::Arc;
+
+use bstr::{BString, ByteSlice};
+use conf::{Arity, Directive, Expression, Repeat, SERVER_LOCATION, Setter, Table};
+use http::body::Body;
+use http::cache::{Cache, Caches, Inspected, Key, Mode, Purge, Store, inspect};
+use http::module::Answer;
+use http::{Module, Outcome, Request, Step};
+use proto::h1::Method;
+use proto::{Known, caching, date, form};
+use serde_json::{Value, json};
+
+pub(crate) static MODULE: Module = Module {
+    name: "cache_purge",
+    doc: "Purges caches and shows what they hold.",
+    location: &DIRECTIVES,
+    answer: Some(Answer {
+        when: |location| location.confs.get::<Conf>().cache.is_some(),
+        handler: answer,
+        adds_slash: false,
+    }),
+    nested: |confs| {
+        if let Some(conf) = confs.get_mut::<Conf>() {
+            *conf = Conf::default();
+        }
+    },
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "cache_purge",
+    syntax: "zone [key]",
+    default: None,
+    contexts: SERVER_LOCATION,
+    since: "0.1",
+    doc: "Makes the location a door to a cache: PURGE, POST and DELETE purge what the arguments `key`, `prefix`, `tag` or `all` name \
+          (with `soft`: it becomes stale), GET shows the stored head of a key. With `key` that is what is meant, a prefix if it ends with `*`. \
+          Protect it with access rules.",
+    set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |conf, line| {
+        let name = line.text(0).to_owned();
+        conf.cache = Some(Caches::refer(line, name.as_bstr()));
+        conf.key = match line.args().len() {
+            1 => None,
+            _ => Some(line.expression(1)?),
+        };
+        Ok(())
+    }),
+}]);
+
+#[derive(Clone, Default)]
+struct Conf {
+    cache: Option<Arc<Cache>>,
+    key: Option<Expression>,
+}
+
+/// What is asked about.
+enum Target {
+    Key(BString),
+    Prefix(BString),
+    Tags(Vec<Vec<u8>>),
+    All,
+}
+
+fn answer(request: &mut Request) -> Step<'_> {
+    Step::later(async move {
+        let conf = request.conf::<Conf>();
+        let Some(store) = conf.cache.as_ref().and_then(|cache| cache.store()) else {
+            let trouble = conf.cache.as_ref().and_then(|cache| cache.trouble());
+            return respond(request, 503, &json!({ "error": trouble }));
+        };
+        let target = match &conf.key {
+            Some(key) => Some(of_key(request.value(key))),
+            None => of_arguments(request),
+        };
+        let Some(target) = target else {
+            let error = "name what is meant: key, prefix, tag or all";
+            return respond(request, 400, &json!({ "error": error }));
+        };
+        let method = request.method;
+        let is_purge = matches!(method, Method::Post | Method::Delete)
+            || request.head.wire.method_text() == b"PURGE";
+        match (target, is_purge) {
+            (target, true) => purge(request, &store, &target),
+            (Target::Key(key), false) if matches!(method, Method::Get | Method::Head) => {
+                look(request, &store, &key).await
+            }
+            (_, false) => {
+                request
+                    .out
+                    .fields
+                    .push_known(Known::Allow, b"PURGE, POST, DELETE");
+                respond(
+                    request,
+                    405,
+                    &json!({ "error": "only a key can be looked up" }),
+                )
+            }
+        }
+    })
+}
+
+fn of_key(text: BString) -> Target {
+    match text.strip_suffix(b"*") {
+        Some(prefix) => Target::Prefix(prefix.into()),
+        None => Target::Key(text),
+    }
+}
+
+fn of_arguments(request: &Request) -> Option<Target> {
+    let args = &request.uri.args;
+    let argument = |name: &[u8]| {
+        let mut text = Vec::new();
+        form::decode(form::find(args, name)?, &mut text);
+        Some(BString::from(text))
+    };
+    if let Some(key) = argument(b"key") {
+        return Some(Target::Key(key));
+    }
+    if let Some(prefix) = argument(b"prefix") {
+        return Some(Target::Prefix(prefix));
+    }
+    let mut tags = caching::tags(&request.head.wire.fields);
+    tags.extend(argument(b"tag").map(Vec::from));
+    if !tags.is_empty() {
+        return Some(Target::Tags(tags));
+    }
+    has(args, b"all").then_some(Target::All)
+}
+
+/// Whether an argument is there, with or without a value.
+fn has(args: &[u8], name: &[u8]) -> bool {
+    args.split(|&b| b == b'&')
+        .any(|argument| argument.split(|&b| b == b'=').next() == Some(name))
+}
+
+fn purge(request: &mut Request, store: &Store, target: &Target) -> Outcome {
+    let mode = match has(&request.uri.args, b"soft") {
+        true => Mode::Soft,
+        false => Mode::Hard,
+    };
+    let what = match target {
+        Target::Key(key) => {
+            store.purge(Purge::Key(&Key::new(key)), mode);
+            // What answers HEAD alone stands beside it.
+            let head = [key, &b"\0HEAD"[..]].concat();
+            store.purge(Purge::Key(&Key::new(&head)), mode);
+            json!({ "key": text(key) })
+        }
+        Target::Prefix(prefix) => {
+            store.purge(Purge::Prefix(prefix), mode);
+            json!({ "prefix": text(prefix) })
+        }
+        Target::Tags(tags) => {
+            tags.iter()
+                .for_each(|tag| store.purge(Purge::Tag(tag), mode));
+            json!({ "tags": tags.iter().map(|tag| text(tag)).collect::<Vec<_>>() })
+        }
+        Target::All => {
+            store.purge(Purge::All, mode);
+            json!({ "all": true })
+        }
+    };
+    let word = match mode {
+        Mode::Hard => "hard",
+        Mode::Soft => "soft",
+    };
+    respond(request, 200, &json!({ "purged": what, "mode": word }))
+}
+
+async fn look(request: &mut Request, store: &Store, key: &[u8]) -> Outcome {
+    let now_ms = rt::wall_millis();
+    let found = inspect(store, key, &request.head.wire.fields, now_ms).await;
+    match found {
+        Some(found) => respond(request, 200, &description(key, &found, now_ms)),
+        None => respond(request, 404, &json!({ "key": text(key), "stored": false })),
+    }
+}
+
+fn description(key: &[u8], found: &Inspected, now_ms: u64) -> Value {
+    let head = found.object.head();
+    let mut value = json!({
+        "key": text(key),
+        "stored": true,
+        "stale": found.is_stale,
+        "complete": found.object.is_complete(),
+        "length": head.length,
+        "held": found.object.held().iter().map(|range| [range.start, range.end]).collect::<Vec<_>>(),
+        "stored_at": time(head.meta.stored_ms),
+        "validated_at": time(head.meta.validated_ms),
+        "tags": head.tags.iter().map(|tag| text(tag)).collect::<Vec<_>>(),
+        "varies_by": found.varies_by.iter().map(|name| text(name)).collect::<Vec<_>>(),
+    });
+    if let Some(stored) = &found.stored {
+        let fields = stored.head.fields.iter();
+        value["status"] = json!(stored.head.status);
+        value["age"] = json!(stored.freshness.age_s(now_ms));
+        value["ttl"] = json!(stored.freshness.ttl_s(now_ms));
+        value["fresh_by"] = json!(format!("{:?}", stored.freshness.source));
+        value["fields"] = fields
+            .map(|(name, value)| json!([text(name), text(value)]))
+            .collect();
+    }
+    value
+}
+
+fn time(ms: u64) -> String {
+    let mut out = Vec::new();
+    date::write_http(i64::try_from(ms / 1000).unwrap_or(i64::MAX), &mut out);
+    text(&out)
+}
+
+fn text(bytes: &[u8]) -> String {
+    bytes.to_str_lossy().into_owned()
+}
+
+fn respond(request: &mut Request, status: u16, value: &Value) -> Outcome {
+    let out = &mut request.out;
+    out.status = status;
+    out.content_type = "application/json".into();
+    out.fields.push_known(Known::CacheControl, b"no-store");
+    out.body = Body::bytes(format!("{value:#}\n"));
+    Outcome::Respond
+}
