@@ -25,6 +25,8 @@ pub enum BodyReadError {
     TimedOut,
     /// The framing is broken.
     Malformed,
+    /// It is more, or less, than the client announced; with the words for the log.
+    Length(String),
     /// Reading the connection failed.
     Io(io::Error),
 }
@@ -376,6 +378,10 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
                 Level::Info,
                 format_args!("client sent invalid chunked body"),
             );
+            400
+        }
+        BodyReadError::Length(fault) => {
+            request.log(Level::Info, format_args!("{fault}"));
             400
         }
         BodyReadError::Io(error) => {

@@ -78,7 +78,7 @@ pub fn groups(modules: &'static [&'static Module]) -> Vec<TableSet> {
     ];
     let mut groups: Vec<TableSet> = vec![
         vec![&core::main::DIRECTIVES],
-        vec![&core::server::DIRECTIVES],
+        vec![&core::server::DIRECTIVES, &core::http2::DIRECTIVES],
         locations,
     ];
     for module in modules {
@@ -163,7 +163,8 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         Some(parents),
         &mut line.level.inner(SERVER),
     );
-    let core = confs.get::<ServerConf>().cloned().unwrap_or_default();
+    let mut core = confs.get::<ServerConf>().cloned().unwrap_or_default();
+    core.http2 = confs.get::<core::Http2Conf>().cloned().unwrap_or_default();
     let server_confs = confs.take_group(SERVER_GROUP);
     let tree = close(line, &mut confs);
     let builder = line.level.engine::<Builder>();

@@ -21,6 +21,8 @@ pub mod engine;
 pub mod files;
 pub mod filter;
 pub mod h1;
+pub mod h2;
+pub mod lane;
 pub mod ledger;
 pub mod listen;
 pub mod log_phase;

@@ -38,6 +38,8 @@ pub struct Flags {
     pub default_server: bool,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
+    /// HTTP/2 is spoken, as in times before the `http2` directive.
+    pub http2: bool,
 }
 
 /// A server's claim to an address.
@@ -58,6 +60,8 @@ pub struct Endpoint {
     pub default_server: ServerId,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
+    /// HTTP/2 is spoken, whatever the servers say.
+    pub http2: bool,
     /// The socket whose connections these are.
     pub socket: ListenAddress,
     /// Options of that socket.
@@ -112,7 +116,14 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
             listen.flags.proxy_protocol = true;
             return Ok(());
         }
-        b"ssl" | b"http2" | b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
+        b"http2" => {
+            line.warn(
+                "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
+            );
+            listen.flags.http2 = true;
+            return Ok(());
+        }
+        b"ssl" | b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {}
         _ => {
             return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index))));
@@ -246,6 +257,7 @@ fn endpoint(
         names,
         default_server: default_server.unwrap_or(claims[0].server),
         proxy_protocol: claims.iter().any(|claim| claim.listen.flags.proxy_protocol),
+        http2: claims.iter().any(|claim| claim.listen.flags.http2),
         address,
         socket,
         options,

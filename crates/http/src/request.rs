@@ -34,6 +34,8 @@ pub struct Request {
     pub site: Rc<Site>,
     /// The connection that it came on.
     pub client: Rc<Client>,
+    /// What it has of that connection, where others share it; `None`: all of it.
+    pub lane: Option<Rc<dyn crate::lane::Lane>>,
     /// What the client sent. Shared with subrequests.
     pub head: Rc<RequestHead>,
     /// The method; a subrequest or an error page may have another than the head.
@@ -309,6 +311,7 @@ impl Request {
         Request {
             site,
             client,
+            lane: None,
             head,
             method: Method::Get,
             uri: Uri::default(),
@@ -385,6 +388,7 @@ impl Request {
         self.out.clear();
         self.upstream = crate::upstream::Slot::default();
         self.captured.clear();
+        self.lane = None;
         self.parent = None;
         self.states.clear();
         self.facts.clear();

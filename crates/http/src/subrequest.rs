@@ -100,6 +100,7 @@ pub fn create(parent: &Request, options: Options) -> Option<Request> {
         Rc::clone(&parent.head),
         parent.server,
     );
+    request.lane = parent.lane.clone();
     request.method = options.method;
     request.uri.path = options.path;
     request.uri.args = options.args;

@@ -27,6 +27,8 @@ pub struct DeliveryConf {
     pub output_buffers: u64,
     /// The size of each, in bytes.
     pub output_buffer_size: u64,
+    /// The largest DATA frame of HTTP/2, in bytes.
+    pub http2_chunk_size: u32,
     /// Output gathered before it is sent, in bytes.
     pub postpone_output: u64,
     /// Full packets.
@@ -171,6 +173,34 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         since: "0.1",
         doc: "Number and size of the buffers for files that are read instead of sent by `sendfile`.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Once, output_buffers),
+    },
+    Directive {
+        name: "http2_chunk_size",
+        syntax: "size",
+        default: Some("8k"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "The largest piece of content that is sent in one frame of HTTP/2. A larger one makes other responses of the \
+              connection wait for longer.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, http2_chunk_size),
+    },
+    Directive {
+        name: "http2_push",
+        syntax: "uri | off",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Obsolete: it has no effect but a warning. No browser takes pushed responses any more.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
+    },
+    Directive {
+        name: "http2_push_preload",
+        syntax: "on | off",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Obsolete: it has no effect but a warning. No browser takes pushed responses any more.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
     },
     Directive {
         name: "postpone_output",
@@ -329,6 +359,21 @@ fn directio(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> 
         b"off" => Directio::Off,
         _ => Directio::From(line.size(0)?),
     };
+    Ok(())
+}
+
+fn http2_chunk_size(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let size = line.size(0)?;
+    if size == 0 {
+        return Err(line.error("the http2 chunk size cannot be zero"));
+    }
+    let most = u64::from(proto::h2::frame::MAX_FRAME_SIZE_MAX);
+    conf.http2_chunk_size = size.min(most) as u32;
+    Ok(())
+}
+
+fn obsolete(_: &mut DeliveryConf, line: &mut Line) -> Result<(), Diagnostic> {
+    super::http2::warn_of_obsolete(line);
     Ok(())
 }
 

@@ -4,12 +4,14 @@
 //! `if`, `limit_except`) are rows too; what they do is in [`crate::configure`].
 
 pub mod delivery;
+pub mod http2;
 pub mod location;
 pub mod main;
 pub mod resolver;
 pub mod server;
 
 pub use delivery::{Aio, DeliveryConf, Directio, Symlinks};
+pub use http2::Http2Conf;
 pub use location::{ErrorPage, LocationConf, ServerTokens};
 pub use main::{Identity, MainConf};
 pub use resolver::ResolverConf;

@@ -34,6 +34,8 @@ pub struct ServerConf {
     pub name: BString,
     /// Where it listens.
     pub listens: Vec<Listen>,
+    /// Its settings of HTTP/2.
+    pub http2: super::Http2Conf,
 }
 
 /// The rows.

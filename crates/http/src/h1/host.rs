@@ -12,7 +12,7 @@ use crate::site::ServerId;
 
 /// The host that a connection asked for last, and the server that answers to it.
 #[derive(Default)]
-pub(super) struct LastHost {
+pub(crate) struct LastHost {
     /// The value of the `Host` field; empty when nothing is kept.
     value: Vec<u8>,
     name: Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) struct LastHost {
 
 impl LastHost {
     /// Enters the server that answers to the host of a request, which is also noted in its head.
-    pub(super) fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
+    pub(crate) fn choose_server(&mut self, request: &mut Request) -> Result<(), Reject> {
         if self.is_known(request) {
             let head = Rc::get_mut(&mut request.head).expect(ALONE);
             head.host.extend_from_slice(&self.name);

@@ -15,7 +15,7 @@ use crate::request::Request;
 const READ_SIZE: usize = 16 * 1024;
 
 /// Tells the client that nothing more comes, and reads until it closes too or its time is over.
-pub(super) async fn close(client: &Client, core: &LocationConf) {
+pub(crate) async fn close(client: &Client, core: &LocationConf) {
     if client.stream.shutdown_write().is_err() {
         return;
     }

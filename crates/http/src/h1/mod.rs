@@ -5,8 +5,8 @@
 
 pub mod body;
 pub mod head;
-mod host;
-mod lingering;
+pub(crate) mod host;
+pub(crate) mod lingering;
 mod reading;
 pub mod sender;
 
@@ -23,6 +23,7 @@ use crate::client::Client;
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::request::Request;
+use crate::site::Site;
 use crate::{listen, log_phase, serve};
 use host::LastHost;
 use reading::{NoHead, Reading};
@@ -95,7 +96,7 @@ enum Next {
 
 impl Connection {
     async fn one_request(&mut self) -> Next {
-        self.refresh_endpoint();
+        refresh_endpoint(&self.client, &self.engine.site());
         let mut request = match self.request.take() {
             Some(last) => last,
             None => self.first_request(),
@@ -120,7 +121,7 @@ impl Connection {
     async fn serve_request(&mut self, request: &mut Request) -> Next {
         let outcome = self.read_head(request).await;
         // A reload may have come while the connection was idle: the request belongs to the new configuration.
-        self.refresh_endpoint();
+        refresh_endpoint(&self.client, &self.engine.site());
         match outcome {
             Err(NoHead::Quiet) => return Next::Close,
             Err(NoHead::Leaving) => return Next::Leave,
@@ -144,26 +145,6 @@ impl Connection {
             }
         }
         self.respond(request).await
-    }
-
-    /// Points the client at its listening address in the present configuration.
-    fn refresh_endpoint(&self) {
-        let site = self.engine.site();
-        if self.client.generation.replace(site.generation) == site.generation {
-            return;
-        }
-        let local = || {
-            self.client
-                .stream
-                .socket()
-                .local_addr()
-                .ok()
-                .and_then(|address| address.ip())
-        };
-        // When its address is no longer listened on, the connection ends as it began.
-        if let Some(endpoint) = listen::endpoint_of(&site.endpoints, &self.client.socket, local) {
-            *self.client.endpoint.borrow_mut() = Arc::clone(endpoint);
-        }
     }
 
     /// Makes a complete head a request to the default server of its address.
@@ -387,6 +368,21 @@ impl Connection {
     }
 }
 
+/// Points the client at its listening address in the present configuration.
+pub(crate) fn refresh_endpoint(client: &Client, site: &Site) {
+    if client.generation.replace(site.generation) == site.generation {
+        return;
+    }
+    let local = || {
+        let address = client.stream.socket().local_addr().ok();
+        address.and_then(|address| address.ip())
+    };
+    // When its address is no longer listened on, the connection ends as it began.
+    if let Some(endpoint) = listen::endpoint_of(&site.endpoints, &client.socket, local) {
+        *client.endpoint.borrow_mut() = Arc::clone(endpoint);
+    }
+}
+
 /// The head of a request as the debug log has it.
 fn debug_head(request: &Request) {
     let wire = &request.head.wire;
@@ -450,7 +446,7 @@ fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
         && !agent.contains_str("Chrome/")
 }
 
-fn set_uri(request: &mut Request) -> Result<(), Reject> {
+pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
     let slashes = match request.site.server(request.server).core.merge_slashes {
         true => proto::uri::Slashes::Merge,
         false => proto::uri::Slashes::Keep,

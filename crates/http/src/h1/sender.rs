@@ -654,17 +654,17 @@ impl Sender {
     }
 }
 
-fn is_undecided(body: &Body) -> bool {
+pub(crate) fn is_undecided(body: &Body) -> bool {
     matches!(body, Body::Stream(source) if source.is_undecided())
 }
 
 /// The pool that reads what is not in memory, in the request's location.
-fn pool(request: &mut Request) -> rt::pool::Pool {
+pub(crate) fn pool(request: &mut Request) -> rt::pool::Pool {
     let core = request.core();
     crate::files::pool(request, &core.delivery.aio)
 }
 
-fn file_error(error: &io::Error) -> SendError {
+pub(crate) fn file_error(error: &io::Error) -> SendError {
     SendError::Body(BodyError::File(error.to_string()))
 }
 
@@ -691,14 +691,14 @@ impl Job {
 
     fn paid(&mut self, bytes: u64) {
         if let Some(pace) = &mut self.pace {
-            pace.sent += bytes;
+            pace.paid(bytes);
         }
     }
 }
 
 /// `limit_rate`: after `free` bytes, `rate` bytes a second, the head's too. The first second's may come at once, and half a
 /// second later the next ones follow: so a response takes as long as from nginx in the mean, which counts whole seconds.
-struct Pace {
+pub(crate) struct Pace {
     rate: u64,
     free: u64,
     begun: Instant,
@@ -706,7 +706,8 @@ struct Pace {
 }
 
 impl Pace {
-    fn of(request: &mut Request, site: &Rc<crate::site::Site>) -> Option<Pace> {
+    /// What holds the response back, if anything does.
+    pub(crate) fn of(request: &mut Request, site: &Rc<crate::site::Site>) -> Option<Pace> {
         let delivery = &site.location(request.location).core.delivery;
         let rate = match request.flow.limit_rate {
             Some(rate) => rate,
@@ -727,8 +728,13 @@ impl Pace {
         })
     }
 
+    /// So much was sent.
+    pub(crate) fn paid(&mut self, bytes: u64) {
+        self.sent += bytes;
+    }
+
     /// How many bytes may be sent now, or how long to wait for the next ones.
-    fn allowance(&self, now: Instant) -> Result<u64, Duration> {
+    pub(crate) fn allowance(&self, now: Instant) -> Result<u64, Duration> {
         let passed = now.saturating_duration_since(self.begun).as_secs_f64();
         let allowed = self
             .free
@@ -752,7 +758,7 @@ impl Pace {
 const HEAD_START: f64 = 0.5;
 
 /// Whether `limit_rate` may hold this response back.
-fn is_paced(request: &mut Request) -> bool {
+pub(crate) fn is_paced(request: &mut Request) -> bool {
     match request.flow.limit_rate {
         Some(rate) => rate > 0,
         None => {

@@ -210,6 +210,11 @@ impl FrameReader {
         matches!(self.state, State::Head)
     }
 
+    /// Whether the next byte is a part of a DATA frame's payload.
+    pub fn is_in_data(&self) -> bool {
+        matches!(self.state, State::Data { .. })
+    }
+
     /// Bytes that are kept here.
     pub fn kept(&self) -> usize {
         self.gathered.capacity()

@@ -255,8 +255,11 @@ impl RequestReader {
         let all = missing(self.method, ":method")
             .and_then(|()| missing(self.scheme, ":scheme"))
             .and_then(|()| missing(self.path, ":path"));
-        // What there is, for the log.
-        let method = self.part(self.method);
+        // What there is, for the log. A WebSocket's request is a GET everywhere else (RFC 8441, section 4).
+        let method = match (self.part(self.method), self.protocol()) {
+            (b"CONNECT", Some(b"websocket")) => b"GET",
+            (method, _) => method,
+        };
         if !method.is_empty() {
             head.assemble(Version::HTTP_2, method, self.part(self.path));
         } else {

@@ -1,0 +1,153 @@
+//! Settings of HTTP/2: what nginx's `ngx_http_v2_module` reads, but for those that belong to a location, which stand in
+//! [`super::delivery`].
+//!
+//! nginx sizes its memory by some of these; here they are accepted, checked, and without effect.
+
+use conf::{Arity, Diagnostic, Directive, HTTP, HTTP_SERVER, Line, Repeat, Setter, Table};
+use proto::h2::Window;
+
+/// The settings.
+#[derive(Clone, Debug, Default)]
+pub struct Http2Conf {
+    /// Whether the server speaks HTTP/2.
+    pub on: bool,
+    /// Streams that a client may have open.
+    pub max_concurrent_streams: i64,
+    /// The window that a stream begins with: content that may come before a handler asks for it, in bytes.
+    pub body_preread_size: u64,
+    /// How much is read from a connection at once, in bytes.
+    pub recv_buffer_size: u64,
+}
+
+/// The rows.
+pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
+    Directive {
+        name: "http2",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Whether the server speaks HTTP/2: over TLS where the client chooses it, and without TLS to clients that \
+              begin with it.",
+        set: Setter::Flag(|c| &mut c.on),
+    },
+    Directive {
+        name: "http2_max_concurrent_streams",
+        syntax: "number",
+        default: Some("128"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Requests that a client may have on one connection at the same time. More are refused, and may be tried \
+              again.",
+        set: Setter::Number(|c| &mut c.max_concurrent_streams, 0, u32::MAX as i64),
+    },
+    Directive {
+        name: "http2_body_preread_size",
+        syntax: "size",
+        default: Some("64k"),
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Content of a request that the client may send before it is asked for.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, body_preread_size),
+    },
+    Directive {
+        name: "http2_recv_buffer_size",
+        syntax: "size",
+        default: Some("256k"),
+        contexts: HTTP,
+        since: "0.1",
+        doc: "How much is read from a connection at once.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, recv_buffer_size),
+    },
+    Directive {
+        name: "http2_pool_size",
+        syntax: "size",
+        default: None,
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Accepted; has no effect.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.size(0).map(drop)),
+    },
+    Directive {
+        name: "http2_streams_index_size",
+        syntax: "number",
+        default: None,
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Accepted; has no effect. A power of two.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, streams_index_size),
+    },
+    obsolete("http2_recv_timeout", "time"),
+    obsolete("http2_idle_timeout", "time"),
+    obsolete("http2_max_requests", "number"),
+    obsolete("http2_max_field_size", "size"),
+    obsolete("http2_max_header_size", "size"),
+    obsolete("http2_max_concurrent_pushes", "number"),
+]);
+
+/// What came in place of directives that older configurations have.
+const REPLACEMENTS: [(&str, &str); 5] = [
+    ("http2_recv_timeout", "client_header_timeout"),
+    ("http2_idle_timeout", "keepalive_timeout"),
+    ("http2_max_requests", "keepalive_requests"),
+    ("http2_max_field_size", "large_client_header_buffers"),
+    ("http2_max_header_size", "large_client_header_buffers"),
+];
+
+const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Conf> {
+    Directive {
+        name,
+        syntax,
+        default: None,
+        contexts: HTTP_SERVER,
+        since: "0.1",
+        doc: "Obsolete: it has no effect but a warning, which names what there is in its place.",
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |_, line| {
+            warn_of_obsolete(line);
+            Ok(())
+        }),
+    }
+}
+
+pub(super) fn warn_of_obsolete(line: &mut Line) {
+    let name = line.node.name.text.clone();
+    let replacement = REPLACEMENTS.iter().find(|(old, _)| name == old.as_bytes());
+    line.warn(match replacement {
+        Some((old, new)) => {
+            format!("the \"{old}\" directive is obsolete, use the \"{new}\" directive instead")
+        }
+        None => format!("the \"{name}\" directive is obsolete, ignored"),
+    });
+}
+
+fn body_preread_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.body_preread_size = line.size(0)?;
+    if conf.body_preread_size > u64::from(Window::MAX) {
+        let most = Window::MAX;
+        return Err(line.error(format!("the maximum body preread buffer size is {most}")));
+    }
+    Ok(())
+}
+
+/// nginx keeps so much of its buffer for itself.
+const RECV_BUFFER_LEAST: u64 = 16;
+
+fn recv_buffer_size(conf: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.recv_buffer_size = line.size(0)?;
+    if conf.recv_buffer_size <= RECV_BUFFER_LEAST {
+        return Err(line.error("\"http2_recv_buffer_size\" directive value is too small"));
+    }
+    Ok(())
+}
+
+fn streams_index_size(_: &mut Http2Conf, line: &mut Line) -> Result<(), Diagnostic> {
+    let text = line.text(0);
+    let number: Option<u64> = std::str::from_utf8(text)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    match number {
+        Some(number) if number.is_power_of_two() => Ok(()),
+        Some(_) => Err(line.error("\"http2_streams_index_size\" directive must be a power of two")),
+        None => Err(line.error("\"http2_streams_index_size\" directive invalid number")),
+    }
+}

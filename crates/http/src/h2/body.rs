@@ -1,0 +1,72 @@
+//! The content of a request as it comes on a stream.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use proto::fields::Fields;
+use proto::h2::Window;
+
+use super::stream::Stream;
+use crate::body_reader::{BodyInput, BodyReadError};
+use crate::lane::Lane;
+
+/// Takes content from a stream.
+pub(super) struct Input {
+    stream: Rc<Stream>,
+    length: Option<u64>,
+    taken: u64,
+    /// The client waits for `100 Continue` before it sends content.
+    expects_continue: bool,
+}
+
+impl Input {
+    pub(super) fn new(stream: Rc<Stream>, length: Option<u64>, expects_continue: bool) -> Input {
+        Input {
+            stream,
+            length,
+            taken: 0,
+            expects_continue,
+        }
+    }
+
+    fn say_continue(&mut self) {
+        let nothing_came = self.stream.input.borrow().is_empty() && !self.stream.input_ended.get();
+        if std::mem::take(&mut self.expects_continue) && nothing_came {
+            self.stream.send_interim(100, &Fields::new());
+        }
+    }
+}
+
+impl BodyInput for Input {
+    fn poll_read(
+        &mut self,
+        out: &mut Vec<u8>,
+        max: usize,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<bool, BodyReadError>> {
+        self.say_continue();
+        if let Some(fault) = self.stream.length_fault() {
+            return Poll::Ready(Err(BodyReadError::Length(fault)));
+        }
+        let before = out.len();
+        let result = self.stream.poll_read(out, max.min(Window::MAX as usize), context);
+        self.taken += (out.len() - before) as u64;
+        result.map_err(|_left| BodyReadError::Closed)
+    }
+
+    fn length(&self) -> Option<u64> {
+        self.length
+    }
+
+    fn trailers(&mut self) -> Fields {
+        std::mem::take(&mut *self.stream.trailers.borrow_mut())
+    }
+
+    fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    fn refuse_continue(&mut self) {
+        self.expects_continue = false;
+    }
+}

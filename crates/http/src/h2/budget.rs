@@ -1,0 +1,100 @@
+//! What a client may cost without being worth it.
+//!
+//! Every kind of frame is legitimate now and then, and cheap to send. A client that lives on them (floods of PING,
+//! SETTINGS or empty frames, streams that are opened and reset, windows that open byte by byte) makes the server work for
+//! nothing. So such frames have a price, what a client really uses earns it something back, and so does time. A client
+//! whose account is empty is told to calm down, and its connection ends.
+
+use std::time::Instant;
+
+use proto::h2::ConnectionError;
+
+/// What an account holds at first, and at most: enough for a browser that gives up all requests of a page at once.
+const FULL: u32 = 4000;
+
+/// What a second brings.
+const A_SECOND: u32 = 200;
+
+/// What a request that came to its end brings.
+pub(super) const SERVED: u32 = 20;
+
+/// What frames cost.
+pub(super) mod price {
+    /// PING, PRIORITY, PRIORITY_UPDATE, an unknown frame, a frame for a stream that is gone.
+    pub(in crate::h2) const FRAME: u32 = 2;
+    /// SETTINGS: it may touch every stream, and wants an answer.
+    pub(in crate::h2) const SETTINGS: u32 = 20;
+    /// DATA without content that does not end its stream.
+    pub(in crate::h2) const EMPTY: u32 = 4;
+    /// A window that opens by so little that a frame is mostly its head.
+    pub(in crate::h2) const SMALL_WINDOW: u32 = 2;
+    /// A stream that the client gave up, was refused, or got wrong: work may have begun for it.
+    pub(in crate::h2) const STREAM: u32 = 25;
+    /// A header block in pieces, each piece.
+    pub(in crate::h2) const PIECE: u32 = 4;
+}
+
+/// An account.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: u32,
+    counted: Instant,
+}
+
+impl Budget {
+    /// A full one.
+    pub(super) fn new(now: Instant) -> Budget {
+        Budget {
+            left: FULL,
+            counted: now,
+        }
+    }
+
+    /// Takes a price from it. The error ends the connection.
+    pub(super) fn spend(&mut self, price: u32, now: Instant) -> Result<(), ConnectionError> {
+        if self.left < price {
+            self.count_time(now);
+        }
+        match self.left.checked_sub(price) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(ConnectionError::calm("http2 flood detected")),
+        }
+    }
+
+    /// Puts something back.
+    pub(super) fn earn(&mut self, amount: u32) {
+        self.left = self.left.saturating_add(amount).min(FULL);
+    }
+
+    fn count_time(&mut self, now: Instant) {
+        let passed = now.saturating_duration_since(self.counted);
+        let millis = passed.as_millis().min(u128::from(u32::MAX / A_SECOND)) as u32;
+        self.earn(millis * A_SECOND / 1000);
+        self.counted = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn it_is_spent_and_comes_back_with_time_and_with_requests() {
+        let begun = Instant::now();
+        let mut budget = Budget::new(begun);
+        for _ in 0..FULL / 2 {
+            assert!(budget.spend(2, begun).is_ok());
+        }
+        assert!(budget.spend(1, begun).is_err());
+        budget.earn(5);
+        assert!(budget.spend(5, begun).is_ok());
+        let later = begun + Duration::from_secs(1);
+        assert!(budget.spend(A_SECOND, later).is_ok());
+        assert!(budget.spend(1, later).is_err());
+        assert!(budget.spend(FULL, later + Duration::from_secs(1_000_000)).is_ok());
+    }
+}

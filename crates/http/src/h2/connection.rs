@@ -1,0 +1,588 @@
+//! The task of a connection: reads frames, writes what there is to write, and decides when it is over.
+//!
+//! ```text
+//!            stop, keepalive limits            the last stream ends
+//!    open ───────────────────────▶ draining ───────────────────────▶ done
+//!      │ idle for too long                                             ▲
+//!      ├────────────────────────────▶ closing (GOAWAY is being sent) ──┤
+//!      │ the client broke the protocol         ▲                       │
+//!      └───────────────────────────────────────┘   the socket fails ───┘
+//! ```
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use proto::h2::frame::{self, PREFACE};
+use proto::h2::hpack::Decoder;
+use proto::h2::settings::id;
+use proto::h2::{
+    ConnectionError, ErrorCode, FrameReader, Priority, ReaderLimits, RequestReader, Window,
+};
+use rt::error_log::{Errno, Level};
+
+use super::budget::{Budget, SERVED};
+use super::link::{Link, OUTPUT_FULL};
+use crate::client::{Asked, Client};
+use crate::core::LocationConf;
+use crate::counters::{Stage, Staged};
+use crate::engine::HttpLoop;
+use crate::site::Site;
+
+/// While so much waits to be sent nothing is read: what a client makes us answer is bounded by what it takes.
+const STOP_READING: usize = 4 * OUTPUT_FULL;
+
+/// An idle connection keeps no more memory for output than this, in bytes.
+const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
+
+/// CONTINUATION frames of one header block.
+const MAX_CONTINUATIONS: u32 = 64;
+
+/// A header block may be so many times as large on the wire as its fields may be: the least efficient code has 30 bits
+/// for a byte.
+const BLOCK_FACTOR: usize = 4;
+
+/// See the module's description.
+pub(super) struct Connection {
+    pub(super) link: Rc<Link>,
+    pub(super) reader: FrameReader,
+    pub(super) decoder: Decoder,
+    pub(super) requests: RequestReader,
+    pub(super) budget: Budget,
+    /// The settings of the address, from the last site.
+    pub(super) limits: Limits,
+    /// How much of the preface is still to come, in bytes.
+    preface: usize,
+    /// The highest stream that the client has begun.
+    pub(super) last: u32,
+    /// Our settings were acknowledged.
+    pub(super) settings_acknowledged: bool,
+    /// What the client may still send on the connection as a whole.
+    pub(super) receive_window: u32,
+    /// Streams begun by what was read last.
+    pub(super) begun: u32,
+    /// Streams refused so far.
+    pub(super) refused: u32,
+    /// Priorities of streams that have not begun.
+    pub(super) early_priorities: Vec<(u32, Priority)>,
+    /// Bytes of the client's frames, and how many of them were of use: nginx's measure of a flood.
+    pub(super) taken: u64,
+    pub(super) of_use: u64,
+    phase: Phase,
+    waits: Waits,
+    read_timer: rt::Timer,
+    write_timer: rt::Timer,
+    staged: Staged,
+}
+
+/// What bounds a connection: settings of the server of its address.
+pub(super) struct Limits {
+    pub(super) max_streams: usize,
+    pub(super) preread: u32,
+    read_size: usize,
+    header_timeout: Duration,
+    core: Arc<LocationConf>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// GOAWAY was sent: no more streams.
+    Draining,
+    /// GOAWAY is being sent, and nothing is read.
+    Closing,
+}
+
+/// What the read timer runs for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    /// Nothing: streams have timers of their own.
+    Nothing,
+    /// The rest of a frame.
+    Frame,
+    /// A request.
+    Request,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The client may still be sending.
+    Linger,
+    /// It is gone.
+    Gone,
+}
+
+impl Connection {
+    pub(super) fn new(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Connection {
+        let site = engine.site();
+        let limits = Limits::of(&site, client);
+        let mut reader = FrameReader::default();
+        reader.limits = reader_limits(&site, client);
+        let mut connection = Connection {
+            link: Rc::new(Link::new(engine, client)),
+            reader,
+            decoder: Decoder::default(),
+            requests: RequestReader::default(),
+            budget: Budget::new(rt::now()),
+            preface: PREFACE.len(),
+            last: 0,
+            settings_acknowledged: false,
+            receive_window: Window::MAX,
+            begun: 0,
+            refused: 0,
+            early_priorities: Vec::new(),
+            taken: 0,
+            of_use: 0,
+            phase: Phase::Open,
+            waits: Waits::Nothing,
+            read_timer: rt::Timer::new(),
+            write_timer: rt::Timer::new(),
+            staged: Staged::new(&engine.counters),
+            limits,
+        };
+        connection.introduce();
+        connection
+    }
+
+    /// Our settings, and a window for the connection that only streams bound.
+    fn introduce(&mut self) {
+        let limits = &self.limits;
+        let settings = [
+            (id::MAX_CONCURRENT_STREAMS, limits.max_streams as u32),
+            (id::INITIAL_WINDOW_SIZE, limits.preread),
+            (id::MAX_FRAME_SIZE, self.reader.limits.max_frame_size),
+            (id::ENABLE_CONNECT_PROTOCOL, 1),
+            (id::NO_RFC7540_PRIORITIES, 1),
+        ];
+        let ((), _) = self.link.write(|output| {
+            frame::write_settings(&settings, &mut output.bytes);
+            frame::write_window_update(0, Window::MAX - Window::DEFAULT, &mut output.bytes);
+        });
+    }
+
+    /// Reads and writes as long as something can be read or written.
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        self.link.register(context);
+        self.count_ended();
+        loop {
+            let is_sent = match self.poll_write(context) {
+                Poll::Ready(Ok(())) => true,
+                Poll::Ready(Err(error)) => return self.write_failed(&error),
+                Poll::Pending => false,
+            };
+            self.look_for_the_end(context);
+            if is_sent && self.is_over() {
+                return Poll::Ready(End::Linger);
+            }
+            if self.phase == Phase::Closing
+                || self.link.output.borrow().pending() >= STOP_READING
+            {
+                break;
+            }
+            match self.poll_read(context) {
+                Poll::Ready(Ok(true)) => {}
+                Poll::Ready(Ok(false)) => return self.client_left(),
+                Poll::Ready(Err(error)) => self.fail(error),
+                Poll::Pending => break,
+            }
+        }
+        self.poll_timers(context)
+    }
+
+    /// Ready when all streams have ended.
+    pub(super) fn poll_ended(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.link.register(context);
+        match self.link.streams.borrow().is_empty() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    /// Tells the streams that their client is gone.
+    pub(super) fn end_streams(&mut self) {
+        self.link.over.set(true);
+        let streams = self.link.streams.borrow().clone();
+        for stream in streams {
+            stream.leave();
+        }
+    }
+
+    /// The settings of the server of the address, for the end of the connection.
+    pub(super) fn core(&self) -> Arc<LocationConf> {
+        Arc::clone(&self.limits.core)
+    }
+
+    fn is_over(&self) -> bool {
+        match self.phase {
+            Phase::Open => false,
+            Phase::Draining => self.link.streams.borrow().is_empty(),
+            Phase::Closing => true,
+        }
+    }
+
+    /// Looks after streams that have ended.
+    fn count_ended(&mut self) {
+        let served = self.link.served.take();
+        if served > 0 {
+            self.budget.earn(served.saturating_mul(SERVED));
+            self.link
+                .tasks
+                .borrow_mut()
+                .retain(|task| !task.is_finished());
+        }
+        let client = &self.link.client;
+        let idle = self.link.streams.borrow().is_empty();
+        if idle && client.idle.since().is_none() {
+            client.idle.begin(rt::now());
+            self.staged.enter(Stage::Waiting);
+        }
+    }
+
+    /// A stream has begun.
+    pub(super) fn is_busy(&mut self) {
+        self.link.client.idle.end();
+        self.staged.enter(Stage::Writing);
+    }
+
+    // -- writing --
+
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        let link = Rc::clone(&self.link);
+        let stream = &link.client.stream;
+        let mut output = link.output.borrow_mut();
+        let mut wrote = false;
+        let result = loop {
+            if output.pending() == 0 {
+                break stream.poll_flush(context);
+            }
+            match stream.poll_write(context, &output.bytes[output.sent..]) {
+                Poll::Ready(Ok(n)) => {
+                    wrote = true;
+                    output.sent += n;
+                    link.client.sent.set(link.client.sent.get() + n as u64);
+                }
+                Poll::Ready(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
+            }
+        };
+        if output.pending() == 0 {
+            output.bytes.clear();
+            output.sent = 0;
+            if output.bytes.capacity() > IDLE_OUTPUT && link.streams.borrow().is_empty() {
+                output.bytes = Vec::new();
+            }
+        } else if output.sent >= OUTPUT_FULL {
+            let sent = std::mem::take(&mut output.sent);
+            output.bytes.drain(..sent);
+        }
+        drop(output);
+        match &result {
+            Poll::Pending if wrote || !self.write_timer.is_set() => {
+                self.write_timer
+                    .set(self.limits.core.delivery.send_timeout);
+            }
+            Poll::Pending => {}
+            Poll::Ready(_) => self.write_timer.clear(),
+        }
+        if wrote {
+            link.wake_next();
+        }
+        result
+    }
+
+    fn write_failed(&mut self, error: &std::io::Error) -> Poll<End> {
+        self.log(
+            Level::Info,
+            format_args!(
+                "send() failed{} while processing HTTP/2 connection",
+                Errno(error)
+            ),
+        );
+        Poll::Ready(End::Gone)
+    }
+
+    // -- reading --
+
+    /// Reads once. `Ok(false)` at the end of what the client sends.
+    fn poll_read(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, ConnectionError>> {
+        let client = Rc::clone(&self.link.client);
+        let engine = Rc::clone(&self.link.engine);
+        // Into the loop's own buffer: a connection keeps no more than the piece of a frame.
+        let mut scratch = std::mem::take(&mut *engine.scratch.borrow_mut());
+        scratch.clear();
+        let mut input = client.input.borrow_mut();
+        let n = if self.taken == 0 && !input.is_empty() {
+            // What was read before it was clear which protocol this is.
+            input.len()
+        } else {
+            let read = client
+                .stream
+                .poll_read_into(context, &mut scratch, self.limits.read_size);
+            match read {
+                Poll::Ready(Ok(n)) => n,
+                Poll::Ready(Err(error)) => {
+                    *engine.scratch.borrow_mut() = scratch;
+                    if error.kind() == std::io::ErrorKind::Interrupted {
+                        return Poll::Ready(Ok(true));
+                    }
+                    drop(input);
+                    self.log(Level::Info, format_args!("recv() failed{}", Errno(&error)));
+                    return Poll::Ready(Ok(false));
+                }
+                Poll::Pending => {
+                    *engine.scratch.borrow_mut() = scratch;
+                    return Poll::Pending;
+                }
+            }
+        };
+        if n == 0 {
+            *engine.scratch.borrow_mut() = scratch;
+            return Poll::Ready(Ok(false));
+        }
+        self.taken += n as u64;
+        self.begun = 0;
+        let result = if input.is_empty() {
+            let result = self.take(&scratch);
+            if let Ok(used) = result {
+                input.extend_from_slice(&scratch[used..]);
+            }
+            result
+        } else {
+            input.extend_from_slice(&scratch);
+            let result = self.take(&input);
+            if let Ok(used) = result {
+                input.drain(..used);
+            }
+            if input.is_empty() && input.capacity() > self.limits.read_size {
+                *input = Vec::new();
+            }
+            result
+        };
+        drop(input);
+        *engine.scratch.borrow_mut() = scratch;
+        result?;
+        // The timer of a request that is waited for begins again with whatever comes.
+        if self.waits == Waits::Request {
+            self.waits = Waits::Nothing;
+        }
+        Poll::Ready(self.check_flood().map(|()| true))
+    }
+
+    /// Takes what can be taken of `bytes`, and says how much that is.
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, ConnectionError> {
+        let mut used = 0;
+        if self.preface > 0 {
+            let expected = &PREFACE[PREFACE.len() - self.preface..];
+            let n = expected.len().min(bytes.len());
+            if bytes[..n] != expected[..n] {
+                return Err(ConnectionError::protocol("invalid connection preface"));
+            }
+            self.preface -= n;
+            used = n;
+        }
+        while self.preface == 0 {
+            let (event, n) = self.reader.next(&bytes[used..])?;
+            used += n;
+            if matches!(event, proto::h2::Event::More) {
+                break;
+            }
+            // What is waited for next has its time for itself.
+            self.waits = Waits::Nothing;
+            self.event(event)?;
+        }
+        Ok(used)
+    }
+
+    /// nginx's measure: an eighth of what a client sends must be of use, but for the first megabyte.
+    fn check_flood(&self) -> Result<(), ConnectionError> {
+        const FREE: u64 = 1 << 20;
+        let taken = self.taken + self.link.client.sent.get();
+        match taken / 8 > self.of_use + self.link.client.sent.get() + FREE {
+            true => Err(ConnectionError::calm("http2 flood detected")),
+            false => Ok(()),
+        }
+    }
+
+    // -- the end --
+
+    fn client_left(&mut self) -> Poll<End> {
+        let is_idle = self.link.streams.borrow().is_empty();
+        if !is_idle || !self.link.client.input.borrow().is_empty() {
+            self.log(
+                Level::Info,
+                format_args!(
+                    "client prematurely closed connection while processing HTTP/2 connection"
+                ),
+            );
+        }
+        Poll::Ready(End::Gone)
+    }
+
+    /// Ends the connection because of what the client did.
+    fn fail(&mut self, error: ConnectionError) {
+        let who = match error.what.starts_with("http2") {
+            true => "",
+            false => "client sent ",
+        };
+        let what = error.what;
+        self.log(
+            Level::Info,
+            format_args!("{who}{what} while processing HTTP/2 connection"),
+        );
+        self.finish(error.code);
+    }
+
+    /// Says that it is over, and ends once that is sent.
+    fn finish(&mut self, code: ErrorCode) {
+        self.phase = Phase::Closing;
+        self.write_goaway(code);
+        self.end_streams();
+        self.write_timer
+            .set(self.limits.core.delivery.send_timeout);
+    }
+
+    /// Takes no more streams.
+    pub(super) fn drain(&mut self) {
+        if self.phase == Phase::Open {
+            self.phase = Phase::Draining;
+            self.write_goaway(ErrorCode::NO_ERROR);
+        }
+    }
+
+    /// Whether no more streams are taken.
+    pub(super) fn is_draining(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
+    fn write_goaway(&mut self, code: ErrorCode) {
+        let last = self.last;
+        self.debug(format_args!(
+            "http2 send GOAWAY frame: last sid {last}, error {}",
+            code.0
+        ));
+        let ((), _) = self
+            .link
+            .write(|output| frame::write_goaway(last, code, &mut output.bytes));
+    }
+
+    /// Has the loop asked for the end, which is to wait for the streams?
+    fn look_for_the_end(&mut self, context: &mut Context<'_>) {
+        if self.phase != Phase::Open {
+            return;
+        }
+        // A connection can not be carried elsewhere in the middle of its compression: to leave is to close.
+        match self.link.client.idle.poll_asked(context) {
+            Poll::Ready(Asked::Close | Asked::Leave) => self.drain(),
+            Poll::Ready(Asked::Nothing) | Poll::Pending => {}
+        }
+    }
+
+    fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {
+        let waits = self.what_is_waited_for();
+        if waits != self.waits {
+            self.waits = waits;
+            match waits {
+                Waits::Nothing => self.read_timer.clear(),
+                Waits::Frame => self.read_timer.set(self.limits.header_timeout),
+                Waits::Request if self.last == 0 => {
+                    self.read_timer.set(self.limits.header_timeout);
+                }
+                Waits::Request => self.read_timer.set(self.limits.core.keepalive_timeout),
+            }
+        }
+        if self.write_timer.is_set() && self.write_timer.poll_expired(context).is_ready() {
+            self.debug(format_args!("http2 write event timed out"));
+            if self.limits.core.reset_timedout_connection {
+                // The descriptor goes with the client; how it goes is decided here.
+                let _ = self.link.client.stream.socket().set_reset_on_close();
+            }
+            return Poll::Ready(End::Gone);
+        }
+        if self.read_timer.is_set() && self.read_timer.poll_expired(context).is_ready() {
+            self.read_timer.clear();
+            if self.waits == Waits::Request && self.last > 0 {
+                self.finish(ErrorCode::NO_ERROR);
+            } else {
+                self.log(
+                    Level::Info,
+                    format_args!(
+                        "client timed out (110: Connection timed out) while processing HTTP/2 connection"
+                    ),
+                );
+                self.finish(ErrorCode::PROTOCOL_ERROR);
+            }
+            return self.poll(context);
+        }
+        Poll::Pending
+    }
+
+    fn what_is_waited_for(&self) -> Waits {
+        let is_idle = self.link.streams.borrow().is_empty();
+        let has_part = self.preface > 0
+            || !self.reader.is_between_frames()
+            || !self.link.client.input.borrow().is_empty();
+        match (self.phase, has_part) {
+            (Phase::Closing, _) => Waits::Nothing,
+            // Content has the timer of its request.
+            (_, true) if !is_idle && self.reader.is_in_data() => Waits::Nothing,
+            (_, true) if self.preface == 0 => Waits::Frame,
+            _ if is_idle => Waits::Request,
+            _ => Waits::Nothing,
+        }
+    }
+
+    /// Writes a line about the connection.
+    pub(super) fn log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+        let link = &self.link;
+        link.engine.log_client(level, &link.client, message);
+    }
+
+    /// Writes a line at level `debug`.
+    #[inline]
+    pub(super) fn debug(&self, message: std::fmt::Arguments<'_>) {
+        self.link.engine.debug_client(&self.link.client, message);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The loop may end a connection without asking; its streams end with it.
+        self.end_streams();
+        let tasks = std::mem::take(&mut *self.link.tasks.borrow_mut());
+        for task in tasks {
+            task.abort();
+        }
+    }
+}
+
+impl Limits {
+    pub(super) fn of(site: &Site, client: &Client) -> Limits {
+        let server = site.server(client.endpoint.borrow().default_server);
+        let http2 = &server.core.http2;
+        Limits {
+            max_streams: http2.max_concurrent_streams as usize,
+            // The row's bound is that of a window.
+            preread: http2.body_preread_size as u32,
+            read_size: http2.recv_buffer_size as usize,
+            header_timeout: server.core.client_header_timeout,
+            core: Arc::clone(&site.location(server.root).core),
+        }
+    }
+}
+
+/// What the reader takes, by the bounds on a request's head.
+fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
+    let server = site.server(client.endpoint.borrow().default_server);
+    let fields = server.core.large_buffers * server.core.large_buffer_size;
+    let default = ReaderLimits::default();
+    ReaderLimits {
+        max_block: (fields as usize)
+            .saturating_mul(BLOCK_FACTOR)
+            .max(default.max_block),
+        max_continuations: MAX_CONTINUATIONS,
+        ..default
+    }
+}

@@ -1,0 +1,46 @@
+//! An HTTP/2 client connection (RFC 9113): many requests at once.
+//!
+//! One task reads the connection's frames and writes what there is to write; each stream is a task of its own, which
+//! takes its request through the engine as HTTP/1 does. They meet in a [`link::Link`]: a stream appends its frames to the
+//! connection's output and wakes the connection, which sends what all streams have appended in one call. A stream that
+//! has content to send asks for room first ([`stream::Stream::poll_room`]): the client's windows, a bound on the output,
+//! and the priorities of RFC 9218 decide whether it may, and a producer that may not is not asked for more.
+//!
+//! ```text
+//!   socket ─▶ connection ─▶ events ─▶ stream: serve ─▶ head, sender ─┐
+//!      ▲         (frames)     │ DATA ─▶ body                         │ room?
+//!      └──────── link.output ◀┴──────────────────────────────────────┘
+//! ```
+//!
+//! Whatever a client can make the server do for little has a price, and its account is bounded: see [`budget`].
+
+mod body;
+mod budget;
+mod connection;
+mod events;
+mod head;
+mod link;
+mod sender;
+mod serve;
+mod stream;
+
+use std::rc::Rc;
+
+use crate::client::Client;
+use crate::engine::HttpLoop;
+use crate::h1::lingering;
+
+/// Serves a connection until it ends. What has been read of it, the preface first, is in the client's input.
+pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
+    engine.debug_client(&client, format_args!("init http2 connection"));
+    let mut connection = connection::Connection::new(&engine, &client);
+    let end = std::future::poll_fn(|context| connection.poll(context)).await;
+    connection.end_streams();
+    if end == connection::End::Linger {
+        let core = connection.core();
+        lingering::close(&client, &core).await;
+    }
+    // Handlers that do not mind whether their client is there come to their end.
+    std::future::poll_fn(|context| connection.poll_ended(context)).await;
+    engine.debug_client(&client, format_args!("close http connection"));
+}
