@@ -16,6 +16,7 @@ use rt::net::Address;
 use crate::client::{Client, Idle};
 use crate::engine::HttpLoop;
 use crate::h1;
+use crate::h2::{self, Spoken};
 use crate::listen::{self, Endpoint};
 use crate::moving::Facts;
 use crate::request::Remote;
@@ -60,7 +61,24 @@ pub async fn serve(engine: Rc<HttpLoop>, newcomer: Newcomer) {
         }
     }
     drop(site);
-    h1::serve_connection(engine, Rc::new(client)).await;
+    speak(engine, Rc::new(client)).await;
+}
+
+/// Serves it in the protocol that its client speaks.
+async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
+    let may_be_http2 = {
+        let site = engine.site();
+        let endpoint = client.endpoint.borrow();
+        endpoint.http2 || site.server(endpoint.default_server).core.http2.on
+    };
+    if !may_be_http2 || client.stream.is_tls() {
+        return h1::serve_connection(engine, client).await;
+    }
+    match h2::spoken(&engine, &client).await {
+        Spoken::Http1 => h1::serve_connection(engine, client).await,
+        Spoken::Http2 => h2::serve_connection(engine, client).await,
+        Spoken::Nothing => {}
+    }
 }
 
 /// Goes on with a connection that another loop or process has served so far.
@@ -85,7 +103,7 @@ pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
         .set(facts.keepalive_min_timeout);
     client.input = RefCell::new(facts.input);
     drop(site);
-    h1::serve_connection(engine, Rc::new(client)).await;
+    speak(engine, Rc::new(client)).await;
 }
 
 fn endpoint_of<'a>(site: &'a Site, newcomer: &Newcomer) -> Option<&'a Arc<Endpoint>> {

@@ -506,7 +506,7 @@ impl Visit {
         let Some(patience) = patience else {
             return self.follow(request, follower, None, status, held).await;
         };
-        let client = Rc::clone(&request.client);
+        let client = request.presence();
         let watch = self.watches(request);
         let waiting = rt::timeout(patience, follower.head());
         match upstream::exchange::while_client_stays(&client, watch, waiting).await {
@@ -585,7 +585,7 @@ impl Visit {
         status: Status,
         held: Option<Held>,
     ) -> Round {
-        let client = Rc::clone(&request.client);
+        let client = request.presence();
         let watch = self.watches(request);
         let head = std::future::poll_fn(|context| {
             if let Some(hand) = &hand {

@@ -49,7 +49,9 @@ impl BodyInput for Input {
             return Poll::Ready(Err(BodyReadError::Length(fault)));
         }
         let before = out.len();
-        let result = self.stream.poll_read(out, max.min(Window::MAX as usize), context);
+        let result = self
+            .stream
+            .poll_read(out, max.min(Window::MAX as usize), context);
         self.taken += (out.len() - before) as u64;
         result.map_err(|_left| BodyReadError::Closed)
     }

@@ -95,6 +95,10 @@ mod tests {
         let later = begun + Duration::from_secs(1);
         assert!(budget.spend(A_SECOND, later).is_ok());
         assert!(budget.spend(1, later).is_err());
-        assert!(budget.spend(FULL, later + Duration::from_secs(1_000_000)).is_ok());
+        assert!(
+            budget
+                .spend(FULL, later + Duration::from_secs(1_000_000))
+                .is_ok()
+        );
     }
 }

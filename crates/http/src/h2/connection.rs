@@ -176,9 +176,7 @@ impl Connection {
             if is_sent && self.is_over() {
                 return Poll::Ready(End::Linger);
             }
-            if self.phase == Phase::Closing
-                || self.link.output.borrow().pending() >= STOP_READING
-            {
+            if self.phase == Phase::Closing || self.link.output.borrow().pending() >= STOP_READING {
                 break;
             }
             match self.poll_read(context) {
@@ -281,8 +279,7 @@ impl Connection {
         drop(output);
         match &result {
             Poll::Pending if wrote || !self.write_timer.is_set() => {
-                self.write_timer
-                    .set(self.limits.core.delivery.send_timeout);
+                self.write_timer.set(self.limits.core.delivery.send_timeout);
             }
             Poll::Pending => {}
             Poll::Ready(_) => self.write_timer.clear(),
@@ -440,8 +437,7 @@ impl Connection {
         self.phase = Phase::Closing;
         self.write_goaway(code);
         self.end_streams();
-        self.write_timer
-            .set(self.limits.core.delivery.send_timeout);
+        self.write_timer.set(self.limits.core.delivery.send_timeout);
     }
 
     /// Takes no more streams.

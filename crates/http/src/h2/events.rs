@@ -263,7 +263,8 @@ impl Connection {
         site: &Rc<Site>,
     ) -> Result<(), ConnectionError> {
         let mut request = self.link.spare();
-        let head = Rc::get_mut(&mut request.head).expect("a request that has ended is alone with its head");
+        let head = Rc::get_mut(&mut request.head)
+            .expect("a request that has ended is alone with its head");
         let verdict = self.read_head(block, site, head)?;
         if verdict.is_err() {
             self.spend(price::STREAM)?;
@@ -352,12 +353,7 @@ impl Connection {
     }
 
     /// Fields that follow the content.
-    fn trailers(
-        &mut self,
-        id: u32,
-        block: &Block<'_>,
-        ends: bool,
-    ) -> Result<(), ConnectionError> {
+    fn trailers(&mut self, id: u32, block: &Block<'_>, ends: bool) -> Result<(), ConnectionError> {
         let Some(stream) = self.link.stream(id) else {
             self.skip_block(block)?;
             return match self.link.closed(id).map(|closed| closed.how) {
@@ -530,9 +526,7 @@ impl Connection {
     ) -> Result<(), ConnectionError> {
         self.log(
             Level::Info,
-            format_args!(
-                "client sent {what} while processing HTTP/2 connection, stream {id}"
-            ),
+            format_args!("client sent {what} while processing HTTP/2 connection, stream {id}"),
         );
         match self.link.stream(id) {
             Some(stream) => {

@@ -63,7 +63,9 @@ pub(super) fn write(request: &mut Request, stream: &Rc<Stream>, ends: bool) -> u
         false => request.out.status,
     };
     if rt::error_log::debug_is_on() {
-        request.debug(format_args!("http2 output header: \":status: {status:03}\""));
+        request.debug(format_args!(
+            "http2 output header: \":status: {status:03}\""
+        ));
         each_field(request, |_, name, value| {
             let (name, value) = (name.to_ascii_lowercase(), value.as_bstr());
             let name = name.as_bstr();
@@ -87,13 +89,7 @@ pub(super) fn write_fields(fields: &Fields, encoder: &mut Encoder, out: &mut Vec
     }
 }
 
-fn write_field(
-    encoder: &mut Encoder,
-    known: Known,
-    name: &[u8],
-    value: &[u8],
-    out: &mut Vec<u8>,
-) {
+fn write_field(encoder: &mut Encoder, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let secrecy = match known {
         Known::SetCookie => Secrecy::Secret,
         _ => Secrecy::Open,

@@ -20,6 +20,7 @@ mod connection;
 mod events;
 mod head;
 mod link;
+mod preface;
 mod sender;
 mod serve;
 mod stream;
@@ -29,6 +30,8 @@ use std::rc::Rc;
 use crate::client::Client;
 use crate::engine::HttpLoop;
 use crate::h1::lingering;
+
+pub use preface::{Spoken, spoken};
 
 /// Serves a connection until it ends. What has been read of it, the preface first, is in the client's input.
 pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {

@@ -67,7 +67,8 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
             if is_there {
                 request.out.body = Body::Empty;
                 request.ledger.bytes_sent += head::write(request, stream, false) as u64;
-                request.ledger.bytes_sent += append_bytes(stream, &content, frame_size, true) as u64;
+                request.ledger.bytes_sent +=
+                    append_bytes(stream, &content, frame_size, true) as u64;
             }
             *stream.link.engine.scratch.borrow_mut() = content;
             if !is_there {
@@ -176,7 +177,8 @@ impl<'a> Sender<'a> {
         let appended = if trailers.is_empty() {
             self.stream.has_sent_end();
             let id = self.stream.id;
-            let write = |output: &mut Output| frame::write_data_head(id, 0, true, &mut output.bytes);
+            let write =
+                |output: &mut Output| frame::write_data_head(id, 0, true, &mut output.bytes);
             self.stream.link.write(write).1
         } else {
             self.stream.write_headers(true, |encoder, out| {
@@ -206,7 +208,9 @@ impl<'a> Sender<'a> {
 
     async fn file(&mut self, request: &mut Request, range: FileRange) -> Result<(), SendError> {
         let mut offset = range.offset;
-        let length = self.left.map_or(range.length, |left| range.length.min(left));
+        let length = self
+            .left
+            .map_or(range.length, |left| range.length.min(left));
         let end = range.offset + length;
         while offset < end {
             let room = self.room(request, end - offset).await?;
@@ -365,7 +369,11 @@ fn append_file(
             let head = FrameHead {
                 length: length as u32,
                 kind: kind::DATA,
-                flags: if ends && done == want { flag::END_STREAM } else { 0 },
+                flags: if ends && done == want {
+                    flag::END_STREAM
+                } else {
+                    0
+                },
                 stream: stream.id,
             };
             out[to..to + HEAD_LENGTH].copy_from_slice(&head.bytes());

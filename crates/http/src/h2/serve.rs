@@ -244,7 +244,9 @@ async fn respond(request: &mut Request, stream: &Rc<Stream>) {
         SendError::TimedOut => {
             request.log(
                 Level::Info,
-                format_args!("client timed out (110: Connection timed out) while sending response to client"),
+                format_args!(
+                    "client timed out (110: Connection timed out) while sending response to client"
+                ),
             );
             stream.reset(ErrorCode::PROTOCOL_ERROR);
         }

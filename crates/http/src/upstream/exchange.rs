@@ -26,7 +26,7 @@ use super::record::{PeerName, Record};
 use super::settings::{NextUpstream, SettingsRef, Store};
 use super::sticky::{Moment, Stickiness};
 use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
-use crate::client::Client;
+use crate::lane::Presence;
 use crate::module::internal_status;
 use crate::request::Request;
 
@@ -174,7 +174,7 @@ impl Exchange {
             && matches!(settings.store, Store::Off)
             && !request.flow.background
             && !request.flow.post_action;
-        let client = Rc::clone(&request.client);
+        let client = request.presence();
         let group =
             match while_client_stays(&client, watch_client, super::target::group(request, target))
                 .await
@@ -240,7 +240,7 @@ impl Exchange {
         self.connected = None;
         self.head_arrived = None;
         self.interim = (0, 0);
-        let client = Rc::clone(&request.client);
+        let client = request.presence();
         let watch = self.watch_client;
         let lease = while_client_stays(&client, watch, self.selection.acquire())
             .await
@@ -354,7 +354,7 @@ impl Exchange {
         head: &mut ResponseHead,
         context: &mut Context<'_>,
     ) -> Poll<Result<usize, Failure>> {
-        if self.watch_client && request.client.stream.poll_closed(context).is_ready() {
+        if self.watch_client && request.poll_client_left(context).is_ready() {
             return Poll::Ready(Err(client_left(request)));
         }
         loop {
@@ -716,7 +716,7 @@ pub(crate) struct ClientLeft;
 
 /// Waits for `future`, but not for longer than the client does.
 pub(crate) async fn while_client_stays<T>(
-    client: &Client,
+    client: &Presence,
     watch: bool,
     future: impl Future<Output = T>,
 ) -> Result<T, ClientLeft> {
@@ -725,7 +725,7 @@ pub(crate) async fn while_client_stays<T>(
         if let Poll::Ready(value) = future.as_mut().poll(context) {
             return Poll::Ready(Ok(value));
         }
-        match watch && client.stream.poll_closed(context).is_ready() {
+        match watch && client.poll_left(context).is_ready() {
             true => Poll::Ready(Err(ClientLeft)),
             false => Poll::Pending,
         }
@@ -794,6 +794,9 @@ fn has_arrived(request: &Request) -> bool {
         return true;
     }
     let core = &request.site.location(request.location).core;
+    if let Some(lane) = &request.lane {
+        return lane.has_all(core.client_body_buffer_size);
+    }
     let input = request.client.input.borrow();
     match request.body.announced_length() {
         Some(length) => length <= core.client_body_buffer_size && length <= input.len() as u64,

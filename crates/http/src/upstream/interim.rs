@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use proto::h1::response::{ResponseHead, write_end, write_field};
+use proto::h1::response::{Parser, ResponseHead, Status, write_end, write_field};
 use rt::error_log::Level;
 
 use super::settings::Settings;
+use crate::lane::Lane;
 use crate::request::{Request, Version};
 
 /// How many interim responses a server may send before its response.
@@ -26,7 +27,7 @@ pub(super) fn pass_on(
         && !request.is_subrequest()
         && !request.flow.post_action
         && (!request.flow.background || request.state::<Relay>().is_some())
-        && request.head.version() == Version::Http11;
+        && request.head.version() >= Version::Http11;
     if !wanted || !is_asked_for(request) {
         return;
     }
@@ -67,6 +68,9 @@ fn is_asked_for(request: &mut Request) -> bool {
 
 /// Sends interim responses: what the connection takes now. The rest goes before the response; it is no more than a buffer of the upstream.
 pub(crate) fn send(request: &mut Request, out: &[u8]) {
+    if let Some(lane) = &request.lane {
+        return send_on(lane.as_ref(), out);
+    }
     let client = Rc::clone(&request.client);
     let mut sent = 0;
     if request.flow.interim.is_empty() {
@@ -75,4 +79,14 @@ pub(crate) fn send(request: &mut Request, out: &[u8]) {
         client.sent.set(client.sent.get() + sent as u64);
     }
     request.flow.interim.extend_from_slice(&out[sent..]);
+}
+
+/// Sends them on a stream, which has a form of its own for them.
+fn send_on(lane: &dyn Lane, mut out: &[u8]) {
+    let mut head = ResponseHead::default();
+    while let Ok(Status::Complete(used)) = Parser::new().parse(out, out.len(), &mut head) {
+        lane.send_interim(head.status, &head.fields);
+        out = &out[used..];
+        head.clear();
+    }
 }

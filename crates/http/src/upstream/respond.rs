@@ -84,8 +84,10 @@ impl Exchange {
     }
 
     fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
-        let upgrades =
-            self.protocol.is_tunnel() || head.status == 101 && self.protocol.may_upgrade();
+        // On a stream of HTTP/2 there is nothing to switch from, unless the client asked for it in its own way.
+        let may_switch = request.lane.is_none() || request.head.wire.fields.has(Known::Upgrade);
+        let upgrades = self.protocol.is_tunnel()
+            || head.status == 101 && self.protocol.may_upgrade() && may_switch;
         if upgrades && !request.is_subrequest() {
             request.flow.upgraded = true;
             return Body::stream(Tunnel::new(self));

@@ -6,7 +6,6 @@
 //! end and still receive: its end is passed on.
 
 use std::io;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -14,7 +13,6 @@ use rt::error_log::{Errno, Level};
 
 use super::exchange::{Exchange, record_of};
 use crate::body::{BodyError, Chunk, Source};
-use crate::client::Client;
 use crate::request::Request;
 
 /// How much is read at a time, in bytes.
@@ -60,7 +58,6 @@ impl Tunnel {
 
     /// Carries what the client has sent. `Err` when the peer's connection broke.
     fn poll_client(&mut self, request: &mut Request, context: &mut Context<'_>) -> io::Result<()> {
-        let client = Rc::clone(&request.client);
         let Some(link) = &self.exchange.link else {
             return Ok(());
         };
@@ -88,7 +85,7 @@ impl Tunnel {
             }
             self.from_client.clear();
             self.carried = 0;
-            match poll_take(&client, &mut self.from_client, context) {
+            match poll_take(request, &mut self.from_client, context) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(true) => {}
                 Poll::Ready(false) => {
@@ -154,7 +151,11 @@ impl Tunnel {
 }
 
 /// Appends what the client has sent. `false` at its end.
-fn poll_take(client: &Client, out: &mut Vec<u8>, context: &mut Context<'_>) -> Poll<bool> {
+fn poll_take(request: &Request, out: &mut Vec<u8>, context: &mut Context<'_>) -> Poll<bool> {
+    if let Some(lane) = &request.lane {
+        return lane.poll_take(out, READ_SIZE, context);
+    }
+    let client = &request.client;
     let mut early = client.input.borrow_mut();
     if !early.is_empty() {
         out.append(&mut early);
@@ -192,7 +193,12 @@ impl Source for Tunnel {
                 Peer::Ending => {
                     // Everything before this was flushed: the client learns of the end.
                     self.peer = Peer::Ended;
-                    let _gone = request.client.stream.shutdown_write();
+                    match &request.lane {
+                        Some(lane) => lane.end(),
+                        None => {
+                            let _gone = request.client.stream.shutdown_write();
+                        }
+                    }
                 }
                 Peer::Ended if self.client_ended => return self.finish(request),
                 Peer::Ended => {}

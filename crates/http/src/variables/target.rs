@@ -51,6 +51,11 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
         "The protocol: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2.0`.",
     ),
     Variable::new(
+        "http2",
+        http2,
+        "`h2` for HTTP/2 over TLS, `h2c` without; empty for other protocols.",
+    ),
+    Variable::new(
         "scheme",
         |r, out| text(r.scheme(), out),
         "`http` or `https`.",
@@ -142,6 +147,11 @@ fn request_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn server_protocol(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let protocol = request.head.wire.protocol();
     !protocol.is_empty() && text(protocol, out)
+}
+
+fn http2(request: &mut Request, out: &mut Vec<u8>) -> bool {
+    request.head.wire.version == proto::h1::Version::HTTP_2
+        && text(if request.is_tls() { "h2" } else { "h2c" }, out)
 }
 
 fn args(request: &mut Request, out: &mut Vec<u8>) -> bool {

@@ -9,7 +9,6 @@
 //! [`crate::shared::limit_req`]. A client that leaves while its request waits costs nothing more.
 
 use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -333,8 +332,8 @@ fn limit(request: &mut Request) -> Step<'_> {
 
 /// Lets the request wait, unless its client leaves.
 async fn wait(request: &mut Request, delay: Duration) -> Outcome {
-    let client = Rc::clone(&request.client);
-    match rt::timeout(delay, client.stream.closed()).await {
+    let client = request.presence();
+    match rt::timeout(delay, client.left()).await {
         Err(_elapsed) => Outcome::Declined,
         Ok(()) => {
             request.log(
