@@ -36,6 +36,7 @@ mod malformed;
 mod maps;
 mod media;
 mod proxy;
+mod queue;
 mod random_index;
 mod ranges;
 mod realip;
