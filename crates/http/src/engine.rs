@@ -150,6 +150,7 @@ impl Configuration for HttpConfiguration {
             seat: context.seat,
             seats: RefCell::new(context.seats),
             sink: RefCell::default(),
+            leaving: Cell::new(false),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
@@ -182,8 +183,10 @@ pub struct HttpLoop {
     limit: Cell<usize>,
     seat: Arc<Seat>,
     seats: RefCell<Seats>,
-    /// Where connections go between two requests, once they may not stay.
+    /// Where connections go that are asked to leave.
     sink: RefCell<Option<Rc<dyn Fn(Parcel)>>>,
+    /// All connections leave.
+    leaving: Cell<bool>,
     /// What connections read into, one at a time.
     pub(crate) scratch: RefCell<Vec<u8>>,
     stopping: Cell<bool>,
@@ -249,8 +252,23 @@ impl LoopEngine for Running {
         self.0.accept_for(index, &still);
     }
 
+    fn shed(&self, count: usize, sink: Rc<dyn Fn(Parcel)>) {
+        if self.0.leaving.get() {
+            return;
+        }
+        *self.0.sink.borrow_mut() = Some(sink);
+        let connections = self.0.connections.borrow();
+        let idle = connections
+            .values()
+            .filter(|connection| connection.idle.since().is_some());
+        for connection in idle.take(count) {
+            connection.idle.leave();
+        }
+    }
+
     fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {
         self.0.stop_accepting();
+        self.0.leaving.set(true);
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
             connection.idle.leave();
@@ -501,7 +519,7 @@ impl HttpLoop {
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         newcomer.key = key;
-        if self.sink.borrow().is_some() {
+        if self.leaving.get() {
             idle.leave();
         }
         let engine = Rc::clone(self);

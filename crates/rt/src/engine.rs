@@ -74,6 +74,11 @@ pub trait LoopEngine {
         let _ = (index, still);
     }
 
+    /// Gives about so many of the connections that wait for their next request to `sink`.
+    fn shed(&self, count: usize, sink: Rc<dyn Fn(Parcel)>) {
+        let _ = (count, sink);
+    }
+
     /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next
     /// request to `sink`; those that serve one follow when it has ended. What can not move is closed.
     fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {

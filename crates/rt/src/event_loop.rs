@@ -27,6 +27,7 @@ use crate::handle::{Handle, Shared};
 use crate::panics;
 use crate::reactor::Reactor;
 use crate::report::{self, Event};
+use crate::stall;
 use crate::stats;
 use crate::task::{Slab, Taken, TaskId};
 use crate::time::{self, Wheel};
@@ -243,6 +244,7 @@ impl<'a> Entered<'a> {
             *current = Some(Rc::clone(core));
         });
         CURRENT_ID.set(core.shared.id);
+        core.shared.thread.store(stall::note_stack(), Relaxed);
         time::set_now(Instant::now());
         Self(core)
     }
@@ -260,6 +262,7 @@ impl Drop for Entered<'_> {
         drop(core.shared.close());
         core.end_turn();
         core.shared.counters.parked.store(true, Relaxed);
+        core.shared.thread.store(0, Relaxed);
         CURRENT_ID.set(0);
         time::clear_now();
         CURRENT.with(|current| current.borrow_mut().take());
@@ -331,6 +334,7 @@ impl Core {
         time::set_now(Instant::now());
         counters.turn_began.store(time::tick(), Relaxed);
         counters.parked.store(false, Relaxed);
+        stall::turn_begins();
         Ok(())
     }
 

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -92,6 +92,21 @@ impl Handle {
         self.0.counters.slow_turn.store(micros, Ordering::Relaxed);
     }
 
+    /// The number of the loop's thread; 0 before it runs.
+    pub(crate) fn thread(&self) -> i32 {
+        self.0.thread.load(Ordering::Relaxed)
+    }
+
+    /// Whether the loop waits for something to do.
+    pub fn is_parked(&self) -> bool {
+        self.0.counters.parked.load(Ordering::Relaxed)
+    }
+
+    /// The number of the present turn.
+    pub fn turn(&self) -> u64 {
+        self.0.counters.turns.load(Ordering::Relaxed)
+    }
+
     /// The loop's counters now.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot()
@@ -134,6 +149,8 @@ pub(crate) struct Shared {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) counters: Counters,
+    /// See [`Handle::thread`].
+    pub(crate) thread: AtomicI32,
     inbox: Mutex<Inbox>,
     state: AtomicU8,
     eventfd: OwnedFd,
@@ -147,6 +164,7 @@ impl Shared {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             name,
             counters: Counters::default(),
+            thread: AtomicI32::new(0),
             inbox: Mutex::default(),
             state: AtomicU8::new(AWAKE),
             eventfd: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,

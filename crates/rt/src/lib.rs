@@ -35,6 +35,7 @@ pub mod pool;
 pub mod process;
 pub mod seats;
 pub mod signal;
+pub mod stall;
 pub mod sync;
 pub mod watch;
 

@@ -40,6 +40,15 @@ pub enum Event<'a> {
         /// Names of the tasks polled in the stretch.
         tasks: &'a [&'static str],
     },
+    /// A turn of a loop lasts longer than `LoopOptions::slow_turn`, and goes on.
+    Stalled {
+        /// The loop's name.
+        name: &'a str,
+        /// How long the turn has lasted so far.
+        late: Duration,
+        /// What it does: calls, innermost first.
+        frames: &'a [String],
+    },
     /// A pool's queue is full; callers wait their turn. At most once a second for a pool.
     PoolOverflow {
         /// The pool's name.
@@ -101,6 +110,14 @@ impl fmt::Display for Event<'_> {
                 stretch.as_millis(),
                 tasks.join(", ")
             ),
+            Self::Stalled { name, late, frames } => {
+                let innermost = frames.first().map_or("?", String::as_str);
+                write!(
+                    f,
+                    "{name} is stuck for {} ms now in {innermost}",
+                    late.as_millis()
+                )
+            }
             Self::PoolOverflow { pool, waiting } => {
                 write!(
                     f,
@@ -149,15 +166,17 @@ pub fn set_reporter(reporter: impl Fn(&Event<'_>) + Send + Sync + 'static) {
 }
 
 /// When something that may happen very often was last reported.
-pub(crate) struct Limit(AtomicU64);
+#[derive(Default)]
+pub struct Limit(AtomicU64);
 
 impl Limit {
-    pub(crate) const fn new() -> Self {
+    /// Nothing was reported yet.
+    pub const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Whether a second has passed since this last said so.
-    pub(crate) fn allows(&self) -> bool {
+    pub fn allows(&self) -> bool {
         let tick = time::real_tick();
         let last = self.0.load(Relaxed);
         tick.saturating_sub(last) >= 1000
@@ -169,7 +188,7 @@ impl Limit {
 }
 
 /// Hands an event to the reporter.
-pub(crate) fn report(event: &Event<'_>) {
+pub fn report(event: &Event<'_>) {
     // Cloned out of the lock: a reporter may itself cause a report.
     let reporter = REPORTER
         .read()

@@ -32,6 +32,7 @@ mod single;
 mod sockets;
 mod upgrade;
 mod voice;
+mod watchdog;
 mod watchers;
 mod worker;
 mod worker_process;

@@ -22,6 +22,7 @@ use crate::affinity::Affinity;
 use crate::handover::{self, Courier};
 use crate::load::{Loaded, Startup};
 use crate::message::{Generation, Logs};
+use crate::watchdog::{Help, Watchdog};
 
 /// How often a loop that stops looks whether its last connection has ended.
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
@@ -52,6 +53,8 @@ pub(crate) struct Worker {
     stopping: Stopping,
     /// Other worker processes that may send their idle connections, or be sent those of this one.
     peers: Vec<Channel>,
+    /// Looks after loops that are late.
+    watchdog: Option<Watchdog>,
     /// Sends connections to another process.
     courier: Option<Courier>,
 }
@@ -83,6 +86,7 @@ impl Worker {
             ended_count: 0,
             stopping: Stopping::No,
             peers: Vec::new(),
+            watchdog: None,
             courier: None,
         })
     }
@@ -140,6 +144,7 @@ impl Worker {
             self.post_configuration(index, &seats, &loaded, generation);
         }
         self.dismiss(removed, &seats);
+        self.watch(&seats, loaded.core.slow_turn());
         let old = std::mem::replace(&mut self.current, loaded.engines);
         if !first {
             self.old.push(old.iter().map(Arc::downgrade).collect());
@@ -161,6 +166,23 @@ impl Worker {
             self.loops.push(seat);
         }
         Ok(self.loops.split_off(wanted))
+    }
+
+    fn watch(&mut self, seats: &Seats, limit: Duration) {
+        if self.watchdog.is_none() {
+            let help = Help { rescue, shed };
+            self.watchdog = Watchdog::start(help)
+                .map_err(|error| {
+                    let error = rt::error_log::Errno(&error);
+                    let text =
+                        format_args!("pthread_create() failed{error}, late loops get no help");
+                    self.log.plain(Level::Alert, text);
+                })
+                .ok();
+        }
+        if let Some(watchdog) = &self.watchdog {
+            watchdog.set(seats, limit);
+        }
     }
 
     fn start_loop(&self, index: usize, loaded: &Loaded) -> io::Result<Arc<Seat>> {
@@ -558,6 +580,34 @@ fn take_arrivals() {
     }
 }
 
+/// Runs on a loop: serves for another one that is late by `limit`, until it is not.
+fn rescue(late: Arc<Seat>, limit: Duration) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for arrival in late.take() {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt(arrival.what);
+        }
+    }
+    let index = late.index;
+    let still: Rc<dyn Fn() -> bool> = Rc::new(move || late.handle().late() >= limit);
+    for engine in engines.values() {
+        engine.rescue(index, still.clone());
+    }
+}
+
+/// Runs on a loop: moves so many of its connections to other loops.
+fn shed(count: usize, seats: Seats) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let seats = seats.clone();
+        let sink = move |parcel| {
+            let what = Arriving::Idle(parcel);
+            settle(Arrival { kind, what }, &seats);
+        };
+        engine.shed(count, Rc::new(sink));
+    }
+}
+
 /// Runs on a loop: ends it when its last connection has ended. Those that wait for a request go to
 /// `sink`.
 fn hand_over_loop(sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
@@ -625,6 +675,12 @@ fn install_reporter(log: &Logger) {
                 }
             }
             Event::SlowTurn { .. } => log.plain(Level::Warn, format_args!("{event}")),
+            Event::Stalled { frames, .. } => {
+                log.plain(Level::Warn, format_args!("{event}"));
+                for frame in *frames {
+                    log.plain(Level::Warn, format_args!("stack: {frame}"));
+                }
+            }
             Event::PoolOverflow { .. } => log.plain(Level::Error, format_args!("{event}")),
             Event::AcceptPaused { .. } | Event::LogLost { .. } => {
                 log.plain(Level::Crit, format_args!("{event}"))

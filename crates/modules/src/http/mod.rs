@@ -11,6 +11,8 @@ mod cache;
 mod cache_purge;
 mod charset;
 mod dav;
+#[cfg(feature = "debug-stall")]
+mod debug_block;
 mod empty_gif;
 mod fastcgi;
 mod flv;
@@ -99,6 +101,8 @@ pub static MODULES: &[&::http::Module] = &[
     &tunnel::UPSTREAM,
     &flv::MODULE,
     &mp4::MODULE,
+    #[cfg(feature = "debug-stall")]
+    &debug_block::MODULE,
     &empty_gif::MODULE,
     &cache_purge::MODULE,
     &stub_status::MODULE,

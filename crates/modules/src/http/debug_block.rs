@@ -1,0 +1,54 @@
+//! `debug_block`: holds its loop up on purpose, for tests of what happens then.
+//!
+//! ```nginx
+//! location = /block { debug_block 2s; }
+//! ```
+//!
+//! It does what no module may do: it waits on a loop's thread. It exists only in a build with the feature
+//! `debug-stall`, which no release has.
+
+use std::time::Duration;
+
+use conf::{Directive, LOCATION, Setter, Table};
+use http::module::Answer;
+use http::{Module, Outcome, Request, Step};
+
+pub(crate) static MODULE: Module = Module {
+    name: "debug_block",
+    doc: "Holds a loop up on purpose.",
+    location: &DIRECTIVES,
+    answer: Some(Answer {
+        when: |location| !location.confs.get::<Conf>().time.is_zero(),
+        handler: block,
+        adds_slash: false,
+    }),
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
+    name: "debug_block",
+    syntax: "time",
+    default: None,
+    contexts: LOCATION,
+    since: "0.1",
+    doc: "Every request blocks the event loop that serves it for this time. Not in releases.",
+    set: Setter::Millis(|conf| &mut conf.time),
+}]);
+
+#[derive(Clone, Debug, Default)]
+struct Conf {
+    time: Duration,
+}
+
+fn block(request: &mut Request) -> Step<'_> {
+    let site = std::rc::Rc::clone(&request.site);
+    let conf: &Conf = site.location(request.location).confs.get();
+    debug_block(conf.time);
+    Outcome::Status(204).into()
+}
+
+/// Under this name it shows in stack samples.
+#[inline(never)]
+fn debug_block(time: Duration) {
+    std::thread::sleep(time);
+}

@@ -1,0 +1,69 @@
+//! Loops that are late: who notices, and what the loop was doing.
+//!
+//! A loop that is stuck in a task can not tell anybody. A thread of the program looks at the heartbeats
+//! ([`crate::Handle::late`]) while any loop works, and dozes while none does ([`doze`]). What it does
+//! about a late loop is its business; a [`sample`] of the loop's stack is taken here.
+
+mod sample;
+mod unwind;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+pub(crate) use sample::note_stack;
+
+use crate::handle::Handle;
+
+/// The watching thread dozes: whoever begins a turn wakes it.
+static DOZING: AtomicBool = AtomicBool::new(false);
+static WATCHER: Mutex<Option<Thread>> = Mutex::new(None);
+
+/// A turn may begin between the watcher's last look and its doze without being noticed; then it is
+/// noticed after this time.
+const LONGEST_DOZE: Duration = Duration::from_secs(1);
+
+/// Called by the watching thread when it saw all loops parked: sleeps until one begins a turn, or a
+/// second has passed.
+pub fn doze() {
+    *WATCHER.lock().unwrap_or_else(PoisonError::into_inner) = Some(std::thread::current());
+    DOZING.store(true, Ordering::SeqCst);
+    std::thread::park_timeout(LONGEST_DOZE);
+    DOZING.store(false, Ordering::SeqCst);
+}
+
+/// Called by a loop at the beginning of each turn: a load in the usual case.
+#[inline]
+pub(crate) fn turn_begins() {
+    if DOZING.load(Ordering::Relaxed) && DOZING.swap(false, Ordering::SeqCst) {
+        let watcher = WATCHER.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(watcher) = &*watcher {
+            watcher.unpark();
+        }
+    }
+}
+
+/// What a loop is doing at this moment, innermost call first; or a line that says why that is not
+/// known. Takes milliseconds, the first time in a process tens of them: not for a loop's thread.
+pub fn sample(handle: &Handle) -> Vec<String> {
+    let thread = handle.thread();
+    match sample::take(thread) {
+        Some(stack) => unwind::frames(&stack),
+        None => vec![in_kernel(thread)],
+    }
+}
+
+/// A thread that does not take a signal waits in the kernel, for a disk as a rule.
+fn in_kernel(thread: i32) -> String {
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/{file}"));
+        text.map_or_else(|_| "?".to_owned(), |text| text.trim().to_owned())
+    };
+    let call = read("syscall");
+    let number = call.split(' ').next().unwrap_or("?");
+    format!(
+        "no sample: the thread does not take signals (system call {number}, waiting in {})",
+        read("wchan")
+    )
+}
