@@ -194,7 +194,7 @@ impl Captures {
 
 /// The pattern as the library's interface wants it. Bytes that are not UTF-8 become `\xHH`, which means the
 /// same to PCRE2; it is not in UTF mode and sees bytes.
-fn as_utf8(pattern: &[u8]) -> String {
+pub fn as_utf8(pattern: &[u8]) -> String {
     let mut out = String::with_capacity(pattern.len());
     for chunk in pattern.utf8_chunks() {
         out.push_str(chunk.valid());

@@ -69,7 +69,7 @@ pub struct Request {
 }
 
 /// The request line and the header fields.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct RequestHead {
     /// What came on the wire: method, target, version, header fields.
     pub wire: proto::h1::Head,
@@ -288,6 +288,15 @@ impl Variables {
             slots.resize(index + 1, Slot::Unset);
         }
         slots[index] = value.map_or(Slot::NotFound, |bytes| Slot::Value(bytes.into()));
+    }
+
+    /// The same values, for a request that goes its own way with them.
+    pub fn copy(&self) -> Variables {
+        Variables {
+            slots: self.slots.clone(),
+            shared: self.shared.clone(),
+            depth: Cell::new(0),
+        }
     }
 
     /// Remembers that this variable has to be computed anew.

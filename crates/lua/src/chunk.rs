@@ -173,18 +173,10 @@ impl Chunk {
         let code = line.files().read(&path).map_err(|error| {
             line.error_at(i, format!("open() \"{}\" failed: {error}", path.display()))
         })?;
-        let shown = file_name(&path);
+        let shown = path.display().to_string();
         check(line, &code, &shown, word.span)?;
         Ok(Chunk::new(kind, shown, Source::File(path, code)))
     }
-}
-
-/// What messages call the code of a file.
-pub(crate) fn file_name(path: &std::path::Path) -> String {
-    path.file_name().map_or_else(
-        || path.display().to_string(),
-        |name| name.to_string_lossy().into_owned(),
-    )
 }
 
 fn check(line: &mut Line, code: &[u8], name: &str, span: conf::Span) -> Result<(), Diagnostic> {

@@ -30,6 +30,10 @@ pub(crate) struct Main {
     pub(crate) regex_match_limit: i64,
     /// Zones of `lua_shared_dict`.
     pub(crate) dictionaries: Vec<(String, u64)>,
+    /// Whom sockets trust that verify their peer.
+    pub(crate) trust: Option<Arc<net::tls::Trust>>,
+    trusted: Option<(conf::Word, PathBuf)>,
+    depth: i64,
     /// Where relative names count from.
     pub(crate) prefix: PathBuf,
     memory: u64,
@@ -51,6 +55,9 @@ impl Default for Main {
             regex_cache_entries: 1024,
             regex_match_limit: 0,
             dictionaries: Vec::new(),
+            trust: None,
+            trusted: None,
+            depth: 1,
             prefix: PathBuf::new(),
             memory: 0,
         }
@@ -217,6 +224,29 @@ pub(crate) static MAIN: Table<Main> = Table::<Main>::new(&[
         set: Setter::Number(|c| &mut c.regex_match_limit, 0, i64::MAX),
     },
     Directive {
+        name: "lua_ssl_trusted_certificate",
+        syntax: "file",
+        default: None,
+        contexts: HTTP,
+        since: "0.1",
+        doc: "Certificates of those whom sockets trust that are asked to verify their peer.",
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            let word = line.arg(0).clone();
+            let path = line.path(&word);
+            c.trusted = Some((word, path));
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "lua_ssl_verify_depth",
+        syntax: "number",
+        default: Some("1"),
+        contexts: HTTP,
+        since: "0.1",
+        doc: "How long a chain of certificates may be.",
+        set: Setter::Number(|c| &mut c.depth, 0, 100),
+    },
+    Directive {
         name: "lua_memory_limit",
         syntax: "size",
         default: Some("256m"),
@@ -264,6 +294,10 @@ pub(crate) static MAIN: Table<Main> = Table::<Main>::new(&[
 .finish(|main, _, level| {
     main.memory_limit = usize::try_from(main.memory).unwrap_or(usize::MAX);
     main.prefix = level.build.prefix.clone();
+    main.trust = match main.trusted.take() {
+        Some((word, path)) => Some(trust(&word, &path, main.depth, level)?),
+        None => None,
+    };
     if main.limits.slice.is_zero() {
         main.limits.slice = Duration::from_millis(1);
     }
@@ -280,6 +314,27 @@ const fn ignored<C>(name: &'static str, contexts: Contexts, why: &'static str) -
         doc: "Accepted without effect.",
         set: Setter::Ignored(Arity::ANY, why),
     }
+}
+
+/// Reads the certificates of a file.
+fn trust(
+    word: &conf::Word,
+    path: &std::path::Path,
+    depth: i64,
+    level: &mut conf::Level,
+) -> Result<Arc<net::tls::Trust>, Diagnostic> {
+    let shown = path.display().to_string();
+    let text = level.build.files.read(path).map_err(|error| {
+        Diagnostic::error(
+            format!("cannot load certificate \"{shown}\": {error}"),
+            Some(word.span),
+        )
+    })?;
+    let mut trust = net::tls::Trust::nobody(usize::try_from(depth).unwrap_or(1));
+    trust
+        .add_certificates(&text, &shown)
+        .map_err(|problem| Diagnostic::error(problem.to_string(), Some(word.span)))?;
+    Ok(Arc::new(trust))
 }
 
 /// The least size of a dictionary, in bytes; nginx's.

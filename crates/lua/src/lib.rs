@@ -9,8 +9,10 @@
 
 mod api;
 mod chunk;
+mod dictionary;
 mod directives;
 mod fairness;
+mod filters;
 #[allow(unsafe_code)]
 mod luajit;
 mod operation;
@@ -20,6 +22,7 @@ mod run;
 mod scope;
 mod set;
 mod vm;
+mod worker;
 
 use http::site::Location;
 use http::{Module, Phase};
@@ -27,7 +30,20 @@ use http::{Module, Phase};
 use directives::Code;
 
 /// The modules of http, each with the name of the module after which it runs.
-pub static HTTP_MODULES: &[(&str, &Module)] = &[("auth_request", &MODULE)];
+pub static HTTP_MODULES: &[(&str, &Module)] =
+    &[("auth_request", &MODULE), ("not_modified", &FILTERS)];
+
+/// The filters.
+static FILTERS: Module = Module {
+    name: "lua_filters",
+    doc: "Scripts that change responses.",
+    filter: Some(filters::filter),
+    enabled: |location| {
+        let code = location.confs.get::<Code>();
+        code.header_filter.is_some() || code.body_filter.is_some()
+    },
+    ..Module::EMPTY
+};
 
 /// The directives and the phases.
 static MODULE: Module = Module {
@@ -46,6 +62,12 @@ static MODULE: Module = Module {
             code.nested();
         }
     },
+    commit: |site, zones| {
+        vm::dictionaries(site.main_confs.get::<directives::Main>(), zones);
+        Ok(())
+    },
+    start: worker::start,
+    stop: worker::stop,
     answer: Some(http::module::Answer {
         when: |location| location.confs.get::<Code>().content.is_some(),
         handler: phases::content,

@@ -13,7 +13,7 @@ use rt::error_log::Level;
 
 use crate::fairness::Turn;
 use crate::luajit::watchdog::{Budget, Limits};
-use crate::luajit::{Coroutine, Ref, Resumed, Value};
+use crate::luajit::{Coroutine, Ref, Resumed, Stack, Value};
 use crate::operation::{Operation, Reply, Task};
 use crate::scope::{self, Begun, Scope};
 
@@ -27,12 +27,16 @@ pub(crate) struct Run {
     turn: Option<Turn>,
     /// What the script itself returned, when it is through.
     returned: Option<Vec<Returned>>,
+    /// Looks at what the script returned while it stands on its stack.
+    on_end: Option<OnEnd>,
 }
+
+/// Gets the stack and how many results stand there.
+pub(crate) type OnEnd = Box<dyn FnOnce(&Stack, i32) -> Result<(), Vec<u8>>>;
 
 /// A coroutine of a run. Number 0 is the script itself.
 struct Thread {
     number: usize,
-    parent: usize,
     coroutine: Option<Coroutine>,
     state: State,
 }
@@ -105,14 +109,19 @@ impl Run {
             budget,
             threads: vec![Thread {
                 number: 0,
-                parent: 0,
                 coroutine: Some(coroutine),
                 state: State::Ready,
             }],
             ready,
             turn: None,
             returned: None,
+            on_end: None,
         }
+    }
+
+    /// Has the script's results looked at before they are gone.
+    pub(crate) fn on_end(&mut self, look: OnEnd) {
+        self.on_end = Some(look);
     }
 
     /// Runs until the script is through, or every coroutine of it waits.
@@ -262,11 +271,9 @@ impl Run {
                 number,
                 coroutine,
                 arguments,
-                parent,
             } = begun;
             self.threads.push(Thread {
                 number,
-                parent,
                 coroutine: Some(coroutine),
                 state: State::Ready,
             });
@@ -344,6 +351,12 @@ impl Run {
     fn ended(&mut self, number: usize, coroutine: Coroutine, n: i32) -> Option<Event> {
         let stack = coroutine.stack();
         if number == 0 {
+            if let Some(look) = self.on_end.take()
+                && let Err(message) = look(&stack, n)
+            {
+                *self.scope.failure.borrow_mut() = Some(message);
+                return Some(Event::Done(End::Failed));
+            }
             let returned = (1..=n).map(|at| match stack.is_nil(at) {
                 true => None,
                 false => stack.text(at),
@@ -383,6 +396,7 @@ impl Run {
         );
         self.log(request, format_args!("{text}"));
         if number == 0 {
+            *self.scope.failure.borrow_mut() = Some(message.to_vec());
             return Some(Event::Done(End::Failed));
         }
         if let Some(thread) = self.thread(number) {

@@ -26,8 +26,6 @@ pub(crate) struct Scope {
     pub(crate) head_sent: Cell<bool>,
     /// The script has said that its response is over.
     pub(crate) over: Cell<bool>,
-    /// The script wants to see sent what it said.
-    pub(crate) flush: Cell<bool>,
     /// What the coroutine that stops next waits for.
     pub(crate) waits: RefCell<Option<Operation>>,
     /// Light threads that the script has begun since it was resumed.
@@ -44,6 +42,8 @@ pub(crate) struct Scope {
     pub(crate) context: RefCell<Option<Rc<Ref>>>,
     /// The piece of content that a body filter looks at, and whether it is the last.
     pub(crate) piece: RefCell<Option<(Vec<u8>, bool)>>,
+    /// Why the script failed.
+    pub(crate) failure: RefCell<Option<Vec<u8>>>,
     /// Where a run without a request writes.
     pub(crate) log: Logger,
 }
@@ -54,8 +54,6 @@ pub(crate) struct Begun {
     pub(crate) coroutine: Coroutine,
     /// How many arguments stand on its stack.
     pub(crate) arguments: i32,
-    /// The thread that began it.
-    pub(crate) parent: usize,
 }
 
 impl Scope {
@@ -66,7 +64,6 @@ impl Scope {
             output: RefCell::default(),
             head_sent: Cell::new(false),
             over: Cell::new(false),
-            flush: Cell::new(false),
             waits: RefCell::default(),
             begun: RefCell::default(),
             thread: Cell::new(0),
@@ -75,6 +72,7 @@ impl Scope {
             arguments: RefCell::default(),
             context: RefCell::default(),
             piece: RefCell::default(),
+            failure: RefCell::default(),
             log,
         })
     }

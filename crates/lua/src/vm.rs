@@ -8,14 +8,16 @@ use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use base::Lru;
 use bstr::ByteSlice;
 use http::Request;
 use http::engine::HttpLoop;
 use http::site::Site;
 use rt::error_log::{Level, Logger};
 
-use crate::api;
-use crate::chunk::{Chunk, Kind, Source, file_name, without_shebang};
+use crate::api::{self, Pattern, Pools};
+use crate::chunk::{Chunk, Kind, Source, without_shebang};
+use crate::dictionary::Dictionary;
 use crate::directives::Main;
 use crate::luajit::{Ref, State};
 use crate::run::{End, Run};
@@ -35,6 +37,12 @@ pub(crate) struct Vm {
     functions: RefCell<HashMap<u32, Rc<Ref>>>,
     /// Compiled functions by name and code: the same code twice is one function.
     by_content: RefCell<HashMap<(String, Vec<u8>), Rc<Ref>>>,
+    /// Compiled regular expressions, by options and pattern.
+    pub(crate) patterns: RefCell<Lru<Vec<u8>, Rc<Pattern>>>,
+    /// Idle connections of scripts' sockets.
+    pub(crate) pools: Rc<Pools>,
+    /// `lua_shared_dict`.
+    pub(crate) dictionaries: Vec<Arc<Dictionary>>,
     /// Timers that wait, and those that run.
     pub(crate) timers_pending: Cell<u32>,
     pub(crate) timers_running: Cell<u32>,
@@ -79,7 +87,13 @@ fn own(request: &Request, of: &Vm) -> Option<Rc<Vm>> {
     if let Some(vm) = &*own.0.borrow() {
         return Some(Rc::clone(vm));
     }
-    let vm = Vm::new(&of.settings, of.log.clone(), of.site.clone(), of.index)?;
+    let vm = Vm::new(
+        &of.settings,
+        of.log.clone(),
+        of.site.clone(),
+        of.index,
+        of.dictionaries.clone(),
+    )?;
     vm.initialize();
     *own.0.borrow_mut() = Some(Rc::clone(&vm));
     Some(vm)
@@ -93,6 +107,7 @@ pub(crate) fn make(site: &Rc<Site>, engine: &HttpLoop) -> Option<Rc<Vm>> {
         engine.log.clone(),
         Rc::downgrade(site),
         engine.index,
+        dictionaries(&settings, &engine.zones),
     )?;
     MACHINES.with_borrow_mut(|machines| {
         machines.retain(|(_, vm)| vm.site.strong_count() > 0);
@@ -102,6 +117,22 @@ pub(crate) fn make(site: &Rc<Site>, engine: &HttpLoop) -> Option<Rc<Vm>> {
         vm.broken.set(true);
     }
     Some(vm)
+}
+
+/// The dictionaries of a configuration: found by name, or made. One whose size has changed begins anew.
+pub(crate) fn dictionaries(settings: &Main, zones: &rt::engine::Zones) -> Vec<Arc<Dictionary>> {
+    let wanted = settings.dictionaries.iter();
+    wanted
+        .map(|(name, size)| {
+            let known = zones.get_or_create(name, || Dictionary::new(name, *size));
+            if known.size == *size {
+                return known;
+            }
+            let made = Arc::new(Dictionary::new(name, *size));
+            zones.replace(name, Arc::clone(&made));
+            made
+        })
+        .collect()
 }
 
 /// Every machine of this loop.
@@ -116,6 +147,7 @@ impl Vm {
         log: Logger,
         site: Weak<Site>,
         index: usize,
+        dictionaries: Vec<Arc<Dictionary>>,
     ) -> Option<Rc<Vm>> {
         let state = State::new(settings.memory_limit)?;
         let vm = Rc::new(Vm {
@@ -126,6 +158,13 @@ impl Vm {
             index,
             functions: RefCell::default(),
             by_content: RefCell::default(),
+            patterns: RefCell::new(Lru::new(
+                usize::try_from(settings.regex_cache_entries)
+                    .unwrap_or(1)
+                    .max(1),
+            )),
+            pools: Rc::default(),
+            dictionaries,
             timers_pending: Cell::new(0),
             timers_running: Cell::new(0),
             ending: rt::sync::Notify::new(),
@@ -179,7 +218,7 @@ impl Vm {
                 };
                 let name = request.value(expression);
                 let path = request.site.prefix.join(name.to_path_lossy());
-                let shown = file_name(&path);
+                let shown = path.display().to_string();
                 let key = (path.display().to_string(), Vec::new());
                 if let Some(known) = self.by_content.borrow().get(&key) {
                     return Ok(Rc::clone(known));

@@ -1,12 +1,38 @@
 //! The `ngx` API, by subject.
+//!
+//! Functions of ours have plain names and are found in tables; what is best said in Lua is in `prelude.lua`, which runs
+//! once for each machine and gets the functions that only it uses in a table of its own.
 
+mod arguments;
+mod capture;
+mod encode;
+mod json;
+mod misc;
 mod output;
+mod regex;
+mod request;
+mod response;
+mod shared;
+mod tcp;
+mod thread;
+mod timer;
+mod udp;
 mod variables;
+mod worker_thread;
 
 use std::rc::Rc;
 
-use crate::luajit::stack::GLOBALS;
+use bstr::ByteSlice;
+use rt::error_log::Level;
+
+pub(crate) use regex::Pattern;
+pub(crate) use tcp::Pools;
+
+use crate::luajit::native::{GIVES_WAY, WAITS};
+use crate::luajit::stack::{GLOBALS, Kind};
 use crate::luajit::{Answer, Failure, Native, Stack};
+use crate::operation::Operation;
+use crate::scope;
 use crate::vm::Vm;
 
 /// The outcome of a function of ours.
@@ -20,21 +46,147 @@ pub(crate) const NONE: Called = Ok(Answer::Values(0));
 /// Functions by name.
 pub(crate) type Functions = &'static [(&'static str, Native)];
 
+static PRELUDE: &[u8] = include_bytes!("prelude.lua");
+
 /// Puts the API into a new machine.
 pub(crate) fn install(vm: &Rc<Vm>) {
     let stack = vm.state.stack();
-    stack.push_table(0, 64);
-    for functions in [output::FUNCTIONS] {
-        add(&stack, functions);
+    set_paths(&stack, vm);
+    if let Err(message) = stack.load(PRELUDE, "weir") {
+        vm.log
+            .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
+        return;
     }
-    variables::install(&stack);
+    push_ngx(&stack, vm);
+    stack.push_copy(-1);
     stack.set(GLOBALS, "ngx");
+    push_core(&stack);
+    if let Err(message) = stack.call(2, 0) {
+        vm.log
+            .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
+    }
+}
+
+fn push_ngx(stack: &Stack, vm: &Vm) {
+    stack.push_table(0, 160);
+    for functions in [
+        output::FUNCTIONS,
+        response::FUNCTIONS,
+        encode::FUNCTIONS,
+        misc::FUNCTIONS,
+        worker_thread::FUNCTIONS,
+    ] {
+        add(stack, functions);
+    }
+    for (name, functions) in [
+        ("req", request::FUNCTIONS),
+        ("re", regex::FUNCTIONS),
+        ("thread", thread::FUNCTIONS),
+        ("timer", timer::FUNCTIONS),
+        ("worker", misc::WORKER),
+        ("config", misc::CONFIG),
+        ("resp", &[]),
+    ] {
+        stack.push_table(0, 16);
+        add(stack, functions);
+        stack.set(-2, name);
+    }
+    stack.push_table(0, 4);
+    add(stack, tcp::FUNCTIONS);
+    add(stack, udp::FUNCTIONS);
+    stack.set(-2, "socket");
+    variables::install(stack);
+    response::install(stack);
+    shared::push(stack, &vm.dictionaries);
+    stack.set(-2, "shared");
+    stack.field(-1, "config");
+    for (name, value) in [("subsystem", "http"), ("debug", "")] {
+        stack.push_bytes(value);
+        stack.set(-2, name);
+    }
+    stack.push_boolean(false);
+    stack.set(-2, "debug");
+    stack.push_number(1_031_005.0);
+    stack.set(-2, "nginx_version");
+    stack.pop(1);
+}
+
+fn push_core(stack: &Stack) {
+    stack.push_table(0, 64);
+    for functions in [
+        capture::CORE,
+        encode::CORE,
+        json::CORE,
+        misc::CORE,
+        regex::CORE,
+        request::CORE,
+        response::CORE,
+        tcp::CORE,
+        thread::CORE,
+        timer::CORE,
+    ] {
+        add(stack, functions);
+    }
+    for (name, mark) in [("waits", &WAITS), ("gives_way", &GIVES_WAY)] {
+        stack.push_light(std::ptr::from_ref(mark).cast_mut().cast());
+        stack.set(-2, name);
+    }
+    stack.push_light(std::ptr::null_mut());
+    stack.set(-2, "null");
+    json::install(stack);
 }
 
 /// Adds functions to the table on top.
-pub(crate) fn add(stack: &Stack, functions: Functions) {
+fn add(stack: &Stack, functions: Functions) {
     for (name, function) in functions {
         stack.push_native(*function);
         stack.set(-2, name);
     }
+}
+
+/// `lua_package_path` and `lua_package_cpath`: `;;` in them stands for what is there already.
+fn set_paths(stack: &Stack, vm: &Vm) {
+    let settings = &vm.settings;
+    if stack.field(GLOBALS, "package") == Kind::Table {
+        let prefix = settings.prefix.as_os_str().as_encoded_bytes();
+        let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
+        for (name, path) in [
+            ("path", &settings.package_path),
+            ("cpath", &settings.package_cpath),
+        ] {
+            stack.field(-1, name);
+            let usual = stack.bytes(-1).unwrap_or_default().to_vec();
+            stack.pop(1);
+            let path = match path {
+                Some(path) => {
+                    let path = path.replace("${prefix}", prefix).replace("$prefix", prefix);
+                    let all = [b";", usual.as_slice(), b";"].concat();
+                    let whole = path.replace(";;", &all);
+                    whole.trim_with(|c| c == ';').to_vec()
+                }
+                // Where Debian and others put what is written for Lua 5.1.
+                None if name == "path" => [usual.as_slice(), DEBIAN_PATH].concat(),
+                None => usual,
+            };
+            stack.push_bytes(path);
+            stack.set(-2, name);
+        }
+    }
+    stack.pop(1);
+}
+
+const DEBIAN_PATH: &[u8] = b";/usr/share/lua/5.1/?.lua;/usr/share/lua/5.1/?/init.lua";
+
+/// The coroutine waits for an operation.
+fn wait(operation: Operation) -> Called {
+    scope::with(|scope| {
+        if !scope.kind.waits() {
+            return crate::luajit::fail(format!(
+                "API disabled in the context of {}*",
+                scope.kind.name()
+            ));
+        }
+        *scope.waits.borrow_mut() = Some(operation);
+        Ok(Answer::Wait)
+    })?
 }

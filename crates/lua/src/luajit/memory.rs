@@ -47,11 +47,6 @@ impl Memory {
             .set(used.saturating_add(self.limit.saturating_sub(used) / 2));
     }
 
-    /// Bytes in use.
-    pub(crate) fn used(&self) -> usize {
-        self.used.get()
-    }
-
     /// Makes the limit hold or not; gives back how it was.
     pub(crate) fn set_strict(&self, strict: bool) -> bool {
         self.strict.replace(strict)

@@ -60,6 +60,14 @@ fn push_metatable(stack: &Stack, class: &'static Class) {
     stack.set(REGISTRY, class.name);
 }
 
+/// Pushes the table of a class's methods.
+pub(crate) fn push_methods(stack: &Stack, class: &'static Class) {
+    stack.reserve(4);
+    push_metatable(stack, class);
+    stack.field(-1, "__index");
+    stack.remove(-2);
+}
+
 fn mark() -> *mut std::ffi::c_void {
     std::ptr::from_ref(&MARK).cast_mut().cast()
 }

@@ -6,6 +6,7 @@ use std::ffi::{CString, c_int, c_void};
 use std::slice;
 
 use super::ffi;
+use super::memory::Memory;
 use super::native::{self, Native};
 
 /// The stack of a Lua thread. Whoever holds one sees to it that the state lives.
@@ -282,7 +283,9 @@ impl Stack {
     /// is. Precompiled code is refused: it could break out of the machine.
     pub(crate) fn load(&self, code: &[u8], name: &str) -> Result<(), Vec<u8>> {
         self.reserve(1);
-        let name = CString::new(format!("={name}")).unwrap_or_default();
+        // Lua shortens the name of a file where it must, and shows any other as it is.
+        let mark = if name.starts_with('/') { '@' } else { '=' };
+        let name = CString::new(format!("{mark}{name}")).unwrap_or_default();
         let status = unsafe {
             ffi::luaL_loadbufferx(
                 self.l,
@@ -304,13 +307,48 @@ impl Stack {
     /// the message is given back. For code of ours that can not yield; no bounds hold.
     pub(crate) fn call(&self, arguments: c_int, results: c_int) -> Result<(), Vec<u8>> {
         self.reserve(results.max(1));
-        let status = unsafe { ffi::lua_pcall(self.l, arguments, results, 0) };
+        // SAFETY: as above; while Lua's code runs the bound holds for it again, and errors are caught.
+        let status = unsafe {
+            let memory = Memory::of(self.l);
+            let before = memory.set_strict(true);
+            let status = ffi::lua_pcall(self.l, arguments, results, 0);
+            memory.set_strict(before);
+            status
+        };
         if status == 0 {
             return Ok(());
         }
         let message = self.error_text(-1);
         self.pop(1);
         Err(message)
+    }
+
+    /// Where the function at `level` is at work, as `file:line: `.
+    pub(crate) fn place(&self, level: c_int) -> Vec<u8> {
+        self.reserve(2);
+        unsafe { ffi::luaL_where(self.l, level) };
+        let text = self.bytes(-1).map(<[u8]>::to_vec).unwrap_or_default();
+        self.pop(1);
+        text
+    }
+
+    /// What a value's `__tostring` says; `None` when it has none, or when that fails.
+    pub(crate) fn to_text(&self, at: c_int) -> Option<Vec<u8>> {
+        let at = self.absolute(at);
+        if !self.push_metatable(at) {
+            return None;
+        }
+        let kind = self.field(-1, "__tostring");
+        self.remove(-2);
+        if kind != Kind::Function {
+            self.pop(1);
+            return None;
+        }
+        self.push_copy(at);
+        self.call(1, 1).ok()?;
+        let text = self.bytes(-1).map(<[u8]>::to_vec);
+        self.pop(1);
+        text
     }
 
     /// The text of an error value.

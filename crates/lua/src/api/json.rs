@@ -1,0 +1,256 @@
+//! `require "cjson"`: JSON.
+//!
+//! Read and written here and not by a shared object, so that there is nothing to install.
+
+use serde_json::{Number, Value as Json};
+
+use super::arguments::bytes;
+use super::{Called, Functions};
+use crate::luajit::stack::{Kind, REGISTRY};
+use crate::luajit::{Failure, Stack, fail};
+
+pub(super) const CORE: Functions = &[
+    ("json_encode", encode),
+    ("json_decode", decode),
+    ("json_empty_table", empty_table),
+];
+
+/// How deep tables may stand in tables; lua-cjson's.
+const MAX_DEPTH: u32 = 1000;
+
+/// The registry's name of the metatable that makes a table a list.
+const LIST: &str = "weir.json.list";
+
+/// The registry's name of whether an empty table is a list.
+const EMPTY_IS_LIST: &str = "weir.json.empty";
+
+/// Adds the marks of lists to the table on top.
+pub(super) fn install(stack: &Stack) {
+    stack.push_table(0, 0);
+    stack.push_copy(-1);
+    stack.set(REGISTRY, LIST);
+    stack.set(-2, "array_mt");
+    stack.push_table(0, 0);
+    stack.field(REGISTRY, LIST);
+    stack.set_metatable(-2);
+    stack.set(-2, "empty_array");
+}
+
+fn empty_table(stack: &Stack) -> Called {
+    let as_object = stack.kind(1) != Kind::Boolean || stack.boolean(1);
+    stack.push_boolean(!as_object);
+    stack.set(REGISTRY, EMPTY_IS_LIST);
+    stack.push_boolean(as_object);
+    super::ONE
+}
+
+fn encode(stack: &Stack) -> Called {
+    let mut out = Vec::new();
+    write(stack, 1, 1, &mut out)?;
+    stack.push_bytes(&out);
+    super::ONE
+}
+
+fn write(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), Failure> {
+    let kind = stack.kind(at);
+    match kind {
+        Kind::Nil => out.extend_from_slice(b"null"),
+        Kind::LightUserdata if stack.light(at).is_null() => out.extend_from_slice(b"null"),
+        Kind::Boolean => {
+            let text: &[u8] = if stack.boolean(at) { b"true" } else { b"false" };
+            out.extend_from_slice(text);
+        }
+        Kind::Number => number(stack.number(at).unwrap_or(0.0), out)?,
+        Kind::String => string(stack.bytes(at).unwrap_or_default(), out),
+        Kind::Table if depth > MAX_DEPTH => {
+            return fail("Cannot serialise, excessive depth");
+        }
+        Kind::Table => {
+            if !stack.reserve(8) {
+                return fail("Cannot serialise, excessive depth");
+            }
+            let at = stack.absolute(at);
+            match list_length(stack, at)? {
+                Some(length) => list(stack, at, length, depth, out)?,
+                None => object(stack, at, depth, out)?,
+            }
+        }
+        other => {
+            return fail(format!(
+                "Cannot serialise {}: type not supported",
+                other.name()
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// At most so many digits as lua-cjson writes, and no more than needed.
+fn number(value: f64, out: &mut Vec<u8>) -> Result<(), Failure> {
+    if !value.is_finite() {
+        return fail("Cannot serialise number: must not be NaN or Infinity");
+    }
+    if value == value.trunc() && value.abs() < 1e14 {
+        out.extend_from_slice(format!("{}", value as i64).as_bytes());
+        return Ok(());
+    }
+    let text = format!("{value:.13e}");
+    let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if (-5..14).contains(&exponent) {
+        let places = usize::try_from(13 - exponent).unwrap_or(0);
+        let plain = format!("{value:.places$}");
+        let plain = match plain.contains('.') {
+            true => plain.trim_end_matches('0').trim_end_matches('.'),
+            false => &plain,
+        };
+        out.extend_from_slice(plain.as_bytes());
+    } else {
+        let digits = digits.trim_end_matches('0').trim_end_matches('.');
+        let sign = if exponent < 0 { '-' } else { '+' };
+        out.extend_from_slice(format!("{digits}e{sign}{:02}", exponent.abs()).as_bytes());
+    }
+    Ok(())
+}
+
+fn string(text: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in text {
+        match byte {
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'/' => out.extend_from_slice(b"\\/"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            0x08 => out.extend_from_slice(b"\\b"),
+            0x0c => out.extend_from_slice(b"\\f"),
+            0..=0x1f | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            other => out.push(other),
+        }
+    }
+    out.push(b'"');
+}
+
+/// The length of a table that is a list: its keys are whole numbers from 1, not too sparse.
+fn list_length(stack: &Stack, at: i32) -> Result<Option<usize>, Failure> {
+    if stack.push_metatable(at) {
+        stack.field(REGISTRY, LIST);
+        let is_list = stack.is_same(-1, -2);
+        stack.pop(2);
+        if is_list {
+            return Ok(Some(stack.length(at)));
+        }
+    }
+    let (mut max, mut count) = (0.0_f64, 0_usize);
+    stack.push_nil();
+    while stack.next(at) {
+        stack.pop(1);
+        match (stack.kind(-1), stack.number(-1)) {
+            (Kind::Number, Some(key)) if key >= 1.0 && key == key.trunc() => {
+                max = max.max(key);
+                count += 1;
+            }
+            _ => {
+                stack.pop(1);
+                return Ok(None);
+            }
+        }
+    }
+    if count == 0 {
+        let is_list = stack.field(REGISTRY, EMPTY_IS_LIST) == Kind::Boolean && stack.boolean(-1);
+        stack.pop(1);
+        return Ok(is_list.then_some(0));
+    }
+    if max > 10.0 && max > 2.0 * count as f64 {
+        return fail("Cannot serialise table: excessively sparse array");
+    }
+    Ok(Some(max as usize))
+}
+
+fn list(
+    stack: &Stack,
+    at: i32,
+    length: usize,
+    depth: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), Failure> {
+    out.push(b'[');
+    for n in 1..=length {
+        if n > 1 {
+            out.push(b',');
+        }
+        stack.element(at, n);
+        write(stack, stack.top(), depth + 1, out)?;
+        stack.pop(1);
+    }
+    out.push(b']');
+    Ok(())
+}
+
+fn object(stack: &Stack, at: i32, depth: u32, out: &mut Vec<u8>) -> Result<(), Failure> {
+    out.push(b'{');
+    let mut first = true;
+    stack.push_nil();
+    while stack.next(at) {
+        if !std::mem::take(&mut first) {
+            out.push(b',');
+        }
+        match stack.kind(-2) {
+            Kind::String => string(stack.bytes(-2).unwrap_or_default(), out),
+            Kind::Number => {
+                out.push(b'"');
+                number(stack.number(-2).unwrap_or(0.0), out)?;
+                out.push(b'"');
+            }
+            _ => return fail("Cannot serialise table: table key must be a number or string"),
+        }
+        out.push(b':');
+        write(stack, stack.top(), depth + 1, out)?;
+        stack.pop(1);
+    }
+    out.push(b'}');
+    Ok(())
+}
+
+fn decode(stack: &Stack) -> Called {
+    let text = bytes(stack, 1)?;
+    // Bytes that are no UTF-8 can only stand in strings; lua-cjson lets them through, this refuses them.
+    let value: Json = match serde_json::from_slice(text) {
+        Ok(value) => value,
+        Err(error) => return fail(format!("Expected value but found invalid token: {error}")),
+    };
+    push(stack, &value)?;
+    super::ONE
+}
+
+fn push(stack: &Stack, value: &Json) -> Result<(), Failure> {
+    if !stack.reserve(8) {
+        return fail("Found too many nested data structures");
+    }
+    match value {
+        Json::Null => stack.push_light(std::ptr::null_mut()),
+        Json::Bool(value) => stack.push_boolean(*value),
+        Json::Number(value) => stack.push_number(as_f64(value)),
+        Json::String(value) => stack.push_bytes(value),
+        Json::Array(items) => {
+            stack.push_table(items.len(), 0);
+            for (n, item) in items.iter().enumerate() {
+                push(stack, item)?;
+                stack.set_element(-2, n + 1);
+            }
+        }
+        Json::Object(entries) => {
+            stack.push_table(0, entries.len());
+            for (name, item) in entries {
+                push(stack, item)?;
+                stack.set(-2, name);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn as_f64(number: &Number) -> f64 {
+    number.as_f64().unwrap_or(0.0)
+}

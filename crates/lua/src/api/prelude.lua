@@ -1,0 +1,592 @@
+-- What of the API is best said in Lua. Runs once when a machine is made, with the table `ngx` and a table of functions
+-- of the server that only this file uses.
+local ngx, core = ...
+
+local type, select, error, pairs, ipairs = type, select, error, pairs, ipairs
+local tostring, setmetatable, rawset, rawget = tostring, setmetatable, rawset, rawget
+local sub, byte, find, gsub_plain = string.sub, string.byte, string.find, string.gsub
+local concat, insert = table.concat, table.insert
+
+-- Constants.
+ngx.OK, ngx.ERROR, ngx.AGAIN, ngx.DONE, ngx.DECLINED = 0, -1, -2, -4, -5
+ngx.null = core.null
+
+local statuses = {
+    CONTINUE = 100, SWITCHING_PROTOCOLS = 101, OK = 200, CREATED = 201, ACCEPTED = 202, NO_CONTENT = 204,
+    PARTIAL_CONTENT = 206, SPECIAL_RESPONSE = 300, MOVED_PERMANENTLY = 301, MOVED_TEMPORARILY = 302, SEE_OTHER = 303,
+    NOT_MODIFIED = 304, TEMPORARY_REDIRECT = 307, PERMANENT_REDIRECT = 308, BAD_REQUEST = 400, UNAUTHORIZED = 401,
+    PAYMENT_REQUIRED = 402, FORBIDDEN = 403, NOT_FOUND = 404, NOT_ALLOWED = 405, NOT_ACCEPTABLE = 406,
+    REQUEST_TIMEOUT = 408, CONFLICT = 409, GONE = 410, UPGRADE_REQUIRED = 426, TOO_MANY_REQUESTS = 429, CLOSE = 444,
+    ILLEGAL = 451, INTERNAL_SERVER_ERROR = 500, NOT_IMPLEMENTED = 501, METHOD_NOT_IMPLEMENTED = 501,
+    BAD_GATEWAY = 502, SERVICE_UNAVAILABLE = 503, GATEWAY_TIMEOUT = 504, VERSION_NOT_SUPPORTED = 505,
+    INSUFFICIENT_STORAGE = 507,
+}
+for name, code in pairs(statuses) do
+    ngx["HTTP_" .. name] = code
+end
+
+-- nginx's numbers of methods, which are bits.
+local methods = {
+    GET = 2, HEAD = 4, POST = 8, PUT = 16, DELETE = 32, MKCOL = 64, COPY = 128, MOVE = 256, OPTIONS = 512,
+    PROPFIND = 1024, PROPPATCH = 2048, LOCK = 4096, UNLOCK = 8192, PATCH = 16384, TRACE = 32768,
+}
+local method_names = {}
+for name, bit in pairs(methods) do
+    ngx["HTTP_" .. name] = bit
+    method_names[bit] = name
+end
+
+local levels = { "EMERG", "ALERT", "CRIT", "ERR", "WARN", "NOTICE", "INFO", "DEBUG" }
+for n, name in ipairs(levels) do
+    ngx[name] = n
+end
+ngx.STDERR = 0
+
+function print(...)
+    return ngx.log(ngx.NOTICE, ...)
+end
+
+-- Coroutines. What waits for an operation of the server yields a mark that no script can have; whoever resumed it
+-- passes the mark on, up to the server, and the answer down again.
+local waits, gives_way, inner_gave_way = core.waits, core.gives_way, core.inner_gave_way
+local resume, yield, create = coroutine.resume, coroutine.yield, coroutine.create
+
+local function relay(co, ok, first, ...)
+    if ok then
+        if first == waits or first == gives_way then
+            return relay(co, resume(co, yield(first)))
+        end
+        if first == nil and inner_gave_way() then
+            return relay(co, resume(co, yield(gives_way)))
+        end
+    end
+    return ok, first, ...
+end
+
+function coroutine.resume(co, ...)
+    return relay(co, resume(co, ...))
+end
+
+local function raise_or_return(ok, ...)
+    if not ok then
+        error((...), 0)
+    end
+    return ...
+end
+
+function coroutine.wrap(f)
+    local co = create(f)
+    return function(...)
+        return raise_or_return(relay(co, resume(co, ...)))
+    end
+end
+
+-- Globals that a script makes are shared by all requests of a loop, which is hardly ever what is meant.
+local warned = {}
+setmetatable(_G, {
+    __newindex = function(t, name, value)
+        rawset(t, name, value)
+        local phase = core.phase()
+        if phase ~= "init" and phase ~= "init_worker" and type(value) ~= "function" and not warned[name] then
+            warned[name] = true
+            ngx.log(ngx.WARN, "writing a global Lua variable ('", tostring(name), "') which may lead to race conditions ",
+                "between concurrent requests, so prefer the use of 'local' variables", debug.traceback("", 2))
+        end
+    end,
+})
+
+-- `ngx` itself: what is a value of the present request.
+local fields = {
+    ctx = core.get_ctx,
+    status = core.get_status,
+    headers_sent = core.headers_sent,
+    is_subrequest = core.is_subrequest,
+}
+setmetatable(ngx, {
+    __index = function(_, name)
+        local get = fields[name]
+        return get and get()
+    end,
+    __newindex = function(t, name, value)
+        if name == "ctx" then
+            core.set_ctx(value)
+        elseif name == "status" then
+            core.set_status(value)
+        elseif fields[name] then
+            error("field \"" .. name .. "\" of ngx can not be set", 2)
+        else
+            rawset(t, name, value)
+        end
+    end,
+})
+
+-- `ngx.arg`: the arguments of `set_by_lua`, and the piece of content that a body filter sees.
+ngx.arg = setmetatable({}, {
+    __index = function(_, n) return core.get_arg(n) end,
+    __newindex = function(_, n, value) core.set_arg(n, value) end,
+})
+
+-- Header fields as tables: names in lower case; look-ups take any spelling.
+local lookups = {
+    __index = function(t, name)
+        if type(name) ~= "string" then
+            return nil
+        end
+        return rawget(t, (gsub_plain(name:lower(), "_", "-")))
+    end,
+}
+local function header_table(get)
+    return function(max, raw)
+        if max == 0 then
+            max = nil
+        else
+            max = max or 100
+        end
+        local headers, err = get(max, raw)
+        if not raw then
+            setmetatable(headers, lookups)
+        end
+        return headers, err
+    end
+end
+ngx.req.get_headers = header_table(core.req_get_headers)
+ngx.resp.get_headers = header_table(core.resp_get_headers)
+
+-- `ngx.req`
+local function number_of_args(max)
+    if max == 0 then
+        return nil
+    end
+    return max or 100
+end
+
+function ngx.req.get_uri_args(max)
+    return ngx.decode_args(core.req_args(), number_of_args(max) or 0)
+end
+
+function ngx.req.get_post_args(max)
+    local body = ngx.req.get_body_data()
+    if body then
+        return ngx.decode_args(body, number_of_args(max) or 0)
+    end
+    if ngx.req.get_body_file() then
+        return nil, "request body in temp file not supported"
+    end
+    return {}
+end
+ngx.req.get_query_args = ngx.req.get_uri_args
+
+function ngx.req.set_uri_args(args)
+    if type(args) == "table" then
+        args = ngx.encode_args(args)
+    end
+    return core.req_set_args(tostring(args))
+end
+
+function ngx.req.set_header(name, value)
+    if value == nil then
+        return core.req_set_header(name)
+    end
+    if type(value) == "table" then
+        core.req_set_header(name)
+        for _, one in ipairs(value) do
+            core.req_add_header(name, tostring(one))
+        end
+        return
+    end
+    return core.req_set_header(name, tostring(value))
+end
+
+function ngx.req.clear_header(name)
+    return core.req_set_header(name)
+end
+
+function ngx.req.set_method(method)
+    local name = method_names[method]
+    if not name then
+        error("unsupported HTTP method: " .. tostring(method), 2)
+    end
+    return core.req_set_method(name)
+end
+
+-- `ngx.location`
+local function method_of(options)
+    local method = options.method
+    if method == nil then
+        return "GET"
+    end
+    return method_names[method] or error("unsupported HTTP method: " .. tostring(method), 3)
+end
+
+local function request_of(uri, options)
+    if type(uri) ~= "string" then
+        error("string expected as the URI of a subrequest, got " .. type(uri), 3)
+    end
+    options = options or {}
+    if type(options) ~= "table" then
+        error("table expected as the options of a subrequest", 3)
+    end
+    local args = options.args
+    if type(args) == "table" then
+        args = ngx.encode_args(args)
+    end
+    local vars
+    if options.vars then
+        vars = {}
+        for name, value in pairs(options.vars) do
+            vars[#vars + 1] = tostring(name)
+            vars[#vars + 1] = tostring(value)
+        end
+    end
+    return {
+        uri = uri,
+        args = args and tostring(args) or nil,
+        method = method_of(options),
+        body = options.body and tostring(options.body) or nil,
+        ctx = options.ctx,
+        share = options.share_all_vars and true or false,
+        copy = options.copy_all_vars and true or false,
+        forward = options.always_forward_body and true or false,
+        vars = vars,
+    }
+end
+
+local function with_lookups(response, ...)
+    if response == nil then
+        return
+    end
+    setmetatable(response.header, lookups)
+    return response, with_lookups(...)
+end
+
+ngx.location = {}
+function ngx.location.capture(uri, options)
+    return with_lookups(core.capture({ request_of(uri, options) }))
+end
+
+function ngx.location.capture_multi(list)
+    local wanted = {}
+    for n, one in ipairs(list) do
+        wanted[n] = request_of(one[1], one[2])
+    end
+    if #wanted == 0 then
+        return
+    end
+    return with_lookups(core.capture(wanted))
+end
+
+-- `ngx.exec`, `ngx.req.set_uri`
+function ngx.exec(uri, args)
+    if type(args) == "table" then
+        args = ngx.encode_args(args)
+    end
+    return core.exec(uri, args and tostring(args) or nil)
+end
+
+-- `ngx.re`: what calls functions of the script is Lua, so that they may wait.
+local re = ngx.re
+
+function re.gmatch(subject, pattern, options)
+    local state, err = core.re_begin(subject, pattern, options)
+    if not state then
+        return nil, err
+    end
+    return function()
+        return core.re_next(state)
+    end
+end
+
+local function substitute(subject, pattern, replace, options, once)
+    subject = tostring(subject)
+    if type(replace) ~= "function" then
+        return core.re_replace(subject, pattern, tostring(replace), options, once)
+    end
+    local state, err = core.re_begin(subject, pattern, options)
+    if not state then
+        return nil, nil, err
+    end
+    local out, count, last = {}, 0, 1
+    while true do
+        local captures, from, to = core.re_next(state, true)
+        if not captures then
+            if from then
+                return nil, nil, from
+            end
+            break
+        end
+        out[#out + 1] = sub(subject, last, from - 1)
+        out[#out + 1] = tostring(replace(captures))
+        count, last = count + 1, to + 1
+        if once then
+            break
+        end
+    end
+    if count == 0 then
+        return subject, 0
+    end
+    out[#out + 1] = sub(subject, last)
+    return concat(out), count
+end
+
+function re.sub(subject, pattern, replace, options)
+    return substitute(subject, pattern, replace, options, true)
+end
+
+function re.gsub(subject, pattern, replace, options)
+    return substitute(subject, pattern, replace, options, false)
+end
+
+-- `ngx.timer`
+function ngx.timer.at(delay, callback, ...)
+    return core.timer(delay, false, callback, ...)
+end
+
+function ngx.timer.every(delay, callback, ...)
+    if not delay or delay <= 0 then
+        error("delay cannot be " .. (delay == 0 and "zero" or "negative"), 2)
+    end
+    return core.timer(delay, true, callback, ...)
+end
+
+-- Sockets: what a script may do with the text that it gets.
+function ngx.socket.connect(host, port, options)
+    local socket = ngx.socket.tcp()
+    local ok, err
+    if type(port) == "table" or port == nil then
+        ok, err = socket:connect(host, port)
+    else
+        ok, err = socket:connect(host, port, options)
+    end
+    if not ok then
+        return nil, err
+    end
+    return socket
+end
+ngx.socket.stream = ngx.socket.tcp
+
+do
+    -- A reader is an object of the server; scripts want a function.
+    local probe = getmetatable and core.tcp_methods()
+    local reader = probe.receiveuntil
+    function probe.receiveuntil(socket, mark, options)
+        local until_mark, err = reader(socket, mark, options)
+        if not until_mark then
+            return nil, err
+        end
+        return function(size)
+            return until_mark:read(size)
+        end
+    end
+end
+
+-- Modules that the server has built in.
+local preload = package.preload
+local function module(name, value)
+    preload[name] = function()
+        return value
+    end
+end
+
+ngx.config.ngx_lua_version = 10026
+module("ngx", ngx)
+
+local semaphore = {}
+function semaphore.new(n)
+    n = n or 0
+    if type(n) ~= "number" or n < 0 then
+        error("semaphore num must be an integer of at least 0", 2)
+    end
+    return core.semaphore(n)
+end
+module("ngx.semaphore", semaphore)
+
+module("ngx.base64", {
+    encode_base64url = core.encode_base64url,
+    decode_base64url = core.decode_base64url,
+})
+
+module("ngx.req", {
+    add_header = function(name, value)
+        if type(value) == "table" then
+            for _, one in ipairs(value) do
+                core.req_add_header(name, tostring(one))
+            end
+            return
+        end
+        return core.req_add_header(name, tostring(value))
+    end,
+})
+
+module("ngx.resp", {
+    add_header = function(name, value)
+        if type(value) == "table" then
+            for _, one in ipairs(value) do
+                core.resp_add_header(name, tostring(one))
+            end
+            return
+        end
+        return core.resp_add_header(name, tostring(value))
+    end,
+    set_status = function(status, reason)
+        core.set_status(status, reason)
+    end,
+})
+
+module("ngx.errlog", {
+    raw_log = function(level, message)
+        return core.raw_log(level, message)
+    end,
+    get_sys_filter_level = function()
+        return core.log_level()
+    end,
+    set_filter_level = function()
+        return nil, "the error log is not captured"
+    end,
+    get_logs = function()
+        return {}
+    end,
+})
+
+module("ngx.process", {
+    type = function()
+        return "worker"
+    end,
+    enable_privileged_agent = function()
+        return nil, "there is no privileged agent"
+    end,
+    signal_graceful_exit = function() end,
+    get_master_pid = function()
+        return core.parent_pid()
+    end,
+})
+
+local split = {}
+function split.split(subject, pattern, options, ctx, max, result)
+    max = max or 0
+    local out = result or {}
+    local n, from, position = 0, 1, ctx and ctx.pos or 1
+    if position > #subject + 1 then
+        return out
+    end
+    from = position
+    local place = { pos = position }
+    while max <= 0 or n < max - 1 do
+        local first, last, err = re.find(subject, pattern, options, place)
+        if err then
+            return nil, err
+        end
+        if not first then
+            break
+        end
+        if last < first then
+            -- Nothing matched at this place: split between two characters.
+            if place.pos > #subject then
+                break
+            end
+            first, last = place.pos + 1, place.pos
+            if first > #subject then
+                break
+            end
+            n = n + 1
+            out[n] = sub(subject, from, last)
+            from = first
+        else
+            n = n + 1
+            out[n] = sub(subject, from, first - 1)
+            local found = re.match(subject, pattern, options, { pos = place.pos > last and place.pos or first })
+            if found and found[1] and max <= 0 then
+                for _, group in ipairs(found) do
+                    n = n + 1
+                    out[n] = group
+                end
+            end
+            from = last + 1
+        end
+        place.pos = from
+        if from > #subject + 1 then
+            break
+        end
+    end
+    if from <= #subject then
+        n = n + 1
+        out[n] = sub(subject, from)
+    end
+    out[n + 1] = nil
+    return out
+end
+split.opt = function() end
+module("ngx.re", split)
+
+-- The surface of lua-resty-core: all of it is there without it.
+local function nothing()
+    return {}
+end
+for _, name in ipairs {
+    "resty.core.base", "resty.core.base64", "resty.core.ctx", "resty.core.exit", "resty.core.hash", "resty.core.misc",
+    "resty.core.ndk", "resty.core.phase", "resty.core.regex", "resty.core.request", "resty.core.response",
+    "resty.core.shdict", "resty.core.time", "resty.core.uri", "resty.core.utils", "resty.core.var",
+    "resty.core.worker", "resty.core.socket.tcp", "resty.core.param",
+} do
+    preload[name] = preload[name] or nothing
+end
+preload["resty.core"] = function()
+    return { version = "0.1.28" }
+end
+
+preload["table.new"] = preload["table.new"] or function()
+    return function() return {} end
+end
+
+-- cjson
+preload["cjson"] = function()
+    local cjson = {
+        encode = core.json_encode,
+        decode = core.json_decode,
+        null = core.null,
+        empty_array = core.empty_array,
+        array_mt = core.array_mt,
+        empty_array_mt = core.array_mt,
+        _NAME = "cjson",
+        _VERSION = "2.1.0",
+    }
+    local function setting(default)
+        return function(value)
+            return value == nil and default or value
+        end
+    end
+    cjson.encode_empty_table_as_object = core.json_empty_table
+    cjson.encode_sparse_array = function() return false, 2, 10 end
+    cjson.encode_max_depth = setting(1000)
+    cjson.decode_max_depth = setting(1000)
+    cjson.encode_number_precision = setting(14)
+    cjson.encode_keep_buffer = setting(true)
+    cjson.encode_invalid_numbers = setting(false)
+    cjson.decode_invalid_numbers = setting(true)
+    cjson.encode_escape_forward_slash = setting(true)
+    cjson.decode_array_with_array_mt = setting(false)
+    function cjson.new() return cjson end
+    return cjson
+end
+preload["cjson.safe"] = function()
+    local cjson = require "cjson"
+    local safe = {}
+    for name, value in pairs(cjson) do
+        safe[name] = value
+    end
+    function safe.encode(value)
+        local ok, text = pcall(cjson.encode, value)
+        if not ok then
+            return nil, (gsub_plain(tostring(text), "^[^:]*:%d*: ", ""))
+        end
+        return text
+    end
+    function safe.decode(text)
+        local ok, value = pcall(cjson.decode, text)
+        if not ok then
+            return nil, (gsub_plain(tostring(value), "^[^:]*:%d*: ", ""))
+        end
+        return value
+    end
+    function safe.new() return safe end
+    return safe
+end

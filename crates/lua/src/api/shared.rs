@@ -1,0 +1,421 @@
+//! `ngx.shared`: the dictionaries, as scripts use them.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::arguments::{bytes, number, optional_number, text};
+use super::output::answer;
+use super::{Called, Functions};
+use crate::dictionary::{Dictionary, Entry, Item, Put};
+use crate::luajit::object::{self, Class};
+use crate::luajit::stack::Kind;
+use crate::luajit::{Answer, Failure, Stack, Value};
+
+static DICTIONARY: Class = Class {
+    name: "weir.shared",
+    methods: METHODS,
+};
+
+const METHODS: Functions = &[
+    ("get", get),
+    ("get_stale", get_stale),
+    ("set", set),
+    ("safe_set", safe_set),
+    ("add", add),
+    ("safe_add", safe_add),
+    ("replace", replace),
+    ("delete", delete),
+    ("incr", incr),
+    ("lpush", lpush),
+    ("rpush", rpush),
+    ("lpop", lpop),
+    ("rpop", rpop),
+    ("llen", llen),
+    ("ttl", ttl),
+    ("expire", expire),
+    ("flush_all", flush_all),
+    ("flush_expired", flush_expired),
+    ("get_keys", get_keys),
+    ("capacity", capacity),
+    ("free_space", free_space),
+];
+
+/// Pushes the table of dictionaries.
+pub(super) fn push(stack: &Stack, dictionaries: &[Arc<Dictionary>]) {
+    stack.push_table(0, dictionaries.len());
+    for dictionary in dictionaries {
+        object::push(stack, &DICTIONARY, Rc::new(Arc::clone(dictionary)));
+        stack.set(-2, &dictionary.name);
+    }
+}
+
+type Shared = Rc<Arc<Dictionary>>;
+
+fn dictionary(stack: &Stack) -> Result<Shared, Failure> {
+    object::get(stack, 1, "shared dictionary")
+}
+
+/// How long a key may be, in bytes; nginx's.
+const MAX_KEY: usize = 65535;
+
+/// The key; a message for one that can not be.
+fn key(stack: &Stack) -> Result<Result<Vec<u8>, &'static str>, Failure> {
+    if stack.is_nil(2) {
+        return Ok(Err("nil key"));
+    }
+    let key = text(stack, 2)?;
+    Ok(match key.len() {
+        0 => Err("empty key"),
+        n if n > MAX_KEY => Err("key too long"),
+        _ => Ok(key),
+    })
+}
+
+fn now() -> u64 {
+    rt::wall_millis()
+}
+
+fn push_item(stack: &Stack, item: &Item) {
+    match item {
+        Item::Boolean(value) => stack.push_boolean(*value),
+        Item::Number(value) => stack.push_number(*value),
+        Item::Bytes(value) => stack.push_bytes(value),
+        Item::List(_) => stack.push_nil(),
+    }
+}
+
+fn get(stack: &Stack) -> Called {
+    read(stack, false)
+}
+
+fn get_stale(stack: &Stack) -> Called {
+    read(stack, true)
+}
+
+fn read(stack: &Stack, stale: bool) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let now = now();
+    let mut entries = dictionary.lock();
+    let entry = entries
+        .get(&key)
+        .filter(|entry| stale || !entry.is_stale(now));
+    let Some(entry) = entry else {
+        stack.push_nil();
+        return super::ONE;
+    };
+    if matches!(entry.value, Item::List(_)) {
+        return answer(stack, Value::failure("value is a list"));
+    }
+    push_item(stack, &entry.value);
+    match entry.flags {
+        0 if !stale => return super::ONE,
+        0 => stack.push_nil(),
+        flags => stack.push_number(f64::from(flags)),
+    }
+    if stale {
+        stack.push_boolean(entry.is_stale(now));
+    }
+    Ok(Answer::Values(if stale { 3 } else { 2 }))
+}
+
+/// How a value is put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Set,
+    Add,
+    Replace,
+}
+
+fn set(stack: &Stack) -> Called {
+    write(stack, Mode::Set, true)
+}
+
+fn safe_set(stack: &Stack) -> Called {
+    write(stack, Mode::Set, false)
+}
+
+fn add(stack: &Stack) -> Called {
+    write(stack, Mode::Add, true)
+}
+
+fn safe_add(stack: &Stack) -> Called {
+    write(stack, Mode::Add, false)
+}
+
+fn replace(stack: &Stack) -> Called {
+    write(stack, Mode::Replace, true)
+}
+
+fn delete(stack: &Stack) -> Called {
+    stack.set_top(2);
+    write(stack, Mode::Set, true)
+}
+
+/// When something expires that lives for so many seconds.
+fn expiry(seconds: f64, now: u64) -> u64 {
+    if seconds <= 0.0 {
+        0
+    } else {
+        now + (seconds * 1000.0) as u64
+    }
+}
+
+/// Success or not, a message, whether good entries had to make room.
+fn result(stack: &Stack, ok: bool, message: Option<&str>, forced: bool) -> Called {
+    stack.push_boolean(ok);
+    match message {
+        Some(message) => stack.push_bytes(message),
+        None => stack.push_nil(),
+    }
+    stack.push_boolean(forced);
+    Ok(Answer::Values(3))
+}
+
+fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let value = match stack.kind(3) {
+        Kind::Nil | Kind::None => None,
+        Kind::Boolean => Some(Item::Boolean(stack.boolean(3))),
+        Kind::Number => stack.number(3).map(Item::Number),
+        Kind::String => Some(Item::Bytes(bytes(stack, 3)?.into())),
+        _ => return answer(stack, Value::failure("bad value type")),
+    };
+    let time = optional_number(stack, 4)?.unwrap_or(0.0);
+    let flags = optional_number(stack, 5)?.unwrap_or(0.0) as u32;
+    if time < 0.0 {
+        return crate::luajit::fail("bad \"exptime\" argument");
+    }
+    let now = now();
+    let mut entries = dictionary.lock();
+    let known = entries.get(&key).is_some_and(|entry| !entry.is_stale(now));
+    match mode {
+        Mode::Add if known => return result(stack, false, Some("exists"), false),
+        Mode::Replace if !known => return result(stack, false, Some("not found"), false),
+        _ => {}
+    }
+    let Some(value) = value else {
+        if mode == Mode::Add {
+            return answer(
+                stack,
+                Value::failure("attempt to add or replace nil values"),
+            );
+        }
+        entries.remove(&key);
+        return result(stack, true, None, false);
+    };
+    let entry = Entry {
+        value,
+        flags,
+        expires: expiry(time, now),
+    };
+    match entries.put(&key, entry, now, may_force) {
+        Put::Done { forced } => result(stack, true, None, forced),
+        Put::NoMemory => result(stack, false, Some("no memory"), false),
+    }
+}
+
+fn incr(stack: &Stack) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let by = number(stack, 3)?;
+    let init = optional_number(stack, 4)?;
+    let init_time = optional_number(stack, 5)?.unwrap_or(0.0);
+    let now = now();
+    let mut entries = dictionary.lock();
+    if let Some(entry) = entries.get(&key).filter(|entry| !entry.is_stale(now)) {
+        let Item::Number(value) = &mut entry.value else {
+            return answer(stack, Value::failure("not a number"));
+        };
+        *value += by;
+        stack.push_number(*value);
+        stack.push_nil();
+        stack.push_nil();
+        return Ok(Answer::Values(3));
+    }
+    let Some(init) = init else {
+        return answer(stack, Value::failure("not found"));
+    };
+    let entry = Entry {
+        value: Item::Number(init + by),
+        flags: 0,
+        expires: expiry(init_time, now),
+    };
+    match entries.put(&key, entry, now, true) {
+        Put::NoMemory => answer(stack, Value::failure("no memory")),
+        Put::Done { forced } => {
+            stack.push_number(init + by);
+            stack.push_nil();
+            stack.push_boolean(forced);
+            Ok(Answer::Values(3))
+        }
+    }
+}
+
+fn lpush(stack: &Stack) -> Called {
+    push_to_list(stack, true)
+}
+
+fn rpush(stack: &Stack) -> Called {
+    push_to_list(stack, false)
+}
+
+fn push_to_list(stack: &Stack, front: bool) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let item = match stack.kind(3) {
+        Kind::Number => Item::Number(number(stack, 3)?),
+        Kind::String => Item::Bytes(bytes(stack, 3)?.into()),
+        _ => return answer(stack, Value::failure("bad value type")),
+    };
+    let length = dictionary.lock().with_list(&key, now(), true, |list| {
+        match front {
+            true => list.push_front(item),
+            false => list.push_back(item),
+        }
+        list.len()
+    });
+    match length {
+        Ok(length) => stack.push_number(length.unwrap_or(0) as f64),
+        Err(message) => return answer(stack, Value::failure(message)),
+    }
+    super::ONE
+}
+
+fn lpop(stack: &Stack) -> Called {
+    pop_from_list(stack, true)
+}
+
+fn rpop(stack: &Stack) -> Called {
+    pop_from_list(stack, false)
+}
+
+fn pop_from_list(stack: &Stack, front: bool) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let item = dictionary
+        .lock()
+        .with_list(&key, now(), false, |list| match front {
+            true => list.pop_front(),
+            false => list.pop_back(),
+        });
+    match item {
+        Ok(Some(Some(item))) => push_item(stack, &item),
+        Ok(_) => stack.push_nil(),
+        Err(message) => return answer(stack, Value::failure(message)),
+    }
+    super::ONE
+}
+
+fn llen(stack: &Stack) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    match dictionary
+        .lock()
+        .with_list(&key, now(), false, |list| list.len())
+    {
+        Ok(length) => stack.push_number(length.unwrap_or(0) as f64),
+        Err(message) => return answer(stack, Value::failure(message)),
+    }
+    super::ONE
+}
+
+fn ttl(stack: &Stack) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let now = now();
+    let left = dictionary
+        .lock()
+        .get(&key)
+        .filter(|entry| !entry.is_stale(now))
+        .map(|entry| entry.expires);
+    match left {
+        None => return answer(stack, Value::failure("not found")),
+        Some(0) => stack.push_number(0.0),
+        Some(at) => stack.push_number((at - now) as f64 / 1000.0),
+    }
+    super::ONE
+}
+
+fn expire(stack: &Stack) -> Called {
+    let dictionary = dictionary(stack)?;
+    let key = match key(stack)? {
+        Ok(key) => key,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let time = number(stack, 3)?;
+    let now = now();
+    let mut entries = dictionary.lock();
+    match entries.get(&key).filter(|entry| !entry.is_stale(now)) {
+        Some(entry) => entry.expires = expiry(time, now),
+        None => return answer(stack, Value::failure("not found")),
+    }
+    stack.push_boolean(true);
+    super::ONE
+}
+
+fn flush_all(stack: &Stack) -> Called {
+    dictionary(stack)?.lock().expire_all(now());
+    super::NONE
+}
+
+fn flush_expired(stack: &Stack) -> Called {
+    let dictionary = dictionary(stack)?;
+    let max = match optional_number(stack, 2)? {
+        None | Some(0.0) => usize::MAX,
+        Some(n) => n as usize,
+    };
+    let removed = dictionary.lock().remove_stale(max, now());
+    stack.push_number(removed as f64);
+    super::ONE
+}
+
+fn get_keys(stack: &Stack) -> Called {
+    let dictionary = dictionary(stack)?;
+    let max = match optional_number(stack, 2)? {
+        None => 1024,
+        Some(0.0) => usize::MAX,
+        Some(n) => n as usize,
+    };
+    let keys = dictionary.lock().keys(max, now());
+    stack.push_table(keys.len(), 0);
+    for (n, key) in keys.iter().enumerate() {
+        stack.push_bytes(key);
+        stack.set_element(-2, n + 1);
+    }
+    super::ONE
+}
+
+fn capacity(stack: &Stack) -> Called {
+    let size = dictionary(stack)?.size;
+    stack.push_number(size as f64);
+    super::ONE
+}
+
+fn free_space(stack: &Stack) -> Called {
+    let free = dictionary(stack)?.lock().free();
+    stack.push_number(free as f64);
+    super::ONE
+}

@@ -1,0 +1,933 @@
+//! `ngx.socket.tcp`: sockets for scripts, with pools of idle connections.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bstr::ByteSlice;
+use http::core::ResolverConf;
+use net::Transport;
+use net::tls::{self, ClientName, ClientOptions};
+use rt::net::{Address, Stream, UnixPath};
+
+use super::arguments::{bytes, number, optional_number, optional_text, text};
+use super::output::{answer, append};
+use super::{Called, Functions, wait};
+use crate::directives::Code;
+use crate::luajit::object::{self, Class};
+use crate::luajit::stack::Kind;
+use crate::luajit::{Answer, Failure, Stack, Value, fail};
+use crate::operation::{Operation, Reply};
+use crate::scope::{self, Scope};
+
+pub(super) const FUNCTIONS: Functions = &[("tcp", tcp)];
+
+pub(super) const CORE: Functions = &[("tcp_methods", methods)];
+
+/// The table of the methods, for `prelude.lua` to add to.
+fn methods(stack: &Stack) -> Called {
+    object::push_methods(stack, &SOCKET);
+    super::ONE
+}
+
+static SOCKET: Class = Class {
+    name: "weir.socket.tcp",
+    methods: METHODS,
+};
+
+const METHODS: Functions = &[
+    ("connect", connect),
+    ("sslhandshake", handshake),
+    ("send", send),
+    ("receive", receive),
+    ("receiveany", receive_any),
+    ("receiveuntil", receive_until),
+    ("close", close),
+    ("settimeout", set_timeout),
+    ("settimeouts", set_timeouts),
+    ("setoption", set_option),
+    ("setkeepalive", set_keepalive),
+    ("getreusedtimes", reused_times),
+    ("setclientcert", set_client_certificate),
+    ("bind", bind),
+    ("shutdown", shutdown),
+];
+
+/// A socket of a script.
+pub(super) struct Tcp {
+    transport: RefCell<Option<Rc<Transport>>>,
+    /// What came and nobody has taken.
+    input: RefCell<Vec<u8>>,
+    connect_timeout: Cell<Duration>,
+    send_timeout: Cell<Duration>,
+    read_timeout: Cell<Duration>,
+    reused: Cell<u32>,
+    pool: RefCell<Option<String>>,
+    pool_size: Cell<usize>,
+    reading: Cell<bool>,
+    writing: Cell<bool>,
+    from: RefCell<Option<Address>>,
+    defaults: Defaults,
+}
+
+#[derive(Clone, Copy)]
+struct Defaults {
+    keepalive: Duration,
+    pool_size: usize,
+}
+
+/// What a socket holds unread, in bytes.
+const MAX_INPUT: usize = 64 << 20;
+
+/// What one read takes at most, in bytes.
+const READ_SIZE: usize = 64 * 1024;
+
+fn tcp(stack: &Stack) -> Called {
+    let settings = |code: &Code| {
+        (
+            code.connect_timeout,
+            code.send_timeout,
+            code.read_timeout,
+            code.keepalive_timeout,
+            code.pool_size,
+        )
+    };
+    let known = match scope::with_request(|request| settings(&request.conf::<Code>())) {
+        Ok(known) => known,
+        Err(_) => scope::with(|scope| {
+            let site = scope.vm.site.upgrade();
+            site.map_or_else(
+                || settings(&Code::default()),
+                |site| settings(site.outer_confs.get::<Code>()),
+            )
+        })?,
+    };
+    let socket = Tcp {
+        transport: RefCell::default(),
+        input: RefCell::default(),
+        connect_timeout: Cell::new(known.0),
+        send_timeout: Cell::new(known.1),
+        read_timeout: Cell::new(known.2),
+        reused: Cell::new(0),
+        pool: RefCell::default(),
+        pool_size: Cell::new(0),
+        reading: Cell::new(false),
+        writing: Cell::new(false),
+        from: RefCell::default(),
+        defaults: Defaults {
+            keepalive: known.3,
+            pool_size: usize::try_from(known.4).unwrap_or(0),
+        },
+    };
+    object::push(stack, &SOCKET, Rc::new(socket));
+    super::ONE
+}
+
+fn this(stack: &Stack) -> Result<Rc<Tcp>, Failure> {
+    object::get(stack, 1, "tcp socket")
+}
+
+impl Tcp {
+    fn open(&self) -> Result<Rc<Transport>, &'static str> {
+        self.transport.borrow().clone().ok_or("closed")
+    }
+
+    fn drop_connection(&self) {
+        *self.transport.borrow_mut() = None;
+        self.input.borrow_mut().clear();
+    }
+}
+
+/// An error in the words of scripts.
+fn words(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
+        io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),
+        io::ErrorKind::BrokenPipe => "broken pipe".to_owned(),
+        io::ErrorKind::TimedOut => "timeout".to_owned(),
+        io::ErrorKind::HostUnreachable => "no route to host".to_owned(),
+        io::ErrorKind::NetworkUnreachable => "network is unreachable".to_owned(),
+        io::ErrorKind::NotFound => "no such file or directory".to_owned(),
+        io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
+        _ => {
+            let text = error.to_string();
+            match text.split_once(" (os error") {
+                Some((text, _)) => text.to_lowercase(),
+                None => text.to_lowercase(),
+            }
+        }
+    }
+}
+
+// -- connecting --
+
+fn connect(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let host = text(stack, 2)?;
+    let unix = host.strip_prefix(b"unix:");
+    let (port, options) = match unix {
+        Some(_) => (0, 3),
+        None => (number(stack, 3)?, 4).into_port()?,
+    };
+    if host.is_empty() {
+        return answer(stack, Value::failure("empty host"));
+    }
+    let mut key = match unix {
+        Some(_) => host.to_str_lossy().into_owned(),
+        None => format!("{}:{port}", host.as_bstr()),
+    };
+    socket.pool_size.set(0);
+    if stack.kind(options) == Kind::Table {
+        if stack.field(options, "pool") == Kind::String {
+            key = stack
+                .bytes(-1)
+                .unwrap_or_default()
+                .to_str_lossy()
+                .into_owned();
+        }
+        stack.pop(1);
+        stack.field(options, "pool_size");
+        socket
+            .pool_size
+            .set(stack.number(-1).unwrap_or(0.0) as usize);
+        stack.pop(1);
+    }
+    socket.drop_connection();
+    *socket.pool.borrow_mut() = Some(key.clone());
+    let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
+    if let Some((transport, reused)) = pools.take(&key) {
+        socket.reused.set(reused);
+        *socket.transport.borrow_mut() = Some(transport);
+        stack.push_number(1.0);
+        return super::ONE;
+    }
+    socket.reused.set(0);
+    let destination = match destination(&host, port)? {
+        Ok(destination) => destination,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    wait(Operation::task(async move {
+        match open(&socket, destination).await {
+            Ok(()) => vec![Value::Number(1.0)],
+            Err(message) => Value::failure(message),
+        }
+    }))
+}
+
+trait IntoPort {
+    fn into_port(self) -> Result<(u16, i32), Failure>;
+}
+
+impl IntoPort for (f64, i32) {
+    fn into_port(self) -> Result<(u16, i32), Failure> {
+        match self.0 {
+            port if (0.0..=65535.0).contains(&port) => Ok((port as u16, self.1)),
+            port => fail(format!("bad port number: {port}")),
+        }
+    }
+}
+
+/// Where a connection goes.
+pub(super) enum Destination {
+    Address(Address),
+    Name {
+        name: Vec<u8>,
+        port: u16,
+        resolver: ResolverConf,
+    },
+}
+
+/// Where a host and port are; a message when nobody can tell.
+pub(super) fn destination(host: &[u8], port: u16) -> Result<Result<Destination, String>, Failure> {
+    if let Some(path) = host.strip_prefix(b"unix:") {
+        let path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
+        return Ok(Ok(Destination::Address(Address::Unix(UnixPath::new(path)))));
+    }
+    let text = host.to_str_lossy();
+    let literal = text.trim_start_matches('[').trim_end_matches(']');
+    if let Ok(ip) = literal.parse::<IpAddr>() {
+        return Ok(Ok(Destination::Address(Address::from(SocketAddr::new(
+            ip, port,
+        )))));
+    }
+    let resolver = match scope::with_request(|request| request.conf::<ResolverConf>().clone()) {
+        Ok(resolver) => Some(resolver),
+        Err(_) => scope::with(|scope: &Rc<Scope>| {
+            let site = scope.vm.site.upgrade()?;
+            Some(site.outer_confs.get::<ResolverConf>().clone())
+        })?,
+    };
+    Ok(match resolver {
+        Some(resolver) if !resolver.resolver.is_empty() => Ok(Destination::Name {
+            name: host.to_vec(),
+            port,
+            resolver,
+        }),
+        _ => Err(format!("no resolver defined to resolve \"{text}\"")),
+    })
+}
+
+impl Destination {
+    pub(super) async fn resolve(self) -> Result<Address, String> {
+        match self {
+            Destination::Address(address) => Ok(address),
+            Destination::Name {
+                name,
+                port,
+                resolver,
+            } => {
+                let found = resolver
+                    .resolver
+                    .lookup_host(&name, resolver.timeout)
+                    .await
+                    .map_err(|error| format!("{} could not be resolved {error}", name.as_bstr()))?;
+                let ip = found
+                    .first()
+                    .ok_or_else(|| format!("{} could not be resolved", name.as_bstr()))?;
+                Ok(Address::from(SocketAddr::new(*ip, port)))
+            }
+        }
+    }
+}
+
+async fn open(socket: &Tcp, destination: Destination) -> Result<(), String> {
+    let address = destination.resolve().await?;
+    let options = net::ConnectOptions {
+        from: socket.from.borrow().clone(),
+        timeout: socket.connect_timeout.get(),
+        ..net::ConnectOptions::default()
+    };
+    let stream: Stream = net::connect(&address, &options)
+        .await
+        .map_err(|error| words(&error))?;
+    *socket.transport.borrow_mut() = Some(Rc::new(Transport::plain(stream)));
+    Ok(())
+}
+
+fn bind(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let address = text(stack, 2)?;
+    let Ok(ip) = address.to_str_lossy().parse::<IpAddr>() else {
+        return answer(stack, Value::failure("bad address"));
+    };
+    *socket.from.borrow_mut() = Some(Address::from(SocketAddr::new(ip, 0)));
+    stack.push_number(1.0);
+    super::ONE
+}
+
+// -- TLS --
+
+fn handshake(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let name = optional_text(stack, 3)?;
+    let verify = stack.boolean(4);
+    let wants_session = !(stack.kind(2) == Kind::Boolean && !stack.boolean(2));
+    let transport = match socket.open() {
+        Ok(transport) => transport,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    if transport.is_tls() {
+        stack.push_boolean(true);
+        return super::ONE;
+    }
+    let trust = scope::with(|scope| scope.vm.settings.trust.clone())?;
+    let settings = ClientOptions {
+        server_name: name.is_some(),
+        trust: if verify { trust.clone() } else { None },
+        ..ClientOptions::default()
+    };
+    let settings = match settings.build() {
+        Ok(settings) => settings,
+        Err(problem) => return answer(stack, Value::failure(problem.to_string())),
+    };
+    if verify && trust.is_none() {
+        return answer(
+            stack,
+            Value::failure("no lua_ssl_trusted_certificate defined to verify the peer with"),
+        );
+    }
+    let name = name.map(|name| name.to_str_lossy().into_owned());
+    drop(transport);
+    wait(Operation::task(async move {
+        match secure(&socket, &settings, name.as_deref(), verify).await {
+            Ok(()) if wants_session => vec![Value::Boolean(true)],
+            Ok(()) => vec![Value::Boolean(true)],
+            Err(message) => {
+                socket.drop_connection();
+                Value::failure(message)
+            }
+        }
+    }))
+}
+
+async fn secure(
+    socket: &Tcp,
+    settings: &tls::ClientSettings,
+    name: Option<&str>,
+    verify: bool,
+) -> Result<(), String> {
+    let transport = socket.transport.take().ok_or("closed")?;
+    let mut transport = Rc::try_unwrap(transport).map_err(|_| "socket busy".to_owned())?;
+    let client = ClientName {
+        name: name.unwrap_or_default(),
+        identity: None,
+    };
+    let session = rt::timeout(
+        socket.connect_timeout.get(),
+        tls::connect(transport.socket(), settings, client),
+    )
+    .await
+    .map_err(|_| "timeout".to_owned())?
+    .map_err(|error| format!("handshake failed: {error}"))?;
+    if verify {
+        if let Some(error) = session.verify_error() {
+            return Err(error);
+        }
+        if name.is_some_and(|name| !session.is_for(name)) {
+            return Err("certificate host mismatch".to_owned());
+        }
+    }
+    transport.secure(session);
+    *socket.transport.borrow_mut() = Some(Rc::new(transport));
+    Ok(())
+}
+
+fn set_client_certificate(stack: &Stack) -> Called {
+    if stack.is_nil(2) {
+        stack.push_boolean(true);
+        return super::ONE;
+    }
+    answer(
+        stack,
+        Value::failure("certificates for single sockets are not supported"),
+    )
+}
+
+// -- sending --
+
+fn send(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let mut data = Vec::new();
+    append(stack, 2, &mut data, 0)?;
+    let transport = match socket.open() {
+        Ok(transport) => transport,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    if socket.writing.get() {
+        return answer(stack, Value::failure("socket busy writing"));
+    }
+    let length = data.len();
+    // Mostly the kernel takes it at once.
+    let sent = match transport.is_tls() {
+        false => transport.try_write(&data).unwrap_or(0),
+        true => 0,
+    };
+    if sent == length {
+        stack.push_number(length as f64);
+        return super::ONE;
+    }
+    data.drain(..sent);
+    socket.writing.set(true);
+    wait(Operation::task(async move {
+        let _busy = Busy(&socket.writing);
+        let result = rt::timeout(socket.send_timeout.get(), async {
+            transport.write_all(&data).await?;
+            transport.flush().await
+        })
+        .await;
+        match result {
+            Ok(Ok(())) => vec![Value::Number(length as f64)],
+            Ok(Err(error)) => {
+                socket.drop_connection();
+                Value::failure(words(&error))
+            }
+            Err(_) => Value::failure("timeout"),
+        }
+    }))
+}
+
+/// Takes a mark off when an operation is over, however it ends.
+struct Busy<'a>(&'a Cell<bool>);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
+// -- receiving --
+
+/// What is waited for.
+#[derive(Clone)]
+enum Wanted {
+    Line,
+    All,
+    Exactly(usize),
+    Any(usize),
+    Until {
+        mark: Vec<u8>,
+        inclusive: bool,
+        /// At most so much at a time, before the mark.
+        most: Option<usize>,
+        state: Rc<UntilState>,
+    },
+}
+
+#[derive(Default)]
+struct UntilState {
+    /// The mark was reached: the next call says so.
+    reached: Cell<bool>,
+}
+
+impl Wanted {
+    /// Takes what is wanted out of the input, if it is there.
+    fn take(&self, input: &mut Vec<u8>) -> Option<Reply> {
+        match self {
+            Wanted::Line => {
+                let end = input.find_byte(b'\n')?;
+                let mut line: Vec<u8> = input.drain(..=end).collect();
+                line.pop();
+                // As the library does: every carriage return goes.
+                line.retain(|byte| *byte != b'\r');
+                Some(vec![Value::Bytes(line)])
+            }
+            Wanted::All => None,
+            Wanted::Exactly(n) => {
+                (input.len() >= *n).then(|| vec![Value::Bytes(input.drain(..*n).collect())])
+            }
+            Wanted::Any(most) => {
+                let n = input.len().min(*most);
+                (n > 0).then(|| vec![Value::Bytes(input.drain(..n).collect())])
+            }
+            Wanted::Until {
+                mark,
+                inclusive,
+                most,
+                state,
+            } => until(input, mark, *inclusive, *most, state),
+        }
+    }
+
+    /// What the end of the connection means.
+    fn at_end(&self, input: &mut Vec<u8>) -> Reply {
+        let rest = std::mem::take(input);
+        match self {
+            Wanted::All => vec![Value::Bytes(rest)],
+            _ => vec![Value::Nil, Value::text("closed"), Value::Bytes(rest)],
+        }
+    }
+}
+
+fn until(
+    input: &mut Vec<u8>,
+    mark: &[u8],
+    inclusive: bool,
+    most: Option<usize>,
+    state: &UntilState,
+) -> Option<Reply> {
+    if state.reached.take() {
+        return Some(vec![Value::Nil, Value::Nil, Value::Nil]);
+    }
+    if let Some(at) = input.find(mark)
+        && most.is_none_or(|most| at <= most)
+    {
+        let mut data: Vec<u8> = input.drain(..at + mark.len()).collect();
+        if !inclusive {
+            data.truncate(at);
+        }
+        state.reached.set(most.is_some());
+        return Some(vec![Value::Bytes(data)]);
+    }
+    // Without the mark, what can not be a part of it may go.
+    let most = most?;
+    let sure = input.len().saturating_sub(mark.len() - 1);
+    (sure >= most).then(|| vec![Value::Bytes(input.drain(..most).collect())])
+}
+
+fn receive(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let wanted = match stack.kind(2) {
+        Kind::Nil | Kind::None => Wanted::Line,
+        Kind::Number => {
+            let n = number(stack, 2)?;
+            if n < 0.0 {
+                return fail("bad number argument");
+            }
+            Wanted::Exactly(n as usize)
+        }
+        _ => match bytes(stack, 2)? {
+            b"*l" => Wanted::Line,
+            b"*a" => Wanted::All,
+            other => match other.to_str().ok().and_then(|text| text.parse().ok()) {
+                Some(n) => Wanted::Exactly(n),
+                None => return fail(format!("bad pattern argument: {}", other.as_bstr())),
+            },
+        },
+    };
+    if matches!(wanted, Wanted::Exactly(0)) {
+        stack.push_bytes("");
+        return super::ONE;
+    }
+    take(stack, socket, wanted)
+}
+
+fn receive_any(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let most = number(stack, 2)?;
+    if most < 1.0 {
+        return fail("bad max argument");
+    }
+    take(stack, socket, Wanted::Any(most as usize))
+}
+
+fn take(stack: &Stack, socket: Rc<Tcp>, wanted: Wanted) -> Called {
+    let transport = match socket.open() {
+        Ok(transport) => transport,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    if socket.reading.get() {
+        return answer(stack, Value::failure("socket busy reading"));
+    }
+    if let Some(reply) = wanted.take(&mut socket.input.borrow_mut()) {
+        return answer(stack, reply);
+    }
+    socket.reading.set(true);
+    wait(Operation::task(async move {
+        let _busy = Busy(&socket.reading);
+        match rt::timeout(
+            socket.read_timeout.get(),
+            fill(&socket, &transport, &wanted),
+        )
+        .await
+        {
+            Ok(reply) => reply,
+            Err(_) => {
+                let partial = std::mem::take(&mut *socket.input.borrow_mut());
+                vec![Value::Nil, Value::text("timeout"), Value::Bytes(partial)]
+            }
+        }
+    }))
+}
+
+/// Reads until what is wanted is there.
+async fn fill(socket: &Tcp, transport: &Transport, wanted: &Wanted) -> Reply {
+    let mut buffer = Vec::new();
+    loop {
+        buffer.clear();
+        let read = transport.read_into(&mut buffer, READ_SIZE).await;
+        let mut input = socket.input.borrow_mut();
+        match read {
+            Ok(0) => {
+                let reply = wanted.at_end(&mut input);
+                drop(input);
+                if !matches!(wanted, Wanted::All) {
+                    *socket.transport.borrow_mut() = None;
+                }
+                return reply;
+            }
+            Ok(_) => {
+                input.extend_from_slice(&buffer);
+                if let Some(reply) = wanted.take(&mut input) {
+                    return reply;
+                }
+                if input.len() > MAX_INPUT {
+                    let partial = std::mem::take(&mut *input);
+                    return vec![
+                        Value::Nil,
+                        Value::text("too much data"),
+                        Value::Bytes(partial),
+                    ];
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let partial = std::mem::take(&mut *input);
+                drop(input);
+                *socket.transport.borrow_mut() = None;
+                return vec![
+                    Value::Nil,
+                    Value::text(words(&error)),
+                    Value::Bytes(partial),
+                ];
+            }
+        }
+    }
+}
+
+/// A mark to read up to.
+struct Until {
+    socket: Rc<Tcp>,
+    mark: Vec<u8>,
+    inclusive: bool,
+    state: Rc<UntilState>,
+}
+
+static UNTIL: Class = Class {
+    name: "weir.socket.until",
+    methods: &[("read", read_until)],
+};
+
+fn receive_until(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let mark = text(stack, 2)?;
+    if mark.is_empty() {
+        return answer(stack, Value::failure("pattern is empty"));
+    }
+    let mut inclusive = false;
+    if stack.kind(3) == Kind::Table {
+        stack.field(3, "inclusive");
+        inclusive = stack.boolean(-1);
+        stack.pop(1);
+    }
+    let until = Until {
+        socket,
+        mark,
+        inclusive,
+        state: Rc::default(),
+    };
+    object::push(stack, &UNTIL, Rc::new(until));
+    super::ONE
+}
+
+fn read_until(stack: &Stack) -> Called {
+    let until: Rc<Until> = object::get(stack, 1, "reader")?;
+    let most = optional_number(stack, 2)?.map(|n| n as usize);
+    let wanted = Wanted::Until {
+        mark: until.mark.clone(),
+        inclusive: until.inclusive,
+        most,
+        state: Rc::clone(&until.state),
+    };
+    take(stack, Rc::clone(&until.socket), wanted)
+}
+
+// -- the end of a connection --
+
+fn close(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    if let Err(message) = socket.open() {
+        return answer(stack, Value::failure(message));
+    }
+    if socket.reading.get() || socket.writing.get() {
+        return answer(stack, Value::failure("socket busy"));
+    }
+    if let Some(transport) = &*socket.transport.borrow() {
+        transport.say_goodbye();
+    }
+    socket.drop_connection();
+    stack.push_number(1.0);
+    super::ONE
+}
+
+fn shutdown(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    match socket.open() {
+        Ok(transport) => match transport.shutdown_write() {
+            Ok(()) => stack.push_number(1.0),
+            Err(error) => return answer(stack, Value::failure(words(&error))),
+        },
+        Err(message) => return answer(stack, Value::failure(message)),
+    }
+    super::ONE
+}
+
+fn set_keepalive(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let timeout = optional_number(stack, 2)?;
+    let size = optional_number(stack, 3)?.map(|n| n as usize);
+    if let Err(message) = socket.open() {
+        return answer(stack, Value::failure(message));
+    }
+    if socket.reading.get() || socket.writing.get() {
+        return answer(stack, Value::failure("socket busy"));
+    }
+    if !socket.input.borrow().is_empty() {
+        return answer(stack, Value::failure("unread data in buffer"));
+    }
+    let key = socket.pool.borrow().clone().unwrap_or_default();
+    let Some(transport) = socket.transport.take() else {
+        return answer(stack, Value::failure("closed"));
+    };
+    if !transport.is_quiet() {
+        return answer(stack, Value::failure("connection in dubious state"));
+    }
+    let timeout = match timeout {
+        None => socket.defaults.keepalive,
+        Some(0.0) => Duration::MAX,
+        Some(millis) => Duration::from_secs_f64((millis / 1000.0).max(0.0)),
+    };
+    let size = size
+        .or((socket.pool_size.get() > 0).then(|| socket.pool_size.get()))
+        .unwrap_or(socket.defaults.pool_size);
+    let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
+    pools.keep(key, transport, socket.reused.get() + 1, timeout, size);
+    stack.push_number(1.0);
+    super::ONE
+}
+
+fn reused_times(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    match socket.open() {
+        Ok(_) => stack.push_number(f64::from(socket.reused.get())),
+        Err(message) => return answer(stack, Value::failure(message)),
+    }
+    super::ONE
+}
+
+// -- settings --
+
+/// A time that a script gives in milliseconds.
+fn millis(time: f64) -> Duration {
+    Duration::try_from_secs_f64(time / 1000.0)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .unwrap_or(Duration::from_secs(60))
+}
+
+fn set_timeout(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let Some(time) = optional_number(stack, 2)? else {
+        return super::NONE;
+    };
+    let time = millis(time);
+    socket.connect_timeout.set(time);
+    socket.send_timeout.set(time);
+    socket.read_timeout.set(time);
+    super::NONE
+}
+
+fn set_timeouts(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    for (at, place) in [
+        (2, &socket.connect_timeout),
+        (3, &socket.send_timeout),
+        (4, &socket.read_timeout),
+    ] {
+        if let Some(time) = optional_number(stack, at)? {
+            place.set(millis(time));
+        }
+    }
+    super::NONE
+}
+
+fn set_option(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let on = stack.kind(3) == Kind::None || stack.number(3).map_or(stack.boolean(3), |n| n != 0.0);
+    let transport = match socket.open() {
+        Ok(transport) => transport,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let set = match bytes(stack, 2)? {
+        b"keepalive" => transport.socket().set_keepalive(on),
+        b"tcp-nodelay" => transport.socket().set_nodelay(on),
+        b"reuseaddr" | b"sndbuf" | b"rcvbuf" => Ok(()),
+        other => {
+            return answer(
+                stack,
+                Value::failure(format!("unsupported option: {}", other.as_bstr())),
+            );
+        }
+    };
+    match set {
+        Ok(()) => stack.push_boolean(true),
+        Err(error) => return answer(stack, Value::failure(words(&error))),
+    }
+    super::ONE
+}
+
+// -- pools --
+
+/// Idle connections of a machine, by pool.
+#[derive(Default)]
+pub(crate) struct Pools {
+    by_key: RefCell<HashMap<String, VecDeque<Idle>>>,
+    next: Cell<u64>,
+}
+
+struct Idle {
+    number: u64,
+    transport: Rc<Transport>,
+    reused: u32,
+    /// Watches it; ends with it.
+    watch: rt::JoinHandle<()>,
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.watch.abort();
+    }
+}
+
+impl Pools {
+    /// A connection that is still good.
+    fn take(&self, key: &str) -> Option<(Rc<Transport>, u32)> {
+        loop {
+            let idle = self.by_key.borrow_mut().get_mut(key)?.pop_back()?;
+            if idle.transport.is_quiet() {
+                return Some((Rc::clone(&idle.transport), idle.reused));
+            }
+        }
+    }
+
+    fn keep(
+        self: &Rc<Pools>,
+        key: String,
+        transport: Rc<Transport>,
+        reused: u32,
+        timeout: Duration,
+        size: usize,
+    ) {
+        if size == 0 {
+            return;
+        }
+        let number = self.next.get();
+        self.next.set(number + 1);
+        let (pools, watched, name) = (Rc::downgrade(self), Rc::clone(&transport), key.clone());
+        let watch = rt::spawn_handle("lua idle connection", async move {
+            if timeout == Duration::MAX {
+                watched.closed().await;
+            } else {
+                let _ = rt::timeout(timeout, watched.closed()).await;
+            }
+            drop(watched);
+            if let Some(pools) = pools.upgrade() {
+                let gone = {
+                    let mut by_key = pools.by_key.borrow_mut();
+                    by_key.get_mut(&name).and_then(|list| {
+                        let at = list.iter().position(|idle| idle.number == number)?;
+                        list.remove(at)
+                    })
+                };
+                drop(gone);
+            }
+        });
+        let mut by_key = self.by_key.borrow_mut();
+        let list = by_key.entry(key).or_default();
+        list.push_back(Idle {
+            number,
+            transport,
+            reused,
+            watch,
+        });
+        let mut gone = Vec::new();
+        while list.len() > size {
+            gone.extend(list.pop_front());
+        }
+        drop(by_key);
+        drop(gone);
+    }
+}
+
+/// What a function that can fail at once says.
+pub(super) fn failed(stack: &Stack, message: impl Into<Vec<u8>>) -> Called {
+    answer(stack, Value::failure(message))
+}
+
+/// A number of results.
+pub(super) const fn results(n: i32) -> Called {
+    Ok(Answer::Values(n))
+}

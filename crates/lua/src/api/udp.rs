@@ -1,0 +1,133 @@
+//! `ngx.socket.udp`.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use rt::net::UdpSocket;
+
+use super::arguments::{number, optional_number, text};
+use super::output::append;
+use super::tcp::{destination, failed};
+use super::{Called, Functions, wait};
+use crate::luajit::object::{self, Class};
+use crate::luajit::{Failure, Stack, Value, fail};
+use crate::operation::Operation;
+
+pub(super) const FUNCTIONS: Functions = &[("udp", udp)];
+
+static SOCKET: Class = Class {
+    name: "weir.socket.udp",
+    methods: &[
+        ("setpeername", connect),
+        ("send", send),
+        ("receive", receive),
+        ("close", close),
+        ("settimeout", set_timeout),
+    ],
+};
+
+/// A socket of a script.
+struct Udp {
+    socket: RefCell<Option<Rc<UdpSocket>>>,
+    timeout: Cell<Duration>,
+}
+
+/// The largest datagram that is taken, in bytes.
+const MAX_DATAGRAM: usize = 65_535;
+
+fn udp(stack: &Stack) -> Called {
+    let socket = Udp {
+        socket: RefCell::default(),
+        timeout: Cell::new(Duration::from_secs(60)),
+    };
+    object::push(stack, &SOCKET, Rc::new(socket));
+    super::ONE
+}
+
+fn this(stack: &Stack) -> Result<Rc<Udp>, Failure> {
+    object::get(stack, 1, "udp socket")
+}
+
+fn connect(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let host = text(stack, 2)?;
+    let port = match host.starts_with(b"unix:") {
+        true => 0.0,
+        false => number(stack, 3)?,
+    };
+    if !(0.0..=65535.0).contains(&port) {
+        return fail(format!("bad port number: {port}"));
+    }
+    let destination = match destination(&host, port as u16)? {
+        Ok(destination) => destination,
+        Err(message) => return failed(stack, message),
+    };
+    wait(Operation::task(async move {
+        let address = match destination.resolve().await {
+            Ok(address) => address,
+            Err(message) => return Value::failure(message),
+        };
+        match UdpSocket::connect(&address) {
+            Ok(connected) => {
+                *socket.socket.borrow_mut() = Some(Rc::new(connected));
+                vec![Value::Number(1.0)]
+            }
+            Err(error) => Value::failure(error.to_string()),
+        }
+    }))
+}
+
+fn send(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let mut data = Vec::new();
+    append(stack, 2, &mut data, 0)?;
+    let Some(connected) = socket.socket.borrow().clone() else {
+        return failed(stack, "closed");
+    };
+    match connected.try_send(&data) {
+        Ok(_) => stack.push_number(1.0),
+        Err(error) => return failed(stack, error.to_string()),
+    }
+    super::ONE
+}
+
+fn receive(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let most = optional_number(stack, 2)?
+        .map_or(MAX_DATAGRAM, |n| n as usize)
+        .min(MAX_DATAGRAM);
+    let Some(connected) = socket.socket.borrow().clone() else {
+        return failed(stack, "closed");
+    };
+    let time = socket.timeout.get();
+    wait(Operation::task(async move {
+        let mut buffer = vec![0; most];
+        match rt::timeout(time, connected.recv(&mut buffer)).await {
+            Ok(Ok(n)) => {
+                buffer.truncate(n);
+                vec![Value::Bytes(buffer)]
+            }
+            Ok(Err(error)) => Value::failure(error.to_string()),
+            Err(_) => Value::failure("timeout"),
+        }
+    }))
+}
+
+fn close(stack: &Stack) -> Called {
+    if this(stack)?.socket.take().is_none() {
+        return failed(stack, "closed");
+    }
+    stack.push_number(1.0);
+    super::ONE
+}
+
+fn set_timeout(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    if let Some(millis) = optional_number(stack, 2)? {
+        socket
+            .timeout
+            .set(Duration::from_secs_f64((millis / 1000.0).clamp(0.001, 1e6)));
+    }
+    super::NONE
+}
