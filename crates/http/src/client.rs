@@ -13,6 +13,8 @@ use rt::net::Address;
 
 use crate::listen::Endpoint;
 use crate::request::Remote;
+use crate::site::ServerId;
+use crate::tls::AskedName;
 
 /// One client connection, shared by everything that serves its requests.
 pub struct Client {
@@ -24,6 +26,10 @@ pub struct Client {
     pub remote: Rc<Remote>,
     /// `debug_connection` names this client: everything about it is logged.
     pub debug: bool,
+    /// Its address is one with TLS, whether it speaks that or not.
+    pub tls_port: bool,
+    /// The server name that it asked for by TLS, once its hello was read.
+    pub asked_name: RefCell<Option<AskedName>>,
     /// What a PROXY protocol header said of the client.
     pub proxy: Option<Box<proto::proxy_protocol::Header>>,
     /// When it was accepted.
@@ -51,6 +57,13 @@ pub struct Client {
 }
 
 impl Client {
+    /// The server that its requests begin at: the one that it asked for by TLS, else the default one of the address.
+    pub fn first_server(&self) -> ServerId {
+        let asked = self.asked_name.borrow();
+        let server = asked.as_ref().and_then(|asked| asked.server);
+        server.unwrap_or_else(|| self.endpoint.borrow().default_server)
+    }
+
     /// The address that the client connected to. A socket that can not tell it any more counts as a unix socket.
     pub fn local(&self) -> Address {
         if let Some(address) = &self.passed_at {

@@ -51,6 +51,8 @@ impl WantedPools {
 pub struct Builder {
     modules: &'static [&'static Module],
     servers: Vec<Server>,
+    /// Where the servers' blocks stand.
+    places: Vec<base::Span>,
     listens: Vec<listen::Claim>,
     locations: Vec<Option<Location>>,
     /// The blocks around the present one, outermost first.
@@ -108,6 +110,7 @@ pub fn http(
     let mut builder = Builder {
         modules,
         servers: Vec::new(),
+        places: Vec::new(),
         listens: Vec::new(),
         locations: Vec::new(),
         open: Vec::new(),
@@ -140,7 +143,7 @@ pub fn http(
     };
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
-    Ok(Frozen {
+    let frozen = Frozen {
         main_confs: ConfSet::new(Positions::of(&main_confs), main_confs),
         outer_confs: ConfSet::new(Positions::of(&outer_confs), outer_confs),
         servers: builder.servers,
@@ -149,8 +152,11 @@ pub fn http(
         variables,
         identity,
         prefix: line.level.build.prefix.clone(),
+        conf_prefix: line.level.build.conf_prefix.clone(),
         generation: crate::engine::next_generation(),
-    })
+    };
+    crate::tls::check_configuration(&frozen, &builder.places, line);
+    Ok(frozen)
 }
 
 /// The setter of `server`.
@@ -187,10 +193,16 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         .listens
         .extend(listen::claims(&core, server, line.node.span));
     let positions = Positions::of(&server_confs);
+    let confs = ConfSet::new(positions, server_confs);
+    builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),
         core: Arc::new(core),
-        confs: ConfSet::new(positions, server_confs),
+        tls: builder
+            .modules
+            .iter()
+            .find_map(|module| (module.tls)(&confs)),
+        confs,
         root: id,
         tree,
         named,

@@ -21,6 +21,7 @@ use crate::listen::{self, Endpoint};
 use crate::moving::Facts;
 use crate::request::Remote;
 use crate::site::Site;
+use crate::tls::{self, Secured};
 
 /// A connection that a loop has taken in, and what it needs to be served.
 pub struct Newcomer {
@@ -60,8 +61,15 @@ pub async fn serve(engine: Rc<HttpLoop>, newcomer: Newcomer) {
             None => return,
         }
     }
+    let mut client = Rc::new(client);
+    if endpoint.tls
+        && !client.stream.is_tls()
+        && tls::secure(&engine, &site, endpoint, &mut client).await == Secured::Over
+    {
+        return;
+    }
     drop(site);
-    speak(engine, Rc::new(client)).await;
+    speak(engine, client).await;
 }
 
 /// Serves it in the protocol that its client speaks.
@@ -71,7 +79,13 @@ async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
         let endpoint = client.endpoint.borrow();
         endpoint.http2 || site.server(endpoint.default_server).core.http2.on
     };
-    if !may_be_http2 || client.stream.is_tls() {
+    if let Some(session) = client.stream.tls() {
+        return match session.is_http2() {
+            true => h2::serve_connection(engine, client).await,
+            false => h1::serve_connection(engine, client).await,
+        };
+    }
+    if !may_be_http2 {
         return h1::serve_connection(engine, client).await;
     }
     match h2::spoken(&engine, &client).await {
@@ -130,6 +144,8 @@ fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Ne
             address: peer,
         }),
         proxy: None,
+        tls_port: endpoint.tls,
+        asked_name: RefCell::default(),
         accepted: rt::now(),
         requests: Cell::new(0),
         sent: Cell::new(0),

@@ -603,7 +603,7 @@ impl HttpLoop {
     pub fn log_client(&self, level: Level, client: &Client, message: fmt::Arguments<'_>) {
         let endpoint = client.endpoint.borrow();
         let site = self.site();
-        let server = site.server(endpoint.default_server);
+        let server = site.server(client.first_server());
         let log = &site.location(server.root).core.log;
         let context = ClientContext {
             client,

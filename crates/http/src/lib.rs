@@ -39,6 +39,7 @@ pub mod site;
 pub mod special;
 pub mod subrequest;
 pub mod text;
+pub mod tls;
 pub mod types;
 pub mod upstream;
 pub mod variables;

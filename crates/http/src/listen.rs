@@ -38,6 +38,8 @@ pub struct Flags {
     pub default_server: bool,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
+    /// Connections are encrypted.
+    pub tls: bool,
     /// HTTP/2 is spoken, as in times before the `http2` directive.
     pub http2: bool,
 }
@@ -58,6 +60,10 @@ pub struct Endpoint {
     pub names: ServerNames,
     /// The server of hosts that nobody claims.
     pub default_server: ServerId,
+    /// All servers that answer here.
+    pub servers: Vec<ServerId>,
+    /// Connections are encrypted.
+    pub tls: bool,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
     /// HTTP/2 is spoken, whatever the servers say.
@@ -123,7 +129,11 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
             listen.flags.http2 = true;
             return Ok(());
         }
-        b"ssl" | b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
+        b"ssl" => {
+            listen.flags.tls = true;
+            return Ok(());
+        }
+        b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {}
         _ => {
             return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index))));
@@ -257,6 +267,8 @@ fn endpoint(
         names,
         default_server: default_server.unwrap_or(claims[0].server),
         proxy_protocol: claims.iter().any(|claim| claim.listen.flags.proxy_protocol),
+        tls: claims.iter().any(|claim| claim.listen.flags.tls),
+        servers: claims.iter().map(|claim| claim.server).collect(),
         http2: claims.iter().any(|claim| claim.listen.flags.http2),
         address,
         socket,

@@ -12,7 +12,7 @@ use conf::{Confs, Line, Rows, Table, Variable};
 
 use crate::engine::HttpLoop;
 use crate::request::Request;
-use crate::site::{Frozen, Location};
+use crate::site::{ConfSet, Frozen, Location};
 
 /// One module. Absent parts come from [`Module::EMPTY`].
 pub struct Module {
@@ -33,6 +33,8 @@ pub struct Module {
     /// The group of servers that a location passes its requests to, for modules that do that; `None` for a location that
     /// does not, or whose group is only known for a request.
     pub group: fn(&Location) -> Option<Arc<net::upstream::Group>>,
+    /// What a server does about TLS, from the module that has the directives about it.
+    pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(Phase, Handler)],
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
@@ -68,6 +70,7 @@ impl Module {
         blocks: &[],
         answer: None,
         group: |_| None,
+        tls: |_| None,
         phases: &[],
         filter: None,
         enabled: |_| true,

@@ -17,8 +17,7 @@ use crate::request::Request;
 impl Request {
     /// Whether the connection is encrypted.
     pub fn is_tls(&self) -> bool {
-        // Connections have no TLS yet; everything that depends on it asks here.
-        false
+        self.client.stream.is_tls()
     }
 
     /// `http` or `https`.

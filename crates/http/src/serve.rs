@@ -2,10 +2,14 @@
 
 use crate::module::{Outcome, Verdict};
 use crate::request::Request;
-use crate::{filter, phase, special};
+use crate::{filter, phase, special, tls};
 
 /// Runs the phases and then the filters. Afterwards `request.out` can be sent, or `flow.silent` says that nothing is.
 pub async fn serve(request: &mut Request) {
+    if let Err(status) = tls::check(request) {
+        request.flow.close = true;
+        return refuse(request, status).await;
+    }
     phase::run(request).await;
     finish(request).await;
 }

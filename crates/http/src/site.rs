@@ -59,6 +59,8 @@ pub struct Frozen {
     pub identity: Identity,
     /// The directory that relative paths count from when they are made of variables.
     pub prefix: PathBuf,
+    /// The directory of the configuration, which the paths of certificates count from.
+    pub conf_prefix: PathBuf,
     /// Tells generations apart.
     pub generation: u64,
 }
@@ -91,6 +93,8 @@ pub struct Server {
     pub core: Arc<ServerConf>,
     /// The confs of the modules' server tables.
     pub confs: ConfSet,
+    /// What it does about TLS; `None`: nothing of its own.
+    pub tls: Option<Arc<net::tls::Service>>,
     /// The pseudo location that a request is in before one is chosen: what the server itself says of locations.
     pub root: LocationId,
     /// Its locations.

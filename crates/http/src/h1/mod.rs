@@ -55,6 +55,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
             Next::Request => {}
             Next::Close => {
                 let (engine, client) = (&connection.engine, &connection.client);
+                client.stream.say_goodbye();
                 return engine.debug_client(client, format_args!("close http connection"));
             }
             Next::Linger(core) => return lingering::close(&connection.client, &core).await,
@@ -108,7 +109,7 @@ impl Connection {
     }
 
     fn first_request(&self) -> Box<Request> {
-        let server = self.client.endpoint.borrow().default_server;
+        let server = self.client.first_server();
         let client = Rc::clone(&self.client);
         Box::new(Request::new(
             self.engine.site(),
@@ -152,7 +153,7 @@ impl Connection {
         self.client.requests.set(self.client.requests.get() + 1);
         self.engine.counters.requests.add(1);
         self.staged.enter(Stage::Writing);
-        let server = self.client.endpoint.borrow().default_server;
+        let server = self.client.first_server();
         request.renew(&self.engine.site(), server);
         request.method = request.head.wire.method;
         if rt::error_log::debug_is_on() {
@@ -380,6 +381,7 @@ pub(crate) fn refresh_endpoint(client: &Client, site: &Site) {
     // When its address is no longer listened on, the connection ends as it began.
     if let Some(endpoint) = listen::endpoint_of(&site.endpoints, &client.socket, local) {
         *client.endpoint.borrow_mut() = Arc::clone(endpoint);
+        crate::tls::refresh(client);
     }
 }
 

@@ -91,7 +91,7 @@ impl Connection {
         let site = self.engine.site();
         let (server, chooses) = {
             let endpoint = self.client.endpoint.borrow();
-            (endpoint.default_server, endpoint.chooses())
+            (self.client.first_server(), endpoint.chooses())
         };
         let reading = &mut self.reading;
         reading.limits = limits_of(&site, server, chooses);
@@ -217,7 +217,7 @@ impl Connection {
         }
         self.reading.progress = Progress::Partial;
         self.staged.enter(Stage::Reading);
-        let server = self.client.endpoint.borrow().default_server;
+        let server = self.client.first_server();
         let timeout = self.engine.site().server(server).core.client_header_timeout;
         self.reading.timer.set(timeout);
     }

@@ -106,7 +106,7 @@ pub(super) async fn serve(stream: Rc<Stream>, start: Start) {
 fn begin(stream: &Rc<Stream>, request: &mut Request) {
     let link = &stream.link;
     link.engine.counters.requests.add(1);
-    let server = link.client.endpoint.borrow().default_server;
+    let server = link.client.first_server();
     request.renew(&link.engine.site(), server);
     request.lane = Some(Rc::clone(stream) as Rc<dyn Lane>);
     request.method = request.head.wire.method;

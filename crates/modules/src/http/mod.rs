@@ -45,6 +45,7 @@ mod session;
 mod slice;
 mod split_clients;
 mod ssi;
+mod ssl;
 mod static_file;
 mod stub_status;
 mod sub_filter;
@@ -59,6 +60,8 @@ mod zstd;
 /// All of them. The order is that of handlers within a phase and of filters over a response: to move a module is to
 /// change behaviour.
 pub static MODULES: &[&::http::Module] = &[
+    // TLS.
+    &ssl::MODULE,
     // Variables.
     &map::MODULE,
     &browser::MODULE,

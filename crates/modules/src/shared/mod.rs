@@ -24,6 +24,7 @@ pub(crate) mod realip;
 pub(crate) mod request_fields;
 pub(crate) mod session;
 pub(crate) mod split_clients;
+pub(crate) mod tls;
 pub(crate) mod tls_rows;
 pub(crate) mod transform;
 pub(crate) mod upstream;

@@ -124,11 +124,6 @@ impl Hello {
             .unwrap_or_default()
     }
 
-    /// What `$ssl_ciphers` shows, and its kin: facts of a handshake that has not happened yet.
-    pub fn facts(&self) -> &[u16] {
-        &self.facts.offered_ciphers
-    }
-
     /// Refuses the client: no server has this name.
     pub fn refuse(self, socket: &Stream) -> HandshakeError {
         // A fatal alert: unrecognized_name (RFC 6066, section 3). Whether it arrives does not matter.
@@ -193,7 +188,6 @@ fn finish(
     if let Some(id) = state.resumed_name() {
         facts.id = id;
     }
-    facts.early_data = state.took_early_data();
     if state.tls.handshake_kind() != Some(rustls::HandshakeKind::Resumed) {
         facts.scheme.set(scheme(state, known, facts));
     }

@@ -50,8 +50,6 @@ pub struct ServerOptions {
     pub compress_certificates: bool,
     /// What tells sessions of one engine from those of another.
     pub context: &'static str,
-    /// Where secrets are logged (`ssl_key_log`).
-    pub key_log: Option<Arc<dyn rustls::KeyLog>>,
 }
 
 /// What clients' certificates are judged by.
@@ -133,9 +131,6 @@ impl ServerOptions {
             config.cert_compressors = Vec::new();
         }
         config.cert_decompressors = Vec::new();
-        if let Some(log) = self.key_log {
-            config.key_log = log;
-        }
         Ok(ServerSettings {
             config: Arc::new(config),
             identities: self.identities,
@@ -179,6 +174,25 @@ impl ServerSettings {
         let mut config = ServerConfig::clone(&self.config);
         config.cert_resolver = Arc::new(Resolver(identities.to_vec()));
         Arc::new(config)
+    }
+
+    /// The same with other protocols for ALPN.
+    pub fn with_alpn(&self, alpn: Vec<Vec<u8>>) -> ServerSettings {
+        let mut config = ServerConfig::clone(&self.config);
+        config.alpn_protocols = alpn;
+        ServerSettings {
+            config: Arc::new(config),
+            ..self.clone()
+        }
+    }
+
+    /// The same with other certificates of its own, of the same kind: to staple something new to them.
+    pub fn with_identities(&self, identities: Vec<Arc<Identity>>) -> ServerSettings {
+        ServerSettings {
+            config: self.config_with(&identities),
+            identities,
+            trust: self.trust.clone(),
+        }
     }
 
     /// The certificates, for who wants to look after them (stapling).

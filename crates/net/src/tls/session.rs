@@ -46,7 +46,6 @@ pub(super) struct Facts {
     pub(super) assessment: Option<Assessment>,
     /// The name of the session: the same for all connections that resume it.
     pub(super) id: Vec<u8>,
-    pub(super) early_data: bool,
 }
 
 pub(super) struct State {
@@ -149,14 +148,6 @@ impl State {
         };
         let id = server.received_resumption_data()?;
         (!id.is_empty()).then(|| id.to_vec())
-    }
-
-    /// Whether a client's early data was taken.
-    pub(super) fn took_early_data(&mut self) -> bool {
-        match &mut self.tls {
-            Connection::Server(server) => server.early_data().is_some(),
-            Connection::Client(_) => false,
-        }
     }
 
     /// Takes plaintext out of rustls; whether there was any.
@@ -474,9 +465,9 @@ impl Session {
         &self.facts.id
     }
 
-    /// Whether the client sent data before the handshake was complete, and it was taken.
-    pub fn took_early_data(&self) -> bool {
-        self.facts.early_data
+    /// Whether what is read now came before the handshake was complete: somebody else may have sent it again.
+    pub fn is_early(&self) -> bool {
+        self.state.borrow().tls.is_handshaking()
     }
 
     /// The cipher suites that a client offered, as OpenSSL calls them, with colons between.

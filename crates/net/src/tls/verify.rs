@@ -36,6 +36,13 @@ pub struct Fault {
     pub text: &'static str,
 }
 
+impl Fault {
+    /// Whether nothing is wrong but that nobody here knows who signed.
+    pub(super) fn is_unknown_issuer(self) -> bool {
+        matches!(self.number, 18..=21 | 27)
+    }
+}
+
 const fn fault(number: u32, text: &'static str) -> Fault {
     Fault { number, text }
 }

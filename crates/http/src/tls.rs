@@ -1,0 +1,301 @@
+//! TLS between the arrival of a connection and its first request.
+//!
+//! The client's hello is read first: the name in it chooses among the servers of the address, and that server's
+//! settings run the handshake. Clients that speak plain HTTP to such an address are told so.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use conf::{Diagnostic, Line, Span};
+use net::tls::{
+    Asks, Beginning, HandshakeError, Hello, Refusal, ServerSettings, Service, Session, read_hello,
+};
+use rt::error_log::Level;
+
+use crate::client::Client;
+use crate::engine::HttpLoop;
+use crate::listen::Endpoint;
+use crate::module::internal_status;
+use crate::request::Request;
+use crate::site::{Frozen, ServerId, Site};
+
+/// The server name that a client asked for.
+pub struct AskedName {
+    /// The name, in lower case.
+    pub name: Box<str>,
+    /// The server that has it; none when nobody does, or when there is nothing to choose.
+    pub server: Option<ServerId>,
+}
+
+/// What became of a connection at an address with TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Secured {
+    /// It goes on, with TLS or as plain HTTP that will be refused.
+    Open,
+    /// It is over, and why was logged.
+    Over,
+}
+
+/// Runs the handshake of a connection; what was read of it stands in the client's input.
+pub(crate) async fn secure(
+    engine: &HttpLoop,
+    site: &Rc<Site>,
+    endpoint: &Endpoint,
+    client: &mut Rc<Client>,
+) -> Secured {
+    let timeout = site
+        .server(endpoint.default_server)
+        .core
+        .client_header_timeout;
+    let input = client.input.take();
+    let untouched = input.is_empty();
+    let outcome = rt::timeout(timeout, handshake(site, endpoint, client, input)).await;
+    let error = match outcome {
+        Ok(Ok(Some(session))) => {
+            // Whoever has read variables for it has let go of it.
+            let Some(client) = Rc::get_mut(client) else {
+                return Secured::Over;
+            };
+            client.stream.secure(session);
+            return Secured::Open;
+        }
+        Ok(Ok(None)) => return Secured::Open,
+        Ok(Err(error)) => error,
+        Err(_) => {
+            let message =
+                format_args!("client timed out (110: Connection timed out) while SSL handshaking");
+            engine.log_client(Level::Info, client, message);
+            return Secured::Over;
+        }
+    };
+    match error {
+        Failure::Handshake(HandshakeError::Closed)
+            if untouched && client.asked_name.borrow().is_none() =>
+        {
+            let message = format_args!("client closed connection while SSL handshaking");
+            engine.log_client(Level::Info, client, message);
+        }
+        Failure::Handshake(error) => {
+            let level = if error.is_peers() {
+                Level::Info
+            } else {
+                Level::Crit
+            };
+            engine.log_client(level, client, format_args!("{error} while SSL handshaking"));
+        }
+        Failure::Certificate(message) => {
+            engine.log_client(
+                Level::Error,
+                client,
+                format_args!("{message} while SSL handshaking"),
+            );
+        }
+    }
+    Secured::Over
+}
+
+/// Why there is no session.
+enum Failure {
+    Handshake(HandshakeError),
+    /// A certificate that depends on the client can not be had.
+    Certificate(String),
+}
+
+impl From<HandshakeError> for Failure {
+    fn from(error: HandshakeError) -> Failure {
+        Failure::Handshake(error)
+    }
+}
+
+/// `None`: the client speaks plain HTTP; what it has sent is its input again.
+async fn handshake(
+    site: &Rc<Site>,
+    endpoint: &Endpoint,
+    client: &Rc<Client>,
+    input: Vec<u8>,
+) -> Result<Option<Session>, Failure> {
+    let hello = match read_hello(client.stream.socket(), input).await? {
+        Beginning::Hello(hello) => hello,
+        Beginning::Plain(input) => {
+            client.input.replace(input);
+            return Ok(None);
+        }
+    };
+    note_name(client, endpoint, &hello);
+    let socket = client.stream.socket();
+    let server = client.first_server();
+    if service(site, server).is_some_and(|service| service.rejects) {
+        return Err(hello.refuse(socket).into());
+    }
+    let found = [server, endpoint.default_server]
+        .into_iter()
+        .find_map(|server| Some((server, settings(site, endpoint, server)?)));
+    let Some((server, (service, settings))) = found else {
+        return Err(HandshakeError::NoCertificate.into());
+    };
+    let mut identities = None;
+    if !service.dynamic.is_empty() {
+        identities = Some(load(site, client, server, service).await?);
+    }
+    Ok(Some(hello.accept(socket, settings, identities).await?))
+}
+
+fn service(site: &Site, server: ServerId) -> Option<&Arc<Service>> {
+    site.server(server).tls.as_ref()
+}
+
+fn settings<'a>(
+    site: &'a Site,
+    endpoint: &Endpoint,
+    server: ServerId,
+) -> Option<(&'a Service, &'a ServerSettings)> {
+    let service = service(site, server)?;
+    let settings = service
+        .http2
+        .as_ref()
+        .filter(|_| offers_http2(site, endpoint, server));
+    Some((service, settings.or(service.settings.as_ref())?))
+}
+
+/// Whether HTTP/2 is among what the server offers by ALPN.
+fn offers_http2(site: &Site, endpoint: &Endpoint, server: ServerId) -> bool {
+    endpoint.http2 || site.server(server).core.http2.on
+}
+
+fn note_name(client: &Client, endpoint: &Endpoint, hello: &Hello) {
+    if let Some(name) = hello.server_name() {
+        client.asked_name.replace(Some(AskedName {
+            server: find(endpoint, name),
+            name: name.into(),
+        }));
+    }
+}
+
+fn find(endpoint: &Endpoint, name: &str) -> Option<ServerId> {
+    endpoint.names.find(name.into()).map(|(server, _)| server)
+}
+
+/// Loads the certificates whose names depend on this client.
+async fn load(
+    site: &Rc<Site>,
+    client: &Rc<Client>,
+    server: ServerId,
+    service: &Service,
+) -> Result<Vec<Arc<net::tls::Identity>>, Failure> {
+    let mut identities = Vec::new();
+    for (certificate, key) in &service.dynamic {
+        let (certificate, key) = {
+            let mut request =
+                Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
+            (request.value(certificate), request.value(key))
+        };
+        let (certificate, key) = (path(site, &certificate), path(site, &key));
+        let loaded = service
+            .cache
+            .get(certificate.as_ref(), key.as_ref(), &service.passwords)
+            .await;
+        identities.push(loaded.map_err(|problem| Failure::Certificate(problem.message))?);
+    }
+    Ok(identities)
+}
+
+/// A path that variables have made counts from the directory of the configuration.
+fn path(site: &Site, text: &[u8]) -> bstr::BString {
+    use std::os::unix::ffi::OsStrExt;
+    if text.starts_with(b"data:") || text.starts_with(b"/") {
+        return text.into();
+    }
+    let full = site.conf_prefix.join(std::ffi::OsStr::from_bytes(text));
+    full.as_os_str().as_bytes().into()
+}
+
+/// Finds the server of the client's name again, in another configuration.
+pub(crate) fn refresh(client: &Client) {
+    let endpoint = client.endpoint.borrow();
+    if let Some(asked) = &mut *client.asked_name.borrow_mut() {
+        asked.server = find(&endpoint, &asked.name);
+    }
+}
+
+/// Whether a request may be served, as far as TLS decides it; otherwise the status that answers it.
+pub(crate) fn check(request: &Request) -> Result<(), u16> {
+    let client = &request.client;
+    if !client.tls_port {
+        return Ok(());
+    }
+    let Some(session) = client.stream.tls() else {
+        request.log(
+            Level::Info,
+            format_args!("client sent plain HTTP request to HTTPS port"),
+        );
+        return Err(internal_status::HTTP_TO_HTTPS);
+    };
+    let asks = service(&request.site, request.server).map_or(Asks::No, |service| service.asks);
+    if asks == Asks::No {
+        return Ok(());
+    }
+    if let Some(AskedName {
+        name,
+        server: Some(_),
+    }) = &*client.asked_name.borrow()
+        && !request.head.host.is_empty()
+        && request.head.host != name.as_bytes()
+    {
+        let message = "client attempted to request the server name different from the one that was negotiated";
+        request.log(Level::Info, format_args!("{message}"));
+        return Err(421);
+    }
+    match asks.judge(session.assessment()) {
+        Ok(()) => Ok(()),
+        Err(Refusal::Bad(fault)) => {
+            let (number, text) = (fault.number, fault.text);
+            let message = format_args!("client SSL certificate verify error: ({number}:{text})");
+            request.log(Level::Info, message);
+            Err(internal_status::CERTIFICATE_ERROR)
+        }
+        Err(Refusal::Missing) => {
+            request.log(
+                Level::Info,
+                format_args!("client sent no required SSL certificate"),
+            );
+            Err(internal_status::NO_CERTIFICATE)
+        }
+    }
+}
+
+/// Reports addresses with TLS whose servers have no certificate. `places` are those of the servers' blocks.
+pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
+    for endpoint in frozen.endpoints.iter().filter(|endpoint| endpoint.tls) {
+        let usable = |server: ServerId| {
+            let service = frozen.server(server).tls.as_ref();
+            service.is_some_and(|service| service.settings.is_some())
+        };
+        let default = endpoint.default_server;
+        let rejects = frozen
+            .server(default)
+            .tls
+            .as_ref()
+            .is_some_and(|service| service.rejects);
+        if usable(default) {
+            continue;
+        }
+        // A default server that refuses needs none itself, as long as the others have theirs.
+        let missing = match rejects {
+            false => Some(default),
+            true => endpoint.servers.iter().copied().find(|server| {
+                let service = frozen.server(*server).tls.as_ref();
+                !usable(*server) && !service.is_some_and(|service| service.rejects)
+            }),
+        };
+        if let Some(server) = missing {
+            let span = places.get(server.0 as usize).copied();
+            let place = span
+                .and_then(|span| line.sources().place(span))
+                .unwrap_or_default();
+            let message = format!(
+                "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in {place}"
+            );
+            line.level.report(Diagnostic::error(message, None));
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! `ssl_*` of http: TLS of clients. What the directives mean is [`crate::shared::tls`]; what happens is
+//! [`net::tls`], called by the engine.
+
+use conf::contexts::HTTP_SERVER;
+use conf::{SERVER, Table, Variable};
+use http::{Module, Request};
+use net::tls::Session;
+
+use crate::shared::tls::TlsConf;
+use crate::shared::tls::build::{self, Wanted};
+use crate::shared::tls::rows::{self, Engine};
+use crate::shared::tls::variables::{self, HasTls};
+
+pub(crate) static MODULE: Module = Module {
+    name: "ssl",
+    doc: "TLS for clients: certificates, what is spoken, sessions, clients' certificates.",
+    server: &DIRECTIVES,
+    tls: |confs| confs.get::<TlsConf>().service.clone(),
+    variables: &VARIABLES,
+    ..Module::EMPTY
+};
+
+static ROWS: [conf::Directive<TlsConf>; rows::COUNT] = rows::all(Engine::Http, HTTP_SERVER);
+
+static DIRECTIVES: Table<TlsConf> = Table::new(&ROWS).finish(|conf, _, level| {
+    if level.context == SERVER {
+        let http1 = || ["http/1.1", "http/1.0", "http/0.9"].map(|name| name.as_bytes().to_vec());
+        let wanted = Wanted {
+            context: "HTTP",
+            alpn: http1().to_vec(),
+            alpn_http2: [b"h2".to_vec()].into_iter().chain(http1()).collect(),
+        };
+        conf.service = build::service(conf, wanted, level)?;
+    }
+    Ok(())
+});
+
+static VARIABLES: [Variable<Request>; variables::COUNT] = variables::all();
+
+impl HasTls for Request {
+    fn tls(&self) -> Option<&Session> {
+        self.client.stream.tls()
+    }
+
+    fn server_name(&self) -> Option<String> {
+        let asked = self.client.asked_name.borrow();
+        asked.as_ref().map(|asked| asked.name.to_string())
+    }
+}

@@ -1,0 +1,380 @@
+//! From the lines of a server to what the engines use.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base::Span;
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Diagnostic, Expression, Level};
+use net::tls::{
+    Asks, Choice, ClientCertificates, Identity, IdentityCache, Problem, Protocols, ServerOptions,
+    Service, SessionCache, TicketKey, Tickets, Trust,
+};
+
+use super::commands::Commanded;
+use super::{File, SessionCaching, Source, TlsConf, Word};
+
+/// What an engine adds.
+pub(crate) struct Wanted {
+    /// Tells its sessions from those of others.
+    pub(crate) context: &'static str,
+    /// Offered by ALPN.
+    pub(crate) alpn: Vec<Vec<u8>>,
+    /// Offered where HTTP/2 is spoken; none: never.
+    pub(crate) alpn_http2: Vec<Vec<u8>>,
+}
+
+/// Certificates of this configuration that were loaded: servers often share theirs.
+#[derive(Default)]
+struct Loaded(HashMap<(BString, BString), Arc<Identity>>);
+
+/// What has been said once.
+#[derive(Default)]
+struct Said(Vec<String>);
+
+/// Makes the service of a server; `None` when it has no certificate and refuses nobody.
+pub(crate) fn service(
+    conf: &TlsConf,
+    wanted: Wanted,
+    level: &mut Level,
+) -> Result<Option<Arc<Service>>, Diagnostic> {
+    check_pairs(conf)?;
+    if conf.certificates.is_empty() && !conf.rejects {
+        return Ok(None);
+    }
+    let passwords = Arc::new(match &conf.password_file {
+        None => Vec::new(),
+        Some(file) => {
+            let text = read(file, level)?;
+            let name = file.path.display().to_string();
+            net::tls::read_passwords(&text, &name).map_err(|problem| at(problem, file.span))?
+        }
+    });
+    let commanded = commands(conf, level)?;
+    let (identities, dynamic) = identities(conf, &commanded, &passwords, level)?;
+    let has_certificates = !identities.is_empty() || !dynamic.is_empty();
+    let settings = match has_certificates {
+        false => None,
+        true => Some(options(conf, commanded, identities, &wanted, level)?),
+    };
+    let settings = settings
+        .map(ServerOptions::build)
+        .transpose()
+        .map_err(|problem| at(problem, conf.ciphers.span))?;
+    let cache = conf.certificate_cache;
+    Ok(Some(Arc::new(Service {
+        http2: match (&settings, wanted.alpn_http2.is_empty()) {
+            (Some(settings), false) => Some(settings.with_alpn(wanted.alpn_http2)),
+            _ => None,
+        },
+        settings,
+        rejects: conf.rejects,
+        asks: conf.asks,
+        dynamic,
+        cache: IdentityCache::new(
+            cache.map_or(0, |cache| cache.max),
+            cache.map_or(Duration::ZERO, |cache| cache.inactive),
+            cache.map_or(Duration::ZERO, |cache| cache.valid),
+        ),
+        passwords,
+    })))
+}
+
+fn at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
+    Diagnostic::error(problem.message, span)
+}
+
+/// A file's content; what can not be read is an error at its word.
+fn read(file: &File, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+    level.build.files.read(&file.path).map_err(|error| {
+        let path = file.path.display();
+        Diagnostic::error(
+            format!("open() \"{path}\" failed{}", rt::error_log::Errno(&error)),
+            file.span,
+        )
+    })
+}
+
+fn check_pairs(conf: &TlsConf) -> Result<(), Diagnostic> {
+    if conf.keys.len() >= conf.certificates.len() {
+        return Ok(());
+    }
+    match conf.certificates.last() {
+        Some(Source::Fixed(name, span)) => Err(Diagnostic::error(
+            format!("no \"ssl_certificate_key\" is defined for certificate \"{name}\""),
+            *span,
+        )),
+        Some(Source::Dynamic(name, span)) => Err(Diagnostic::error(
+            format!(
+                "no \"ssl_certificate_key\" is defined for certificate \"{}\"",
+                name.source()
+            ),
+            *span,
+        )),
+        None => Ok(()),
+    }
+}
+
+fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> {
+    let mut commanded = Commanded {
+        protocols: conf.protocols,
+        choice: Choice::default(),
+        certificate: None,
+        key: None,
+        prefer_server_ciphers: conf.prefer_server_ciphers,
+        tickets: conf.tickets,
+        ignored: Vec::new(),
+    };
+    let text = |word: &Word| word.text.to_str_lossy().into_owned();
+    let choice = &mut commanded.choice;
+    choice
+        .set_ciphers(&text(&conf.ciphers))
+        .map_err(|problem| at(problem, conf.ciphers.span))?;
+    tell_missing("ssl_ciphers", &mut choice.missing, conf.ciphers.span, level);
+    choice
+        .set_curves(&text(&conf.curves))
+        .map_err(|problem| at(problem, conf.curves.span))?;
+    tell_missing(
+        "ssl_ecdh_curve",
+        &mut choice.missing,
+        conf.curves.span,
+        level,
+    );
+    for (name, value, span) in &conf.commands {
+        commanded
+            .apply(name.as_ref(), value.as_ref())
+            .map_err(|problem| at(problem, *span))?;
+        tell_missing(
+            "ssl_conf_command",
+            &mut commanded.choice.missing,
+            *span,
+            level,
+        );
+        for what in commanded.ignored.drain(..) {
+            warn_once(
+                format!("ssl_conf_command {what} has no effect"),
+                *span,
+                level,
+            );
+        }
+    }
+    let old = Protocols::old(commanded.protocols);
+    if !old.is_empty() {
+        let old = old.join(", ");
+        warn_once(
+            format!("{old}: not spoken any more, TLS begins with version 1.2"),
+            None,
+            level,
+        );
+    }
+    Ok(commanded)
+}
+
+/// Says what can not be had, once for each list.
+fn tell_missing(
+    directive: &str,
+    missing: &mut Vec<String>,
+    span: impl Into<Option<Span>>,
+    level: &mut Level,
+) {
+    let missing = std::mem::take(missing);
+    if !missing.is_empty() {
+        let names = missing.join(", ");
+        warn_once(
+            format!("\"{directive}\": {names} can not be had, left out"),
+            span,
+            level,
+        );
+    }
+}
+
+fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut Level) {
+    let said = &mut level.shared::<Said>().0;
+    if !said.contains(&message) {
+        said.push(message.clone());
+        level.report(Diagnostic::warning(message, span));
+    }
+}
+
+type Loading = (Vec<Arc<Identity>>, Vec<(Expression, Expression)>);
+
+/// The certificates: all are loaded now, or, when one name has variables, all when a client comes.
+fn identities(
+    conf: &TlsConf,
+    commanded: &Commanded,
+    passwords: &[Vec<u8>],
+    level: &mut Level,
+) -> Result<Loading, Diagnostic> {
+    let mut identities = Vec::new();
+    let mut dynamic = Vec::new();
+    if let (Some(certificate), Some(key)) = (&commanded.certificate, &commanded.key) {
+        let full = |name: &BString| {
+            let path = level.build.in_conf_prefix(Path::new(&*name.to_str_lossy()));
+            BString::from(path.to_string_lossy().as_bytes())
+        };
+        let span = conf.commands.first().map(|(_, _, span)| *span);
+        let (certificate, key) = (full(certificate), full(key));
+        identities.push(load(
+            certificate.as_ref(),
+            key.as_ref(),
+            passwords,
+            span,
+            level,
+        )?);
+        return Ok((identities, dynamic));
+    }
+    let pairs = || conf.certificates.iter().zip(&conf.keys);
+    let depends = pairs().any(|pair| !matches!(pair, (Source::Fixed(..), Source::Fixed(..))));
+    for (certificate, key) in pairs() {
+        match (certificate, key) {
+            (Source::Fixed(certificate, span), Source::Fixed(key, _)) if !depends => {
+                identities.push(load(
+                    certificate.as_ref(),
+                    key.as_ref(),
+                    passwords,
+                    Some(*span),
+                    level,
+                )?);
+            }
+            (certificate, key) => {
+                let expression = |source: &Source| match source {
+                    Source::Fixed(name, _) => Expression::literal(name),
+                    Source::Dynamic(expression, _) => expression.clone(),
+                };
+                dynamic.push((expression(certificate), expression(key)));
+            }
+        }
+    }
+    if let Some(file) = conf.stapling_file.as_ref().filter(|_| conf.stapling) {
+        let response = read(file, level)?;
+        if let Some(first) = identities.first_mut() {
+            *first = first.with_ocsp(response);
+        }
+    } else if conf.stapling {
+        let message = "\"ssl_stapling\" without \"ssl_stapling_file\" has no effect";
+        warn_once(message.to_owned(), None, level);
+    }
+    Ok((identities, dynamic))
+}
+
+fn load(
+    certificate: &BStr,
+    key: &BStr,
+    passwords: &[Vec<u8>],
+    span: Option<Span>,
+    level: &mut Level,
+) -> Result<Arc<Identity>, Diagnostic> {
+    let names = (certificate.to_owned(), key.to_owned());
+    if let Some(known) = level.shared::<Loaded>().0.get(&names) {
+        return Ok(Arc::clone(known));
+    }
+    let mut read = |path: &Path| level.build.files.read(path);
+    let identity = Identity::load(certificate, key, passwords, &mut read)
+        .map_err(|problem| at(problem, span))?;
+    let loaded = &mut level.shared::<Loaded>().0;
+    loaded.insert(names, Arc::clone(&identity));
+    Ok(identity)
+}
+
+fn options(
+    conf: &TlsConf,
+    commanded: Commanded,
+    identities: Vec<Arc<Identity>>,
+    wanted: &Wanted,
+    level: &mut Level,
+) -> Result<ServerOptions, Diagnostic> {
+    let protocols = Protocols::from_bits(commanded.protocols);
+    if protocols.tls12 && !commanded.choice.has_tls12() {
+        warn_once(
+            "\"ssl_ciphers\" names no suite of TLS 1.2 that can be had: TLS 1.2 is off".to_owned(),
+            conf.ciphers.span,
+            level,
+        );
+    }
+    Ok(ServerOptions {
+        protocols,
+        choice: commanded.choice,
+        prefer_server_ciphers: commanded.prefer_server_ciphers,
+        identities,
+        client_certificates: client_certificates(conf, level)?,
+        alpn: wanted.alpn.clone(),
+        cache: match &conf.session_cache {
+            SessionCaching::None => None,
+            SessionCaching::Builtin(sessions) => {
+                Some(SessionCache::new(sessions.saturating_mul(SESSION)))
+            }
+            SessionCaching::Shared(name, size) => Some(SessionCache::shared(name, *size)),
+        },
+        tickets: match commanded.tickets {
+            false => None,
+            true => Some(tickets(conf, level)?),
+        },
+        session_timeout: u32::try_from(conf.session_timeout.as_secs()).unwrap_or(u32::MAX),
+        record_size: usize::try_from(conf.buffer_size).unwrap_or(0),
+        early_data: if conf.early_data { EARLY_DATA } else { 0 },
+        compress_certificates: conf.compress,
+        context: wanted.context,
+    })
+}
+
+/// What a session takes, roughly, in bytes.
+const SESSION: usize = 256;
+/// How much early data a client may send, in bytes: as in nginx.
+const EARLY_DATA: u32 = 16 * 1024;
+
+fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic> {
+    if conf.ticket_keys.is_empty() {
+        return Ok(Tickets::random());
+    }
+    let mut keys = Vec::new();
+    for file in &conf.ticket_keys {
+        let content = read(file, level)?;
+        let name = file.path.display().to_string();
+        keys.push(TicketKey::from_file(&content, &name).map_err(|problem| at(problem, file.span))?);
+    }
+    Ok(Tickets::fixed(keys))
+}
+
+/// Reads whom to believe about clients, if they are asked.
+fn client_certificates(
+    conf: &TlsConf,
+    level: &mut Level,
+) -> Result<Option<ClientCertificates>, Diagnostic> {
+    if conf.asks == Asks::No {
+        return Ok(None);
+    }
+    let files = (&conf.client_certificate, &conf.trusted_certificate);
+    if conf.asks != Asks::OptionalUnsigned && matches!(files, (None, None)) {
+        return Err(Diagnostic::error(
+            "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client",
+            None,
+        ));
+    }
+    let depth = usize::try_from(conf.depth).unwrap_or(0);
+    let (mut trust, mut named) = (Trust::nobody(depth), Trust::nobody(0));
+    if let Some(file) = &conf.client_certificate {
+        add(&mut trust, file, level)?;
+        add(&mut named, file, level)?;
+    }
+    if let Some(file) = &conf.trusted_certificate {
+        add(&mut trust, file, level)?;
+    }
+    if let Some(file) = &conf.crl {
+        let text = read(file, level)?;
+        let name = file.path.display().to_string();
+        trust
+            .add_revocations(&text, &name)
+            .map_err(|problem| at(problem, file.span))?;
+    }
+    Ok(Some(ClientCertificates::new(trust, &named)))
+}
+
+fn add(trust: &mut Trust, file: &File, level: &mut Level) -> Result<(), Diagnostic> {
+    let text = read(file, level)?;
+    let name = file.path.display().to_string();
+    trust
+        .add_certificates(&text, &name)
+        .map_err(|problem| at(problem, file.span))
+}

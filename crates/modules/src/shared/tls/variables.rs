@@ -1,0 +1,306 @@
+//! `$ssl_…`: what came of the handshake, and who the client is by its certificate.
+
+use conf::Variable;
+use net::tls::{Assessment, Session, Shown};
+
+/// What has a client that may speak TLS.
+pub(crate) trait HasTls: 'static {
+    /// The client's TLS; `None` without it, and before the handshake is over.
+    fn tls(&self) -> Option<&Session>;
+
+    /// The server name that the client asks for, also while the handshake goes on.
+    fn server_name(&self) -> Option<String>;
+}
+
+/// How many there are.
+pub(crate) const COUNT: usize = 28;
+
+/// All of them.
+pub(crate) const fn all<R: HasTls>() -> [Variable<R>; COUNT] {
+    [
+        Variable::new("ssl_protocol", protocol, "The version of TLS: `TLSv1.3`."),
+        Variable::new("ssl_cipher", cipher, "The cipher suite, by OpenSSL's name."),
+        Variable::new(
+            "ssl_ciphers",
+            ciphers,
+            "The cipher suites that the client offered.",
+        ),
+        Variable::new("ssl_curve", curve, "The group that keys were exchanged in."),
+        Variable::new("ssl_curves", curves, "The groups that the client offered."),
+        Variable::new(
+            "ssl_sigalg",
+            scheme,
+            "The signature scheme that the server used.",
+        ),
+        Variable::new(
+            "ssl_sigalgs",
+            schemes,
+            "The signature schemes that the client offered.",
+        ),
+        Variable::new(
+            "ssl_session_id",
+            session_id,
+            "A number that connections of one session share.",
+        ),
+        Variable::new(
+            "ssl_session_reused",
+            reused,
+            "`r` when an earlier session was resumed, else `.`.",
+        ),
+        Variable::new(
+            "ssl_early_data",
+            early_data,
+            "`1` for a request that came before the handshake was complete.",
+        )
+        .volatile(),
+        Variable::new(
+            "ssl_server_name",
+            server_name,
+            "The server name that the client asked for.",
+        )
+        .volatile(),
+        Variable::new(
+            "ssl_alpn_protocol",
+            alpn,
+            "The protocol that was agreed on by ALPN.",
+        ),
+        Variable::new(
+            "ssl_ech_status",
+            nothing,
+            "Encrypted Client Hello is not supported: always empty.",
+        ),
+        Variable::new(
+            "ssl_ech_outer_server_name",
+            nothing,
+            "Always empty: see `$ssl_ech_status`.",
+        ),
+        Variable::new(
+            "ssl_client_cert",
+            client_cert,
+            "The client's certificate in PEM, with a tab at the beginning of each line but the first.",
+        ),
+        Variable::new(
+            "ssl_client_raw_cert",
+            client_raw_cert,
+            "The client's certificate in PEM.",
+        ),
+        Variable::new(
+            "ssl_client_escaped_cert",
+            client_escaped_cert,
+            "The client's certificate in PEM, escaped as a part of a URI.",
+        ),
+        Variable::new(
+            "ssl_client_s_dn",
+            subject,
+            "The subject of the client's certificate (RFC 2253).",
+        ),
+        Variable::new(
+            "ssl_client_i_dn",
+            issuer,
+            "The issuer of the client's certificate (RFC 2253).",
+        ),
+        Variable::new(
+            "ssl_client_s_dn_legacy",
+            subject_legacy,
+            "The subject, in the old form with slashes.",
+        ),
+        Variable::new(
+            "ssl_client_i_dn_legacy",
+            issuer_legacy,
+            "The issuer, in the old form with slashes.",
+        ),
+        Variable::new(
+            "ssl_client_serial",
+            serial,
+            "The serial number of the client's certificate.",
+        ),
+        Variable::new(
+            "ssl_client_fingerprint",
+            fingerprint,
+            "The SHA-1 of the client's certificate.",
+        ),
+        Variable::new(
+            "ssl_client_verify",
+            verify,
+            "`SUCCESS`, `FAILED:reason` or `NONE`.",
+        ),
+        Variable::new(
+            "ssl_client_v_start",
+            valid_from,
+            "When the client's certificate begins to be valid.",
+        ),
+        Variable::new("ssl_client_v_end", valid_until, "When it ends to be."),
+        Variable::new("ssl_client_v_remain", days_left, "Whole days until then."),
+        Variable::new(
+            "ssl_client_sigalg",
+            client_scheme,
+            "The signature scheme of the client: not known, always empty.",
+        ),
+    ]
+}
+
+/// Appends a value; an empty one counts as none.
+fn put(out: &mut Vec<u8>, value: Option<impl AsRef<[u8]>>) -> bool {
+    match value {
+        Some(value) if !value.as_ref().is_empty() => {
+            out.extend_from_slice(value.as_ref());
+            true
+        }
+        _ => false,
+    }
+}
+
+fn protocol<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().map(Session::protocol))
+}
+
+fn cipher<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().map(Session::cipher))
+}
+
+fn ciphers<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().map(Session::offered_ciphers))
+}
+
+fn curve<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().and_then(Session::curve))
+}
+
+fn curves<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().map(Session::offered_curves))
+}
+
+fn scheme<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().and_then(Session::scheme))
+}
+
+fn schemes<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().map(Session::offered_schemes))
+}
+
+fn session_id<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    let digits =
+        |tls: &Session| -> String { tls.id().iter().map(|byte| format!("{byte:02x}")).collect() };
+    put(out, scope.tls().map(digits))
+}
+
+fn reused<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(
+        out,
+        scope
+            .tls()
+            .map(|tls| if tls.is_resumed() { "r" } else { "." }),
+    )
+}
+
+fn early_data<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().filter(|tls| tls.is_early()).map(|_| "1"))
+}
+
+fn server_name<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.server_name())
+}
+
+fn alpn<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, scope.tls().and_then(Session::alpn))
+}
+
+fn nothing<R: HasTls>(_: &mut R, _: &mut Vec<u8>) -> bool {
+    false
+}
+
+fn client_scheme<R: HasTls>(_: &mut R, _: &mut Vec<u8>) -> bool {
+    false
+}
+
+fn certificate<R: HasTls>(scope: &R) -> Option<Shown> {
+    scope.tls()?.peer_certificate().map(Shown::of)
+}
+
+/// PEM without the end of its last line, as nginx shows it.
+fn pem<R: HasTls>(scope: &R) -> Option<String> {
+    let mut text = certificate(scope)?.pem();
+    text.pop();
+    Some(text)
+}
+
+fn client_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, pem(scope).map(|text| text.replace('\n', "\n\t")))
+}
+
+fn client_raw_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, certificate(scope).map(|shown| shown.pem()))
+}
+
+fn client_escaped_cert<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    let Some(shown) = certificate(scope) else {
+        return false;
+    };
+    proto::uri::escape(
+        proto::uri::Escape::UriComponent,
+        shown.pem().as_bytes(),
+        out,
+    );
+    true
+}
+
+fn subject<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, certificate(scope).and_then(|shown| shown.subject()))
+}
+
+fn issuer<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, certificate(scope).and_then(|shown| shown.issuer()))
+}
+
+fn subject_legacy<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(
+        out,
+        certificate(scope).and_then(|shown| shown.subject_legacy()),
+    )
+}
+
+fn issuer_legacy<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(
+        out,
+        certificate(scope).and_then(|shown| shown.issuer_legacy()),
+    )
+}
+
+fn serial<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, certificate(scope).and_then(|shown| shown.serial()))
+}
+
+fn fingerprint<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, certificate(scope).map(|shown| shown.fingerprint()))
+}
+
+fn verify<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    let Some(tls) = scope.tls() else {
+        return false;
+    };
+    match tls.assessment() {
+        None | Some(Assessment::Absent) => out.extend_from_slice(b"NONE"),
+        Some(Assessment::Good) => out.extend_from_slice(b"SUCCESS"),
+        Some(Assessment::Bad(fault)) => {
+            out.extend_from_slice(b"FAILED:");
+            out.extend_from_slice(fault.text.as_bytes());
+        }
+    }
+    true
+}
+
+fn valid_from<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(out, certificate(scope).and_then(|shown| shown.valid_from()))
+}
+
+fn valid_until<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    put(
+        out,
+        certificate(scope).and_then(|shown| shown.valid_until()),
+    )
+}
+
+fn days_left<R: HasTls>(scope: &mut R, out: &mut Vec<u8>) -> bool {
+    let days = certificate(scope).and_then(|shown| shown.days_left());
+    put(out, days.map(|days| days.to_string()))
+}
