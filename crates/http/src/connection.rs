@@ -117,7 +117,10 @@ pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
         .set(facts.keepalive_min_timeout);
     client.input = RefCell::new(facts.input);
     drop(site);
-    speak(engine, Rc::new(client)).await;
+    match client.requests.get() {
+        0 => speak(engine, Rc::new(client)).await,
+        _ => h1::serve_connection(engine, Rc::new(client)).await,
+    }
 }
 
 fn endpoint_of<'a>(site: &'a Site, newcomer: &Newcomer) -> Option<&'a Arc<Endpoint>> {

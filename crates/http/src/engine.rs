@@ -61,10 +61,11 @@ impl Engine {
     }
 
     /// The engine's own tables, for the reference and for help.
-    pub fn own_tables() -> [&'static dyn Rows; 5] {
+    pub fn own_tables() -> [&'static dyn Rows; 6] {
         [
             &crate::core::main::DIRECTIVES,
             &crate::core::server::DIRECTIVES,
+            &crate::core::http2::DIRECTIVES,
             &crate::core::location::DIRECTIVES,
             &crate::core::delivery::DIRECTIVES,
             &crate::core::resolver::DIRECTIVES,
