@@ -102,13 +102,30 @@ fn clients_that_stay_spread_evenly_without_reuseport() {
     }
     let server = site(4, "").start();
     assert!(until(|| (active(&server).len() == 4).then_some(())).is_some());
-    let clients = clients(&server, 200);
-    let loops = active(&server);
-    let most = *loops.iter().max().expect("there are loops");
-    assert!(most <= 55, "{loops:?}");
-    drop(clients);
-    // And when those of one loop remain, newcomers go to the others.
-    assert!(until(|| (active(&server).iter().sum::<usize>() == 1).then_some(())).is_some());
+    let mut clients = clients(&server, 200);
+    // At once as a rule; on a busy machine some are moved a moment later.
+    let most = || active(&server).into_iter().max().unwrap_or(0);
+    let even = until(|| (most() <= 55).then_some(()));
+    assert!(even.is_some(), "{:?}", active(&server));
+    for client in &mut clients {
+        client.get("/").expect(200);
+    }
+}
+
+#[test]
+fn connections_that_are_left_on_one_loop_are_spread_again() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = site(1, "").start();
+    let mut clients = clients(&server, 60);
+    resize(&server, 1, 3);
+    let most = || active(&server).into_iter().max().unwrap_or(0);
+    let even = until(|| (most() <= 24).then_some(()));
+    assert!(even.is_some(), "{:?}", active(&server));
+    for client in &mut clients {
+        client.get("/").expect(200);
+    }
 }
 
 #[test]

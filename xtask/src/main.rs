@@ -11,6 +11,7 @@ mod bench_disk;
 mod cache_tests;
 mod cgroup;
 mod coalesce;
+mod connections;
 mod docs;
 mod flags;
 mod loop_device;
@@ -62,6 +63,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "bench-disk",
         "hot clients under cold load on a throttled disk; needs root",
         bench_disk::run,
+    ),
+    (
+        "bench-connections",
+        "connections over reloads, upgrades, crashes and stalls, and how they spread, beside nginx and HAProxy",
+        connections::run,
     ),
     (
         "bench-coalesce",

@@ -11,6 +11,7 @@ use crate::shell;
 /// A program and the package that has it.
 pub(crate) const NGINX: (&str, &str) = ("nginx", "nginx");
 pub(crate) const WRK: (&str, &str) = ("wrk", "wrk");
+pub(crate) const HAPROXY: (&str, &str) = ("haproxy", "haproxy");
 pub(crate) const STRACE: (&str, &str) = ("strace", "strace");
 /// The name of the program has PHP's version at its end.
 pub(crate) const PHP_FPM: (&str, &str) = ("php-fpm*", "php-fpm");

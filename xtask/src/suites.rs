@@ -35,7 +35,9 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
     )?;
     println!("\n== integration tests on Weir");
     run(
-        cargo().args(["build", "--package", "weir"]).args(profile),
+        cargo()
+            .args(["build", "--package", "weir", "--features", "debug-stall"])
+            .args(profile),
         BUILD,
     )?;
     run(

@@ -25,6 +25,8 @@ pub(crate) struct Report {
     /// Latencies in milliseconds.
     pub(crate) p50: f64,
     pub(crate) p99: f64,
+    pub(crate) mean: f64,
+    pub(crate) deviation: f64,
     /// Everything that was no complete answer with a status below 400.
     pub(crate) failures: f64,
 }
@@ -94,6 +96,12 @@ impl Report {
             let words: Vec<&str> = line.split_whitespace().collect();
             match words.as_slice() {
                 ["50%", value] => report.p50 = milliseconds(value),
+                ["Latency", mean, deviation, ..]
+                    if mean.starts_with(|c: char| c.is_ascii_digit()) =>
+                {
+                    report.mean = milliseconds(mean);
+                    report.deviation = milliseconds(deviation);
+                }
                 ["99%", value] => report.p99 = milliseconds(value),
                 [count, "requests", "in", ..] => report.requests = number(count),
                 ["Requests/sec:", value] => report.per_second = number(value),
@@ -135,9 +143,10 @@ mod tests {
 
     #[test]
     fn a_report_is_read() {
-        let text = "Running 1s test\n  Latency Distribution\n     50%  106.00us\n     99%    1.20s\n  1234 requests in 1.10s, 1.83MB read\n  Socket errors: connect 0, read 2, write 1, timeout 0\n  Non-2xx or 3xx responses: 7\nRequests/sec:  11000.50\n";
+        let text = "Running 1s test\n    Latency     1.50ms  250.00us   9.00ms   90.00%\n  Latency Distribution\n     50%  106.00us\n     99%    1.20s\n  1234 requests in 1.10s, 1.83MB read\n  Socket errors: connect 0, read 2, write 1, timeout 0\n  Non-2xx or 3xx responses: 7\nRequests/sec:  11000.50\n";
         let report = Report::parse(text);
         assert_eq!((report.p50, report.p99), (0.106, 1_200.0));
+        assert_eq!((report.mean, report.deviation), (1.5, 0.25));
         assert_eq!(
             (report.requests, report.per_second, report.failures),
             (1_234.0, 11_000.5, 10.0)
