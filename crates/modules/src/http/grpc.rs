@@ -9,7 +9,7 @@
 //! gRPC is HTTP/2 with trailers, in which both sides may speak at any time: content goes on to the server as it comes
 //! from the client, and the other way, unbuffered. The codec is [`crate::shared::http2`].
 
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Confs, Directive, Expression, Repeat, Setter, Table};
 use http::module::{Answer, Module, Outcome, Step};
@@ -18,7 +18,7 @@ use http::upstream::{Content, Plan, RequestContent};
 use http::{Request, upstream};
 use proto::Known;
 
-use crate::shared::gateway::{Pass, connection_tag};
+use crate::shared::gateway::{Pass, Schemes, connection_tag};
 use crate::shared::http2::{Http2, Speaker, Wanted};
 use crate::shared::request_fields::FieldPlan;
 use crate::shared::upstream_rows::{Prefixed, Upstream};
@@ -62,28 +62,39 @@ const HIDDEN: &[&str] = &[
     "X-Accel-Charset",
 ];
 
-static UPSTREAM_ROWS: Prefixed<Grpc> = Prefixed::new("grpc_", HIDDEN).without(&[
-    "buffering",
-    "buffers",
-    "busy_buffers_size",
-    "force_ranges",
-    "ignore_client_abort",
-    "limit_rate",
-    "max_temp_file_size",
-    "pass_request_body",
-    "pass_request_headers",
-    "request_buffering",
-    "send_lowat",
-    "store",
-    "store_access",
-    "temp_file_write_size",
-    "temp_path",
-]);
+static UPSTREAM_ROWS: Prefixed<Grpc> = Prefixed::new("grpc_", HIDDEN)
+    .without(&[
+        "buffering",
+        "buffers",
+        "busy_buffers_size",
+        "force_ranges",
+        "ignore_client_abort",
+        "limit_rate",
+        "max_temp_file_size",
+        "pass_request_body",
+        "pass_request_headers",
+        "request_buffering",
+        "send_lowat",
+        "store",
+        "store_access",
+        "temp_file_write_size",
+        "temp_path",
+    ])
+    .secure();
+
+static SCHEMES: Schemes = Schemes {
+    plain: "grpc://",
+    secure: "grpcs://",
+    prefix: "grpc_",
+};
 
 /// The usual port, as nginx has it.
-const PORT: u16 = 80;
-
-const SCHEME: &[u8] = b"grpc://";
+fn usual_port(secure: bool) -> u16 {
+    match secure {
+        true => 443,
+        false => 80,
+    }
+}
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
@@ -92,11 +103,13 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.2",
-        doc: "The gRPC server that answers: `host:port`, `grpc://host:port`, `unix:/path`, or the name of an `upstream`; \
-              it may hold variables. Without a port it is 80.",
+        doc: "The gRPC server that answers: `host:port`, `unix:/path`, or the name of an `upstream`, with or without \
+              `grpc://` before it, or with `grpcs://` by TLS; it may hold variables. Without a port it is 80, with TLS 443.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.authority = authority(line.text(0));
-            c.pass = Some(Pass::with_usual_port(line, SCHEME, PORT)?);
+            c.secure = SCHEMES.settle(line);
+            let scheme = SCHEMES.of(c.secure).as_bytes();
+            c.authority = authority(line.text(0), scheme);
+            c.pass = Some(Pass::with_usual_port(line, scheme, usual_port(c.secure))?);
             Ok(())
         }),
     },
@@ -127,6 +140,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 #[derive(Clone, Default)]
 struct Conf {
     pass: Option<Pass>,
+    /// It is passed on by TLS.
+    secure: bool,
     /// The host that `grpc_pass` names, with its port if it names one.
     authority: BString,
     set_header: Vec<(BString, Expression)>,
@@ -142,9 +157,9 @@ fn nested(confs: &mut Confs) {
 }
 
 /// The host and port of an address, as `:authority` says it.
-fn authority(address: &[u8]) -> BString {
-    let rest = match address.get(..SCHEME.len()) {
-        Some(start) if start.eq_ignore_ascii_case(SCHEME) => &address[SCHEME.len()..],
+fn authority(address: &[u8], scheme: &[u8]) -> BString {
+    let rest = match address.get(..scheme.len()) {
+        Some(start) if start.eq_ignore_ascii_case(scheme) => &address[scheme.len()..],
         _ => address,
     };
     match rest.starts_with(b"unix:") {
@@ -159,17 +174,21 @@ fn handler(request: &mut Request) -> Step<'_> {
     let Some(pass) = &conf.pass else {
         return Outcome::Declined.into();
     };
-    let target = match pass.target_with_usual_port(request, SCHEME, PORT) {
+    let secure = pass.secure_host(request, &SCHEMES, conf.secure);
+    let scheme = SCHEMES.of(secure.is_some()).as_bytes();
+    let port = usual_port(secure.is_some());
+    let target = match pass.target_with_usual_port(request, scheme, port) {
         Ok(target) => target,
         Err(status) => return Outcome::Status(status).into(),
     };
     let authority = match pass {
         Pass::Group(_) => conf.authority.clone(),
-        Pass::Variable(url) => authority(&request.value(url)),
+        Pass::Variable(url) => authority(&request.value(url), scheme),
     };
     let asker = Asker {
         conf: request.conf::<Conf>(),
         authority,
+        secure,
     };
     let tag = connection_tag(request);
     Step::later(upstream::pass(
@@ -189,11 +208,17 @@ fn handler(request: &mut Request) -> Step<'_> {
 struct Asker {
     conf: ConfRef<Conf>,
     authority: BString,
+    /// The host that TLS is spoken to.
+    secure: Option<BString>,
 }
 
 impl Speaker for Asker {
     fn scheme(&self) -> &'static str {
-        "grpc://"
+        SCHEMES.of(self.secure.is_some())
+    }
+
+    fn secure_host(&self) -> Option<&BStr> {
+        self.secure.as_deref().map(BStr::new)
     }
 
     fn ask(
@@ -202,7 +227,10 @@ impl Speaker for Asker {
         _content: Content,
         wanted: &mut Wanted,
     ) -> Result<(), u16> {
-        wanted.scheme = "http";
+        wanted.scheme = match self.secure {
+            Some(_) => "https",
+            None => "http",
+        };
         wanted.method = match request.method == request.head.wire.method {
             true => request.head.wire.method_text().into(),
             false => request.method.name().into(),
