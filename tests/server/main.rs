@@ -7,6 +7,7 @@ mod addition;
 mod auth_request;
 mod autoindex;
 mod bodies;
+mod cache;
 mod charset;
 mod command_line;
 mod compression;

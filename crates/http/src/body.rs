@@ -137,6 +137,22 @@ impl Chunk {
         }
     }
 
+    /// The part that begins at `start`; it must be within the chunk.
+    pub fn cut(&self, start: u64, length: u64) -> Chunk {
+        match self {
+            // The bounds fit, because they are within bytes in memory.
+            Chunk::Bytes(bytes) => {
+                Chunk::Bytes(bytes.slice(start as usize..(start + length) as usize))
+            }
+            Chunk::File(range) => Chunk::File(FileRange {
+                file: range.file.clone(),
+                offset: range.offset + start,
+                length,
+            }),
+            Chunk::Flush => Chunk::Flush,
+        }
+    }
+
     /// Whether it carries no content.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -242,7 +258,8 @@ impl Body {
             }
             Body::File(range) => (offset.checked_add(length)? <= range.length)
                 .then(|| Body::file(range.file.clone(), range.offset + offset, length)),
-            Body::Parts(_) | Body::Stream(_) => None,
+            Body::Parts(parts) => slice_parts(parts, offset, length),
+            Body::Stream(_) => None,
         }
     }
 
@@ -278,6 +295,23 @@ impl Body {
     }
 }
 
+/// The part of a list of chunks that stands at `offset`.
+fn slice_parts(parts: &VecDeque<Chunk>, offset: u64, length: u64) -> Option<Body> {
+    let end = offset.checked_add(length)?;
+    let mut taken = VecDeque::new();
+    let mut at = 0;
+    for chunk in parts {
+        let (begin, len) = (at, chunk.len());
+        at += len;
+        let from = offset.max(begin);
+        let to = end.min(at);
+        if from < to {
+            taken.push_back(chunk.cut(from - begin, to - from));
+        }
+    }
+    (end <= at).then_some(Body::Parts(taken))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -288,6 +322,30 @@ mod tests {
         assert_eq!(body.slice(2, 3).and_then(|b| b.length()), Some(3));
         assert!(body.slice(8, 3).is_none());
         assert!(body.slice(u64::MAX, 2).is_none());
+    }
+
+    #[test]
+    fn a_slice_of_parts_is_cut_out_of_each() {
+        let parts = ["0123", "45", "6789"].map(|text| Chunk::Bytes(text.into()));
+        let body = Body::Parts(parts.into());
+        let text = |body: Body| match body {
+            Body::Parts(parts) => parts
+                .into_iter()
+                .flat_map(|chunk| match chunk {
+                    Chunk::Bytes(bytes) => bytes.to_vec(),
+                    Chunk::File(_) | Chunk::Flush => Vec::new(),
+                })
+                .collect::<Vec<u8>>(),
+            _ => Vec::new(),
+        };
+        for from in 0..=10 {
+            for to in from..=10 {
+                let slice = body.slice(from, to - from).expect("it is within");
+                assert_eq!(text(slice), b"0123456789"[from as usize..to as usize]);
+            }
+        }
+        assert!(body.slice(9, 2).is_none());
+        assert!(body.slice(2, u64::MAX).is_none());
     }
 
     #[test]

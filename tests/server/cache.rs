@@ -1,0 +1,379 @@
+//! `proxy_cache`: what is stored, for how long, under which key, and what is said of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use weir_tests::{Scripted, Server, http, read_until, send};
+
+/// An origin that answers each request with these fields and a body that counts the requests.
+fn counting(fields: &'static str) -> Scripted {
+    let count = AtomicUsize::new(0);
+    Scripted::start(move |stream, _| {
+        while !read_until(stream, b"\r\n\r\n").is_empty() {
+            let body = format!("answer {}", count.fetch_add(1, Ordering::SeqCst) + 1);
+            let head = format!(
+                "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n",
+                body.len()
+            );
+            send(stream, head + &body);
+        }
+    })
+}
+
+/// A configuration with a cache named `one` before this origin.
+fn block(origin: &Scripted, directives: &str) -> String {
+    let port = origin.port();
+    format!(
+        "proxy_cache_path cache keys_zone=one:1m;
+         server {{ listen 127.0.0.1:%%PORT%%;
+            add_header X-Cache $upstream_cache_status always;
+            location / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache one; {directives} }} }}"
+    )
+}
+
+fn cached(origin: &Scripted, directives: &str) -> Server {
+    http(&block(origin, directives)).start()
+}
+
+/// What the cache said and what the client got.
+fn seen(server: &Server, target: &str) -> (String, String) {
+    let reply = server.get(target);
+    let cache = if reply.has("X-Cache") {
+        reply.field("X-Cache")
+    } else {
+        ""
+    };
+    (cache.to_owned(), reply.text())
+}
+
+#[track_caller]
+fn assert_seen(server: &Server, target: &str, cache: &str, text: &str) {
+    assert_eq!(
+        seen(server, target),
+        (cache.to_owned(), text.to_owned()),
+        "{target}"
+    );
+}
+
+#[test]
+fn a_response_is_stored_as_long_as_it_says() {
+    let origin = counting("Cache-Control: max-age=60\r\nX-Own: 1\r\n");
+    let server = cached(&origin, "");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    let reply = server.get("/a");
+    assert_eq!((reply.field("X-Cache"), reply.field("X-Own")), ("HIT", "1"));
+    assert_eq!(reply.text(), "answer 1");
+    assert_seen(&server, "/a?b", "MISS", "answer 2");
+    assert_seen(&server, "/a", "HIT", "answer 1");
+}
+
+#[test]
+fn what_says_nothing_is_stored_as_long_as_the_configuration_says() {
+    let origin = counting("");
+    let server = cached(&origin, "proxy_cache_valid 200 1m;");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    assert_seen(&server, "/a", "HIT", "answer 1");
+    let origin = counting("");
+    let server = cached(&origin, "");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    assert_seen(&server, "/a", "MISS", "answer 2");
+}
+
+#[test]
+fn what_is_for_one_alone_is_not_stored() {
+    for fields in [
+        "Cache-Control: private\r\n",
+        "Cache-Control: no-store\r\n",
+        "Cache-Control: max-age=60\r\nSet-Cookie: a=b\r\n",
+        "Cache-Control: max-age=60\r\nVary: *\r\n",
+        "X-Accel-Expires: 0\r\n",
+    ] {
+        let origin = counting(fields);
+        let server = cached(&origin, "proxy_cache_valid any 1m;");
+        assert_seen(&server, "/a", "MISS", "answer 1");
+        assert_seen(&server, "/a", "MISS", "answer 2");
+        assert_seen(&server, "/a", "MISS", "answer 3");
+    }
+}
+
+#[test]
+fn ignored_headers_have_no_say() {
+    let origin = counting("Cache-Control: no-store\r\nSet-Cookie: a=b\r\n");
+    let server = cached(
+        &origin,
+        "proxy_ignore_headers Cache-Control Set-Cookie; proxy_cache_valid 1m;",
+    );
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    assert_seen(&server, "/a", "HIT", "answer 1");
+}
+
+#[test]
+fn keys_bypass_and_no_cache() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(
+        &origin,
+        "proxy_cache_key $uri; proxy_cache_bypass $arg_bypass; proxy_no_cache $arg_private;",
+    );
+    assert_seen(&server, "/a?private=1", "MISS", "answer 1");
+    assert_seen(&server, "/a?x", "MISS", "answer 2");
+    assert_seen(&server, "/a?y", "HIT", "answer 2");
+    assert_seen(&server, "/a?bypass=1", "BYPASS", "answer 3");
+    assert_seen(&server, "/a", "HIT", "answer 3");
+    assert_seen(&server, "/a?bypass=1&private=1", "BYPASS", "answer 4");
+    assert_seen(&server, "/a", "HIT", "answer 3");
+}
+
+#[test]
+fn seldom_asked_for_is_not_stored() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(&origin, "proxy_cache_min_uses 3;");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    assert_seen(&server, "/a", "MISS", "answer 2");
+    assert_seen(&server, "/a", "MISS", "answer 3");
+    assert_seen(&server, "/a", "HIT", "answer 3");
+}
+
+#[test]
+fn a_head_is_answered_by_what_a_get_stored_and_stores_for_gets() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(&origin, "");
+    let head = server.request("HEAD", "/a", &[]);
+    assert_eq!(
+        (head.field("X-Cache"), head.field("Content-Length")),
+        ("MISS", "8")
+    );
+    assert_eq!(head.text(), "");
+    assert_seen(&server, "/a", "HIT", "answer 1");
+    assert_eq!(server.request("HEAD", "/a", &[]).field("X-Cache"), "HIT");
+}
+
+#[test]
+fn conditions_and_ranges_are_answered_from_the_cache() {
+    let origin = counting("Cache-Control: max-age=60\r\nETag: \"v1\"\r\nAccept-Ranges: bytes\r\n");
+    let server = cached(&origin, "");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    server
+        .get_with("/a", &["If-None-Match: \"v1\""])
+        .expect(304);
+    let part = server.get_with("/a", &["Range: bytes=7-"]).expect(206);
+    assert_eq!(
+        (part.field("Content-Range"), part.text().as_str()),
+        ("bytes 7-7/8", "1")
+    );
+    let first = server.get_with("/b", &["Range: bytes=0-5"]).expect(206);
+    assert_eq!(first.text(), "answer");
+    server.get_with("/b", &["Range: bytes=90-"]).expect(416);
+}
+
+#[test]
+fn variants_are_kept_apart() {
+    let origin = Scripted::start(|stream, _| {
+        loop {
+            let head = read_until(stream, b"\r\n\r\n");
+            if head.is_empty() {
+                return;
+            }
+            let text = String::from_utf8_lossy(&head);
+            let language = text
+                .lines()
+                .find_map(|line| line.strip_prefix("Accept-Language: "))
+                .unwrap_or("none");
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nVary: Accept-Language\r\nContent-Length: {}\r\n\r\n{language}",
+                language.len()
+            );
+            send(stream, answer);
+        }
+    });
+    let server = cached(&origin, "");
+    let ask = |language: &str| {
+        let reply = server.get_with("/a", &[&format!("Accept-Language: {language}")]);
+        (reply.field("X-Cache").to_owned(), reply.text())
+    };
+    for _ in 0..3 {
+        assert_eq!(ask("en").1, "en");
+        assert_eq!(ask("de").1, "de");
+        assert_eq!(server.get("/a").text(), "none");
+    }
+    assert_eq!(ask("en"), ("HIT".to_owned(), "en".to_owned()));
+    assert_eq!(ask("de"), ("HIT".to_owned(), "de".to_owned()));
+}
+
+#[test]
+fn a_cache_is_chosen_by_a_variable() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let port = origin.port();
+    let server = http(&format!(
+        "proxy_cache_path first keys_zone=first:1m levels=1:2 use_temp_path=off inactive=1h max_size=10m;
+         proxy_cache_path second keys_zone=second:1m loader_files=10 manager_sleep=1s;
+         server {{ listen 127.0.0.1:%%PORT%%; add_header X-Cache $upstream_cache_status;
+            location / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache $arg_c; proxy_cache_key $uri; }} }}"
+    ))
+    .start();
+    assert_seen(&server, "/a?c=first", "MISS", "answer 1");
+    assert_seen(&server, "/a?c=second", "MISS", "answer 2");
+    assert_seen(&server, "/a?c=first", "HIT", "answer 1");
+    assert_seen(&server, "/a?c=second", "HIT", "answer 2");
+    assert_seen(&server, "/a?c=off", "", "answer 3");
+    assert_seen(&server, "/a", "", "answer 4");
+    server.get("/a?c=third").expect(500);
+    server.line("error.log", "cache \"third\" not found");
+}
+
+#[test]
+fn stale_objects_stand_in_for_an_origin_that_fails() {
+    let served = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&served);
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        match count.fetch_add(1, Ordering::SeqCst) {
+            0 => send(
+                stream,
+                "HTTP/1.1 200 OK\r\nX-Accel-Expires: @1\r\nCache-Control: max-age=1\r\nContent-Length: 4\r\n\r\ngood",
+            ),
+            1 => send(stream, "HTTP/1.1 500 Oops\r\nContent-Length: 3\r\n\r\nbad"),
+            _ => {}
+        }
+    });
+    let server = cached(
+        &origin,
+        "proxy_cache_use_stale error http_500; proxy_http_version 1.0;",
+    );
+    assert_seen(&server, "/a", "MISS", "good");
+    let mut words = Vec::new();
+    // The clock of the object is that of the server: it is stale after a second, and nothing tells when.
+    for _ in 0..400 {
+        let (word, text) = seen(&server, "/a");
+        assert_eq!(text, "good");
+        if word == "STALE" {
+            words.push(word);
+        }
+        if words.len() == 2 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("nothing became stale");
+}
+
+#[test]
+fn purges_by_key_and_by_prefix() {
+    if weir_tests::skip_on_oracle("proxy_cache_purge is in the commercial version") {
+        return;
+    }
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(
+        &origin,
+        "proxy_cache_key $uri; proxy_cache_purge $http_x_purge;",
+    );
+    assert_seen(&server, "/a/1", "MISS", "answer 1");
+    assert_seen(&server, "/a/2", "MISS", "answer 2");
+    server.get_with("/a/1", &["X-Purge: 1"]).expect(204);
+    server.get_with("/a/1", &["X-Purge: 1"]).expect(412);
+    assert_seen(&server, "/a/1", "MISS", "answer 3");
+    server.get_with("/a/*", &["X-Purge: 1"]).expect(204);
+    assert_seen(&server, "/a/1", "MISS", "answer 4");
+    assert_seen(&server, "/a/2", "MISS", "answer 5");
+}
+
+#[test]
+fn a_change_makes_the_cache_forget() {
+    if weir_tests::skip_on_oracle("nginx goes on serving what was stored before") {
+        return;
+    }
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(&origin, "");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    server
+        .request("PUT", "/a", &["Content-Length: 0"])
+        .expect(200);
+    assert_seen(&server, "/a", "MISS", "answer 3");
+}
+
+#[test]
+fn large_objects_come_whole_and_in_parts_and_stay_over_a_reload() {
+    let body: Vec<u8> = (0..3_000_000_u32).map(|i| (i % 251) as u8).collect();
+    let answer = body.clone();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        let head = format!(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nETag: \"x\"\r\nContent-Length: {}\r\n\r\n",
+            answer.len()
+        );
+        send(stream, [head.as_bytes(), &answer].concat());
+    });
+    let mut server = cached(&origin, "");
+    assert!(server.get("/big").body == body);
+    assert_eq!(server.get("/big").field("X-Cache"), "HIT");
+    server.reconfigure(&block(&origin, "proxy_cache_valid 200 1m;"));
+    let again = server.get("/big");
+    assert_eq!(again.field("X-Cache"), "HIT");
+    assert!(again.body == body);
+    let part = server
+        .get_with("/big", &["Range: bytes=262140-262150,2999990-"])
+        .expect(206);
+    assert!(part.text().contains("bytes 262140-262150/3000000"));
+    let one = server
+        .get_with("/big", &["Range: bytes=262140-524300"])
+        .expect(206);
+    assert!(one.body == body[262_140..=524_300]);
+}
+
+#[test]
+fn mistakes_in_cache_lines_are_told_as_nginx_tells_them() {
+    for (lines, message) in [
+        (
+            "proxy_cache_path c;",
+            "invalid number of arguments in \"proxy_cache_path\" directive",
+        ),
+        (
+            "proxy_cache_path c inactive=1m;",
+            "\"proxy_cache_path\" must have \"keys_zone\" parameter",
+        ),
+        (
+            "proxy_cache_path c keys_zone=a;",
+            "invalid keys zone size \"keys_zone=a\"",
+        ),
+        (
+            "proxy_cache_path c keys_zone=a:1k;",
+            "keys zone \"keys_zone=a:1k\" is too small",
+        ),
+        (
+            "proxy_cache_path c keys_zone=a:1m levels=3;",
+            "invalid \"levels\" \"levels=3\"",
+        ),
+        (
+            "proxy_cache_path c keys_zone=a:1m inactive=x;",
+            "invalid inactive value \"inactive=x\"",
+        ),
+        (
+            "proxy_cache_path c keys_zone=a:1m max_size=x;",
+            "invalid max_size value \"max_size=x\"",
+        ),
+        (
+            "proxy_cache_path c keys_zone=a:1m unknown=x;",
+            "invalid parameter \"unknown=x\"",
+        ),
+        (
+            "proxy_cache missing;",
+            "\"proxy_cache\" zone \"missing\" is unknown",
+        ),
+        ("proxy_cache_valid 600 1m;", "invalid status \"600\""),
+        ("proxy_cache_valid x;", "invalid time value \"x\""),
+        (
+            "proxy_cache_lock maybe;",
+            "invalid value \"maybe\" in \"proxy_cache_lock\" directive",
+        ),
+        (
+            "proxy_cache_use_stale sometimes;",
+            "invalid value \"sometimes\"",
+        ),
+    ] {
+        let finished = http(&format!("{lines} server {{ listen 127.0.0.1:%%PORT%%; }}")).test();
+        assert!(
+            finished.stderr.contains(message),
+            "{lines}: {}",
+            finished.stderr
+        );
+    }
+}
