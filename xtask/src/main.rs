@@ -8,6 +8,8 @@
 
 mod bench;
 mod bench_disk;
+mod bench_php;
+mod bench_proxy;
 mod cache_tests;
 mod cgroup;
 mod coalesce;
@@ -63,6 +65,16 @@ const TASKS: &[(&str, &str, Task)] = &[
         "bench-disk",
         "hot clients under cold load on a throttled disk; needs root",
         bench_disk::run,
+    ),
+    (
+        "bench-proxy",
+        "CPU of a proxied request beside nginx and HAProxy, and the connections that an origin sees",
+        bench_proxy::run,
+    ),
+    (
+        "bench-php",
+        "bursts of clients for a slow PHP page, beside nginx and Apache",
+        bench_php::run,
     ),
     (
         "bench-connections",

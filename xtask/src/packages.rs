@@ -18,6 +18,7 @@ pub(crate) const PHP_FPM: (&str, &str) = ("php-fpm*", "php-fpm");
 pub(crate) const UWSGI: (&str, &str) = ("uwsgi", "uwsgi");
 /// A plugin is no program; it comes with a tool of this name.
 pub(crate) const UWSGI_PYTHON: (&str, &str) = ("uwsgi_python3", "uwsgi-plugin-python3");
+pub(crate) const APACHE: (&str, &str) = ("apache2", "apache2");
 pub(crate) const MEMCACHED: (&str, &str) = ("memcached", "memcached");
 
 /// Installs what is missing. Works as root or through a `sudo` that asks no password; otherwise

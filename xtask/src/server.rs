@@ -153,7 +153,8 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> Result<u16, String> {
+/// A port that nobody listens at now.
+pub(crate) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     listener
         .local_addr()
@@ -177,8 +178,9 @@ pub(crate) fn children_of(parent: u32) -> Vec<u32> {
         .collect()
 }
 
-/// `schedstat` counts nanoseconds; `stat`, which every kernel has, hundredths of a second.
-fn cpu_time(pid: u32) -> Duration {
+/// The CPU time that all threads of a process have used. `schedstat` counts nanoseconds; `stat`, which every kernel has,
+/// hundredths of a second.
+pub(crate) fn cpu_time(pid: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
         .flatten()
