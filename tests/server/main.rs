@@ -33,6 +33,7 @@ mod locations;
 mod log_files;
 mod logs;
 mod loops;
+mod lua;
 mod malformed;
 mod maps;
 mod media;

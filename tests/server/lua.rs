@@ -1,0 +1,530 @@
+//! Lua: scripts in the phases of a request, and what they may call.
+//!
+//! Behaviour of lua-nginx-module is stated about nginx too, where its modules are installed.
+
+use std::time::{Duration, Instant};
+
+use weir_tests::{Server, Signal, Site, http, is_oracle, skip_on_oracle, until};
+
+/// A site with Lua. `None` where nginx is under test and has no modules for it.
+fn lua(block: &str) -> Option<Site> {
+    let site = http(block);
+    if !is_oracle() {
+        return Some(site);
+    }
+    let folder = std::path::Path::new("/usr/lib/nginx/modules");
+    let modules = ["ndk_http_module.so", "ngx_http_lua_module.so"].map(|name| folder.join(name));
+    if !modules.iter().all(|module| module.exists()) {
+        println!("skipped on nginx: libnginx-mod-http-lua is not installed");
+        return None;
+    }
+    let lines = modules.map(|module| format!("load_module {};\n", module.display()));
+    Some(site.main(&lines.concat()))
+}
+
+/// A server with these locations.
+fn with(locations: &str) -> Option<Server> {
+    with_http("", locations)
+}
+
+fn with_http(outer: &str, locations: &str) -> Option<Server> {
+    let block = format!(
+        "{outer}
+        default_type text/plain;
+        lua_shared_dict shared 1m;
+        server {{ listen 127.0.0.1:%%PORT%%; server_name localhost;
+            {locations}
+        }}"
+    );
+    Some(lua(&block)?.start())
+}
+
+/// What a script says.
+fn said(server: &Server, target: &str) -> String {
+    server.get(target).expect(200).text()
+}
+
+/// A script that runs in a location of its own.
+fn script(code: &str) -> Option<String> {
+    let server = with(&format!(
+        "location / {{ content_by_lua_block {{ {code} }} }}"
+    ))?;
+    Some(said(&server, "/?x=1"))
+}
+
+fn says(code: &str, text: &str) {
+    if let Some(said) = script(code) {
+        assert_eq!(said, text, "{code}");
+    }
+}
+
+const LIST: &str = "local function list(...) local t = {} for i = 1, select('#', ...) do \
+                    t[i] = tostring((select(i, ...))) end return table.concat(t, ',') end ";
+
+fn lists(code: &str, text: &str) {
+    says(&format!("{LIST} ngx.print(list({code}))"), text);
+}
+
+#[test]
+fn a_variable_is_what_its_script_returns() {
+    let Some(server) = with(
+        r#"set_by_lua_block $escaped_path {
+            local function encode_uri(uri)
+                return uri:gsub("[^A-Za-z0-9;,/?:@&=+$_.!~*'()#-]", function(c)
+                    return string.format("%%%02X", string.byte(c))
+                end)
+            end
+            return encode_uri(ngx.var.uri)
+        }
+        set $before $escaped_path;
+        set_by_lua $sum 'return ngx.arg[1] + ngx.arg[2]' $arg_a $arg_b;
+        location / { return 200 "$before $sum"; }"#,
+    ) else {
+        return;
+    };
+    assert_eq!(
+        said(&server, "/a%20b/%E4%BD%A0%3f;x?a=1&b=2"),
+        "/a%20b/%E4%BD%A0?;x 3"
+    );
+}
+
+#[test]
+fn scripts_run_in_their_phases() {
+    let Some(server) = with(
+        r#"location /rewrite { rewrite_by_lua_block { ngx.req.set_uri("/target", true) } }
+        location /target { return 200 target; }
+        location /redirect { rewrite_by_lua_block { return ngx.redirect("/x?y", 301) } }
+        location /access {
+            access_by_lua_block { if ngx.var.arg_key ~= "s" then return ngx.exit(ngx.HTTP_FORBIDDEN) end }
+            content_by_lua_block { ngx.print(ngx.get_phase()) }
+        }
+        location /filter {
+            header_filter_by_lua_block { ngx.header["X-Two"] = {"a", "b"}; ngx.header.content_length = nil; ngx.status = 201 }
+            body_filter_by_lua_block {
+                ngx.arg[1] = string.upper(ngx.arg[1])
+                if ngx.arg[2] then ngx.arg[1] = ngx.arg[1] .. "!" end
+            }
+            return 200 "some text";
+        }
+        location /log { log_by_lua_block { ngx.shared.shared:incr("logged", 1, 0) } return 200 ok; }
+        location /logged { content_by_lua_block { ngx.print(ngx.shared.shared:get("logged")) } }"#,
+    ) else {
+        return;
+    };
+    assert_eq!(said(&server, "/rewrite"), "target");
+    assert_eq!(
+        server.get("/redirect").expect(301).field("Location"),
+        "/x?y"
+    );
+    server.get("/access").expect(403);
+    assert_eq!(said(&server, "/access?key=s"), "content");
+    let filtered = server.get("/filter").expect(201);
+    assert_eq!(filtered.all("X-Two"), ["a", "b"]);
+    assert_eq!(filtered.text(), "SOME TEXT!");
+    said(&server, "/log");
+    said(&server, "/log");
+    until(|| (said(&server, "/logged") == "2").then_some(())).expect("both are logged");
+}
+
+#[test]
+fn a_script_makes_the_response() {
+    let Some(server) = with(
+        r#"location /tea { content_by_lua_block {
+            ngx.status = 418
+            ngx.header.content_type = "text/x"
+            ngx.header["Set-Cookie"] = {"a=1", "b=2"}
+            ngx.say("tea ", 1, nil, true, {" and ", {"more", 2}})
+            ngx.exit(418)
+        } }
+        location /none { content_by_lua_block { ngx.exit(204) } }
+        location /empty { content_by_lua_block { local x = 1 } }
+        location /exec { content_by_lua_block { return ngx.exec("/said", "q=1") } }
+        location /named { content_by_lua_block { return ngx.exec("@named") } }
+        location @named { return 200 "named $uri"; }
+        location /said { content_by_lua_block { ngx.print(ngx.var.args) } }
+        location /parts { content_by_lua_block {
+            for i = 1, 3 do ngx.print(i) ngx.flush(true) ngx.sleep(0.001) end
+        } }
+        location /long { content_by_lua_block { for i = 1, 300 do ngx.print(string.rep("x", 1000)) end } }
+        location /oops { content_by_lua_block { error("oops") } }"#,
+    ) else {
+        return;
+    };
+    let tea = server.get("/tea").expect(418);
+    assert_eq!(tea.text(), "tea 1niltrue and more2\n");
+    assert_eq!(tea.field("Content-Type"), "text/x");
+    assert_eq!(tea.all("Set-Cookie"), ["a=1", "b=2"]);
+    server.get("/none").expect(204);
+    assert_eq!(said(&server, "/empty"), "");
+    assert_eq!(said(&server, "/exec"), "q=1");
+    assert_eq!(said(&server, "/named"), "named /named");
+    assert_eq!(said(&server, "/parts"), "123");
+    assert_eq!(said(&server, "/long").len(), 300_000);
+    server.get("/oops").expect(500);
+    server.line("error.log", "oops");
+}
+
+#[test]
+fn errors_name_the_line_of_the_configuration() {
+    if skip_on_oracle("nginx counts lines from the block's beginning") {
+        return;
+    }
+    let Some(server) = with("location / { content_by_lua_block {\nlocal x\n\nx.y = 1 } }") else {
+        return;
+    };
+    server.get("/").expect(500);
+    let conf = server.read("nginx.conf");
+    let line = 1 + conf
+        .lines()
+        .position(|line| line.starts_with("x.y"))
+        .expect("the line is there");
+    server.line(
+        "error.log",
+        &format!("content_by_lua(nginx.conf):{line}: attempt to"),
+    );
+}
+
+#[test]
+fn code_that_is_not_lua_is_an_error_of_the_configuration() {
+    if skip_on_oracle("nginx finds out when a request comes") {
+        return;
+    }
+    let Some(site) = lua(
+        "server { listen 127.0.0.1:%%PORT%%;\n location / {\n content_by_lua_block {\n ngx.say(\n } } }",
+    ) else {
+        return;
+    };
+    let finished = site.test();
+    assert_ne!(finished.code, 0);
+    assert!(
+        finished.stderr.contains("content_by_lua(nginx.conf):"),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn what_the_client_sent() {
+    let Some(server) = with(
+        r#"location / { content_by_lua_block {
+            ngx.req.read_body()
+            local h = ngx.req.get_headers()
+            ngx.say(ngx.req.get_method(), " ", ngx.req.http_version(), " ", h["x-test"], " ", h.X_Test)
+            ngx.say(ngx.req.get_body_data(), " ", ngx.req.get_post_args().k)
+            local args = ngx.req.get_uri_args()
+            ngx.say(args.a[1], args.a[2], " ", args.b)
+            ngx.req.set_header("X-Test", "new")
+            ngx.say(ngx.var.http_x_test)
+            ngx.req.clear_header("X-Test")
+            ngx.say(ngx.var.http_x_test)
+            ngx.req.set_uri_args({ z = "1 2" })
+            ngx.say(ngx.var.args)
+        } }"#,
+    ) else {
+        return;
+    };
+    let reply = server.raw(
+        "POST /?a=1&a=2&b HTTP/1.1\r\nHost: localhost\r\nX-Test: old\r\nContent-Length: 7\r\n\r\nk=v&x=y",
+    );
+    assert_eq!(
+        reply.expect(200).text(),
+        "POST 1.1 old old\nk=v&x=y v\n12 true\nnew\nnil\nz=1%202\n"
+    );
+}
+
+#[test]
+fn texts() {
+    lists(
+        "ngx.escape_uri(\"a b/c'~é\"), ngx.unescape_uri('a%20b+c%zz')",
+        "a%20b%2Fc'~%C3%A9,a b c%zz",
+    );
+    lists(
+        "ngx.encode_args{a = {1, 'x y'}}, ngx.decode_args('a=1&b&c=%20').c",
+        "a=1&a=x%20y, ",
+    );
+    lists(
+        "ngx.encode_base64('hello!!'), ngx.decode_base64('aGVsbG8'), ngx.md5('a'), ngx.encode_base64(ngx.hmac_sha1('k', 'a'))",
+        "aGVsbG8hIQ==,hello,0cc175b9c0f1b6a831c399e269772661,QOfUQcrbF7B/BQNBqiOmgg7YHIs=",
+    );
+    lists(
+        "ngx.crc32_long('abc'), ngx.quote_sql_str(\"a'b\"), ngx.http_time(0), ngx.parse_http_time('Thu, 01 Jan 1970 00:00:10 GMT')",
+        "891568578,'a\\'b',Thu, 01 Jan 1970 00:00:00 GMT,10",
+    );
+}
+
+#[test]
+fn regular_expressions() {
+    lists(
+        "ngx.re.match('hello, 1234', '([a-z]+), (?<num>[0-9]+)', 'jo').num, ngx.re.match('abc', '(x)|b')[1], ngx.re.match('abc', 'x')",
+        "1234,false,nil",
+    );
+    lists(
+        "ngx.re.find('hello, 1234', '([0-9])([0-9]+)', 'jo', nil, 2)",
+        "9,11",
+    );
+    lists(
+        "ngx.re.sub('hello, 1234', '([0-9])[0-9]', '[$0][$1]')",
+        "hello, [12][1]34,1",
+    );
+    lists(
+        "ngx.re.gsub('hello, world', '([a-z])[a-z]+', function(m) ngx.sleep(0.001) return m[1] end, 'i')",
+        "h, w,2",
+    );
+    lists("ngx.re.gsub('abcb', 'b*', '-')", "-a--c--,5");
+    says(
+        "for m in ngx.re.gmatch('a1b2', '([a-z])([0-9])') do ngx.print(m[2], m[1]) end",
+        "1a2b",
+    );
+    lists("ngx.re.match('ab12', '[0-9]+', 'a')", "nil");
+}
+
+#[test]
+fn dictionaries() {
+    lists(
+        "ngx.shared.shared:set('a', 1), ngx.shared.shared:incr('a', 2), ngx.shared.shared:add('a', 1)",
+        "true,3,false,exists,false",
+    );
+    lists(
+        "ngx.shared.shared:rpush('l', 1), ngx.shared.shared:lpush('l', 'x'), ngx.shared.shared:lpop('l'), ngx.shared.shared:llen('l')",
+        "1,2,x,1",
+    );
+    lists(
+        "ngx.shared.shared:set('t', true, 0.001), ngx.sleep(0.02), ngx.shared.shared:get('t')",
+        "true,nil,nil",
+    );
+}
+
+#[test]
+fn a_dictionary_outlives_a_reload() {
+    let conf = "lua_shared_dict kept 1m; server { listen 127.0.0.1:%%PORT%%;
+        location /set { content_by_lua_block { ngx.print((ngx.shared.kept:incr('n', 1, 0))) } }";
+    let Some(site) = lua(&format!("{conf} location /v {{ return 200 one; }} }}")) else {
+        return;
+    };
+    let mut server = site.start();
+    assert_eq!(said(&server, "/set"), "1");
+    server.reconfigure(&format!("{conf} location /v {{ return 200 two; }} }}"));
+    server.signal(Signal::HUP);
+    until(|| (said(&server, "/v") == "two").then_some(())).expect("the new configuration serves");
+    assert_eq!(said(&server, "/set"), "2");
+}
+
+#[test]
+fn light_threads_and_coroutines() {
+    says(
+        r#"local out = {}
+        local function work(n, t) out[#out + 1] = "b" .. n; ngx.sleep(t); out[#out + 1] = "e" .. n; return n end
+        local a, b = ngx.thread.spawn(work, 1, 0.05), ngx.thread.spawn(work, 2, 0.001)
+        out[#out + 1] = "m"
+        local ok, first = ngx.thread.wait(a, b)
+        local _, second = ngx.thread.wait(a)
+        ngx.print(table.concat(out, " "), " ", first, second)"#,
+        "b1 b2 m e2 e1 21",
+    );
+    says(
+        r#"local co = coroutine.wrap(function(a)
+            local b = coroutine.yield(a + 1)
+            ngx.sleep(0.001)
+            local c = coroutine.yield(b * 2)
+            return c
+        end)
+        ngx.print(co(1), " ", co(10), " ", co("end"))"#,
+        "2 20 end",
+    );
+    says(
+        r#"local sem = require("ngx.semaphore").new()
+        local t = ngx.thread.spawn(function() return sem:wait(5) end)
+        sem:post(1)
+        local _, ok = ngx.thread.wait(t)
+        ngx.print(ok, " ", (select(2, sem:wait(0.01))))"#,
+        "true timeout",
+    );
+}
+
+#[test]
+fn subrequests() {
+    let Some(server) = with(
+        r#"location /main { content_by_lua_block {
+            local r = ngx.location.capture("/sub?a=1", { args = { b = 2 }, method = ngx.HTTP_POST, body = "xyz" })
+            ngx.say(r.status, " ", r.body, " ", r.header["X-Sub"])
+            local a, b = ngx.location.capture_multi { { "/file" }, { "/nosuch" } }
+            ngx.say(a.status, " ", a.body, " ", b.status)
+        } }
+        location /file { }
+        location /sub { content_by_lua_block {
+            ngx.req.read_body()
+            ngx.header["X-Sub"] = "yes"
+            ngx.print(ngx.req.get_method(), " ", ngx.var.args, " ", ngx.req.get_body_data(), " ", ngx.is_subrequest)
+        } }"#,
+    ) else {
+        return;
+    };
+    std::fs::write(server.path("html/file"), "content").expect("the folder is writable");
+    assert_eq!(
+        said(&server, "/main"),
+        "200 POST a=1&b=2 xyz true yes\n200 content 404\n"
+    );
+}
+
+#[test]
+fn sockets_and_their_pools() {
+    let Some(server) = with(
+        r#"location /plain { return 200 "plain text"; }
+        location /main { content_by_lua_block {
+            for i = 1, 2 do
+                local s = ngx.socket.tcp()
+                s:settimeout(5000)
+                assert(s:connect("127.0.0.1", ngx.var.server_port))
+                ngx.print(s:getreusedtimes(), " ")
+                s:send({ "GET /plain HTTP/1.1\r\n", "Host: x\r\n\r\n" })
+                local head = s:receiveuntil("\r\n\r\n")()
+                ngx.say(s:receive(tonumber(head:match("[Ll]ength: (%d+)"))))
+                s:setkeepalive(10000, 5)
+            end
+            local s = ngx.socket.tcp()
+            ngx.say(select(2, s:connect("127.0.0.1", 1)))
+            ngx.say(select(2, s:send("x")))
+        } }"#,
+    ) else {
+        return;
+    };
+    assert_eq!(
+        said(&server, "/main"),
+        "0 plain text\n1 plain text\nconnection refused\nclosed\n"
+    );
+}
+
+#[test]
+fn timers_run_without_a_request() {
+    says(
+        r#"local ok = ngx.timer.at(0.001, function(premature, a)
+            ngx.shared.shared:set("timer", tostring(premature) .. a .. ngx.get_phase())
+        end, "x")
+        for _ = 1, 500 do
+            if ngx.shared.shared:get("timer") then break end
+            ngx.sleep(0.01)
+        end
+        ngx.print(ok, ngx.shared.shared:get("timer"))"#,
+        "1falsextimer",
+    );
+}
+
+#[test]
+fn init_scripts_define_what_others_use() {
+    let Some(server) = with_http(
+        "init_by_lua_block { shared_table = { n = 41 } function add(n) return n + 1 end }
+        init_worker_by_lua_block { ngx.shared.shared:set('worker', true) }",
+        "location / { content_by_lua_block { ngx.print(add(shared_table.n), ngx.shared.shared:get('worker')) } }",
+    ) else {
+        return;
+    };
+    assert_eq!(said(&server, "/"), "42true");
+}
+
+#[test]
+fn an_endless_loop_ends_and_holds_nobody() {
+    if skip_on_oracle("nginx's worker never comes back") {
+        return;
+    }
+    let Some(server) = with_http(
+        "lua_run_limit 400ms;",
+        r#"location /loop { content_by_lua_block { local i = 0 while true do i = i + 1 end } }
+        location /caught { content_by_lua_block { while true do pcall(function() while true do end end) end } }
+        location /inside { content_by_lua_block { coroutine.wrap(function() while true do end end)() } }
+        location /set { set_by_lua_block $x { while true do end } return 200 "$x"; }
+        location /quick { content_by_lua_block { ngx.print("quick") } }"#,
+    ) else {
+        return;
+    };
+    for target in ["/loop", "/caught", "/inside", "/set"] {
+        let mut busy = server.connect();
+        busy.request("GET", target, &[]);
+        let mut slowest = Duration::ZERO;
+        for _ in 0..20 {
+            let begun = Instant::now();
+            assert_eq!(said(&server, "/quick"), "quick");
+            slowest = slowest.max(begun.elapsed());
+        }
+        assert!(
+            slowest < Duration::from_millis(300),
+            "{target}: {slowest:?}"
+        );
+        assert_eq!(busy.reply().expect(500).status, 500, "{target}");
+    }
+    server.line("error.log", "lua_run_limit");
+}
+
+#[test]
+fn a_script_that_wants_all_memory_is_refused_it() {
+    if skip_on_oracle("nginx knows no bound") {
+        return;
+    }
+    let Some(server) = with_http(
+        "lua_memory_limit 32m;",
+        r#"location /much { content_by_lua_block {
+            local t = {}
+            while true do t[#t + 1] = string.rep("x", 1000) .. #t end
+        } }
+        location /little { content_by_lua_block { ngx.print("little") } }"#,
+    ) else {
+        return;
+    };
+    for _ in 0..3 {
+        server.get("/much").expect(500);
+        assert_eq!(said(&server, "/little"), "little");
+    }
+    server.line("error.log", "not enough memory");
+}
+
+#[test]
+fn lua_that_blocks_runs_on_a_thread_of_a_pool() {
+    if skip_on_oracle("Debian's module is older") {
+        return;
+    }
+    let Some(site) = lua(r#"lua_package_path "%%DIR%%/?.lua;;";
+        server { listen 127.0.0.1:%%PORT%%; location / { content_by_lua_block {
+            local ok, sum, list = ngx.run_worker_thread("workers", "work", "add", 1, { 2, 3 })
+            ngx.say(ok, " ", sum, " ", list[1].x)
+            ngx.say(ngx.run_worker_thread("workers", "work", "nothing"))
+            ngx.say(ngx.run_worker_thread("nobody", "work", "add"))
+        } } }"#)
+    else {
+        return;
+    };
+    let server = site
+        .main("thread_pool workers threads=2;\n")
+        .file(
+            "work.lua",
+            "return { add = function(a, t) return a + t[1] + t[2], { { x = 'y' } } end }",
+        )
+        .start();
+    assert_eq!(
+        said(&server, "/"),
+        "true 6 y\nfalsefunction nothing not found\nfalsethread pool nobody not found\n"
+    );
+}
+
+#[test]
+fn json() {
+    if skip_on_oracle("lua-cjson may not be installed") {
+        return;
+    }
+    lists(
+        r#"require("cjson").encode({ 1, 2.5, { a = "x/y" } }), require("cjson").decode('{"a":[1,null,"\\u00e9"]}').a[3]"#,
+        r#"[1,2.5,{"a":"x\/y"}],é"#,
+    );
+    lists(
+        r#"require("cjson.safe").decode("{"), require("cjson").decode("null") == ngx.null"#,
+        "nil,true",
+    );
+}
+
+#[test]
+fn built_in_modules_are_accepted() {
+    if skip_on_oracle("nginx loads them") {
+        return;
+    }
+    let site = http("server { listen 127.0.0.1:%%PORT%%; location / { content_by_lua_block { ngx.print(1) } } }")
+        .main("load_module /usr/lib/nginx/modules/ndk_http_module.so;\nload_module modules/ngx_http_lua_module.so;\n");
+    assert_eq!(said(&site.start(), "/"), "1");
+}
