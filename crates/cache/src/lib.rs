@@ -7,8 +7,7 @@
 //! Heads, tags and times are the caller's: the crate keeps them and gives them back. Why the store is as it is
 //! stands in `docs/design/2026-11-21-cache-store.md`, its bytes in `format.rs`.
 //!
-//! **Not wired**: nothing in the server uses this crate yet. The rules of RFC 9111, the directives and the choice
-//! of what to store are to come above it, in `http`.
+//! The rules of RFC 9111, the directives and the choice of what to store stand above it, in `http`.
 #![forbid(unsafe_code)]
 
 mod checksum;
@@ -26,9 +25,11 @@ mod purge;
 mod reclaim;
 mod segment;
 mod store;
+mod survey;
 
 pub use fill::{Abandoned, Ended, Failure, Follower, Instead, Writer};
 pub use key::{Head, Key, Kind, Meta};
 pub use object::{FileRange, Object, ReadError};
 pub use purge::{Mode, Purge};
 pub use store::{Lookup, Miss, OpenError, Options, Seen, Start, Stats, Store, Why};
+pub use survey::{Listed, Survey, survey};

@@ -222,6 +222,11 @@ impl Loading {
     }
 }
 
+/// The purges that the checkpoint remembers, for [`purge::read_list`].
+pub(crate) fn purges_of_checkpoint(path: &Path, seed: u64) -> Option<Vec<u8>> {
+    Some(read_checkpoint(path, seed)?.purges)
+}
+
 fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {
     let bytes = fs::read(path.join("checkpoint")).ok()?;
     let (content, sum) = bytes.split_last_chunk::<8>()?;

@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// `weir proxy URL`.
     Proxy(Proxy),
+    /// `weir cache TASK PATH`.
+    Cache(crate::cache_command::Cache),
     /// `weir upgrade`, with nginx's options that say which server is meant.
     Upgrade(Options),
     /// `weir help [DIRECTIVE]`.
@@ -94,7 +96,8 @@ pub(crate) struct Proxy {
 }
 
 /// The subcommands, with the ones that a later version brings.
-const SUBCOMMANDS: [&str; 7] = [
+const SUBCOMMANDS: [&str; 8] = [
+    "cache",
     "serve",
     "help",
     "proxy",
@@ -205,6 +208,7 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
             None => Err("\"reference\" needs the folder to write to".to_owned()),
         },
         "proxy" => parse_proxy(parser).map(Command::Proxy),
+        "cache" => crate::cache_command::parse(parser).map(Command::Cache),
         "upgrade" => parse_upgrade(parser).map(Command::Upgrade),
         "explain" => Err(format!("\"{word}\" is planned and not in this version yet")),
         _ => Err(unknown_subcommand(word)),

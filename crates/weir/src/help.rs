@@ -50,6 +50,10 @@ With one (options as nginx has them, `weir -h` lists them all):
   weir -s reload              stop, quit, reopen or reload a running server
   weir upgrade [-c FILE]      replace the binary of a running server; no connection is lost
 
+A cache's folder:
+  weir cache ls|stat|verify PATH
+  weir cache purge PATH --key TEXT (--prefix, --tag, --all; --soft makes stale)
+
 To look things up:
   weir help [DIRECTIVE]       what a directive does, its default and where it may stand
   weir --version

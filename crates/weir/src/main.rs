@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod cache_command;
 mod cli;
 mod core;
 mod engines;
@@ -52,6 +53,7 @@ fn main() {
         Ok(Command::Run(options)) => run::run(identity, &options, &arguments),
         Ok(Command::Serve(arguments)) => serve::run(&arguments),
         Ok(Command::Proxy(arguments)) => proxy::run(&arguments),
+        Ok(Command::Cache(arguments)) => cache_command::run(&arguments),
         Ok(Command::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(Command::Help(name)) => help::help(name.as_deref()),
         Ok(Command::Usage) => {

@@ -30,7 +30,7 @@ use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::Plan;
 
-pub use cache::{Key, Mode, Purge, Store};
+pub use cache::{Key, Kind, Listed, Mode, OpenError, Options, Purge, Store, Survey, survey};
 pub use fetch::Ask;
 pub use head::{Marker, StoredHead, Variant};
 pub use inspect::{Inspected, inspect};

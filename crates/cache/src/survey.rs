@@ -1,0 +1,274 @@
+//! A look at a store's directory from outside: for tools, also while a server has the store open.
+//!
+//! It takes no lock and changes nothing. It reads the records of all segments, and finds what a start would find: of
+//! each key the newest object, unless it was removed or purged since. What a running server has only in memory is not
+//! seen, and a segment that it removes meanwhile is passed over.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::format::{self, Description, Extent, HEADER, Record, RecordKind, SegmentHeader};
+use crate::purge::{self, Mode, Purges};
+use crate::{Head, Key};
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// How many segments there are, and how many bytes they have.
+    pub segments: usize,
+    /// The bytes of all segments.
+    pub bytes: u64,
+    /// Live objects.
+    pub objects: u64,
+    /// The bytes of their bodies.
+    pub body_bytes: u64,
+    /// What is damaged, in words.
+    pub damage: Vec<String>,
+}
+
+/// A live object.
+#[derive(Debug)]
+pub struct Listed {
+    /// Its key.
+    pub key: Key,
+    /// Its head.
+    pub head: Head,
+    /// How many bytes of the body there are.
+    pub held: u64,
+    /// It was purged softly.
+    pub is_softened: bool,
+}
+
+/// Where the newest record of a key stands.
+#[derive(Clone, Copy)]
+struct Newest {
+    sequence: u64,
+    segment: u32,
+    position: u64,
+    is_object: bool,
+    softened: u64,
+}
+
+/// How much damage is told in words; more is only more of it.
+const MOST_DAMAGE: usize = 1000;
+
+/// Reads the store at `path` and gives each live object to `each`, in the order of their keys' hashes. With `verify` all
+/// bytes of bodies are read and compared with their checksums. Blocks.
+pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::Result<Survey> {
+    let seed = fs::read(path.join("store"))
+        .ok()
+        .as_deref()
+        .and_then(format::read_store);
+    let Some(seed) = seed else {
+        let text = format!("\"{}\" is not a cache of Weir", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    };
+    let mut survey = Survey::default();
+    let mut purges = Purges::default();
+    if let Some(list) = crate::load::purges_of_checkpoint(path, seed) {
+        purge::read_list(&list, &mut purges);
+    }
+    let segments = open_all(path, seed, &mut survey)?;
+    let mut newest: HashMap<u64, Newest> = HashMap::new();
+    for (&number, file) in &segments {
+        read_segment(
+            number,
+            file,
+            verify,
+            &mut survey,
+            |record, meta, position| {
+                note(&mut newest, &mut purges, record, meta, (number, position));
+            },
+        );
+    }
+    let live: BTreeMap<u64, Newest> = newest
+        .into_iter()
+        .filter(|(_, found)| found.is_object)
+        .collect();
+    for found in live.values() {
+        let Some(file) = segments.get(&found.segment) else {
+            continue;
+        };
+        let Some((record, bytes)) = read_meta(file, found.segment, found.position) else {
+            continue;
+        };
+        let Some(description) = record.meta(&bytes).and_then(Description::read) else {
+            survey.tell(format!(
+                "segment {:08x}: the object at {} is damaged",
+                found.segment, found.position
+            ));
+            continue;
+        };
+        let verdict = purges.verdict(record.born, description.key.text(), &description.head.tags);
+        if verdict == Some(Mode::Hard) {
+            continue;
+        }
+        survey.objects += 1;
+        let held = held(&record, &description, &segments, verify, &mut survey);
+        survey.body_bytes += held;
+        each(&Listed {
+            key: description.key,
+            head: description.head,
+            held,
+            is_softened: verdict.is_some() || found.softened > found.sequence,
+        });
+    }
+    Ok(survey)
+}
+
+impl Survey {
+    fn tell(&mut self, what: String) {
+        if self.damage.len() < MOST_DAMAGE {
+            self.damage.push(what);
+        }
+    }
+}
+
+/// All segments of the store, opened at once, so that one that is removed meanwhile can still be read.
+fn open_all(path: &Path, seed: u64, survey: &mut Survey) -> io::Result<BTreeMap<u32, File>> {
+    let mut segments = BTreeMap::new();
+    for item in fs::read_dir(path)? {
+        let item = item?;
+        let name = item.file_name();
+        let number = name
+            .to_str()
+            .and_then(|name| u32::from_str_radix(name.strip_suffix(".segment")?, 16).ok());
+        let (Some(number), Ok(file)) = (number, File::open(item.path())) else {
+            continue;
+        };
+        let mut header = [0; HEADER];
+        let is_ours = file.read_exact_at(&mut header, 0).is_ok()
+            && SegmentHeader::read(&header)
+                .is_some_and(|header| header.number == number && header.seed == seed);
+        if is_ours {
+            survey.segments += 1;
+            survey.bytes += file.metadata()?.len();
+            segments.insert(number, file);
+        }
+    }
+    Ok(segments)
+}
+
+/// Reads record by record; a finished segment ends with its table, another one where a record is not whole.
+fn read_segment(
+    number: u32,
+    file: &File,
+    verify: bool,
+    survey: &mut Survey,
+    mut each: impl FnMut(&Record, &[u8], u64),
+) {
+    let mut position = HEADER as u64;
+    while let Some((record, bytes)) = read_meta(file, number, position) {
+        if record.kind == RecordKind::Table {
+            return;
+        }
+        match record.meta(&bytes) {
+            Some(meta) => each(&record, meta, position),
+            None => {
+                return survey.tell(format!(
+                    "segment {number:08x}: the record at {position} is damaged"
+                ));
+            }
+        }
+        if verify && record.data_len > 0 && !is_sound(file, &record, position) {
+            survey.tell(format!(
+                "segment {number:08x}: the data of the record at {position} is damaged"
+            ));
+        }
+        position += record.size();
+    }
+}
+
+/// The header and the meta part of a record.
+fn read_meta(file: &File, number: u32, position: u64) -> Option<(Record, Vec<u8>)> {
+    let mut header = [0; HEADER];
+    file.read_exact_at(&mut header, position).ok()?;
+    let record = Record::read(&header).filter(|record| record.segment == number)?;
+    // The length is within its bound: `Record::read` has seen to that.
+    let mut bytes = vec![0; HEADER + record.meta_len as usize];
+    file.read_exact_at(&mut bytes, position).ok()?;
+    Some((record, bytes))
+}
+
+fn is_sound(file: &File, record: &Record, position: u64) -> bool {
+    let mut data = vec![0; record.data_len as usize];
+    let at = position + record.data_range().start as u64;
+    file.read_exact_at(&mut data, at).is_ok() && crate::checksum::xxh64(&data, 0) == record.data_sum
+}
+
+fn note(
+    newest: &mut HashMap<u64, Newest>,
+    purges: &mut Purges,
+    record: &Record,
+    meta: &[u8],
+    (segment, position): (u32, u64),
+) {
+    match record.kind {
+        RecordKind::Purge => {
+            if let Some((scope, mode, name)) = purge::read(meta) {
+                purges.record(scope, name, mode, record.sequence);
+            }
+        }
+        RecordKind::Object | RecordKind::Tombstone => {
+            let found = newest.entry(record.hash).or_insert(Newest {
+                sequence: 0,
+                segment,
+                position,
+                is_object: false,
+                softened: 0,
+            });
+            if record.sequence >= found.sequence {
+                found.sequence = record.sequence;
+                found.segment = segment;
+                found.position = position;
+                found.is_object = record.kind == RecordKind::Object;
+            }
+        }
+        RecordKind::Soften => {
+            if let Some(found) = newest.get_mut(&record.hash) {
+                found.softened = found.softened.max(record.sequence);
+            }
+        }
+        RecordKind::Body | RecordKind::Table => {}
+    }
+}
+
+/// How many bytes of the body are there; tells of those that are not, or not as they were.
+fn held(
+    record: &Record,
+    description: &Description,
+    segments: &BTreeMap<u32, File>,
+    verify: bool,
+    survey: &mut Survey,
+) -> u64 {
+    let mut missing = HashSet::new();
+    let mut held = u64::from(record.data_len);
+    for extent in &description.extents {
+        let Some(file) = segments.get(&extent.segment) else {
+            missing.insert(extent.segment);
+            continue;
+        };
+        if verify && !is_extent_sound(file, extent) {
+            let key = String::from_utf8_lossy(description.key.text()).into_owned();
+            survey.tell(format!(
+                "\"{key}\": the body is damaged from byte {} on",
+                extent.offset
+            ));
+        }
+        held += u64::from(extent.len);
+    }
+    for segment in missing {
+        let key = String::from_utf8_lossy(description.key.text()).into_owned();
+        survey.tell(format!("\"{key}\": segment {segment:08x} is missing"));
+    }
+    held
+}
+
+fn is_extent_sound(file: &File, extent: &Extent) -> bool {
+    let mut data = vec![0; extent.len as usize];
+    file.read_exact_at(&mut data, extent.position).is_ok()
+        && crate::checksum::xxh64(&data, 0) == extent.sum
+}

@@ -1,0 +1,288 @@
+//! `weir cache ls|stat|verify|purge PATH`: a cache's folder from the command line.
+//!
+//! Looking takes no lock and changes nothing, so it may be done while a server runs; what that has in memory only is
+//! not seen. Purging needs the store to itself: a running server purges through a location with `cache_purge`.
+
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+use http::cache::{
+    Key, Kind, Listed, Mode, OpenError, Options, Purge, Store, StoredHead, Survey, survey,
+};
+use lexopt::prelude::*;
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Cache {
+    pub(crate) path: PathBuf,
+    pub(crate) task: Task,
+}
+
+/// What is done with the folder.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// A line for each object whose key begins so.
+    List(Vec<u8>),
+    /// Figures.
+    Stat,
+    /// All bytes are compared with their checksums.
+    Verify,
+    /// What this names is removed; softly, it becomes stale.
+    Purge(Named, bool),
+}
+
+/// What a purge names.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Named {
+    Key(Vec<u8>),
+    Prefix(Vec<u8>),
+    Tag(Vec<u8>),
+    All,
+}
+
+const USAGE: &str = "\
+usage: weir cache ls PATH [--prefix TEXT]
+       weir cache stat PATH
+       weir cache verify PATH
+       weir cache purge PATH (--key TEXT | --prefix TEXT | --tag TEXT | --all) [--soft]";
+
+/// Reads the arguments after `cache`.
+pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
+    let (mut words, mut named, mut soft) = (Vec::new(), None, false);
+    let refuse = |what: String| format!("{what}\n  {USAGE}");
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        let name = match argument {
+            Value(word) => {
+                words.push(word);
+                continue;
+            }
+            Long("soft") => {
+                soft = true;
+                continue;
+            }
+            Long("all") => Named::All,
+            Long(option @ ("key" | "prefix" | "tag")) => {
+                let make = match option {
+                    "key" => Named::Key,
+                    "prefix" => Named::Prefix,
+                    _ => Named::Tag,
+                };
+                let text = parser.value().map_err(|error| error.to_string())?;
+                make(std::os::unix::ffi::OsStringExt::into_vec(text))
+            }
+            other => return Err(refuse(other.unexpected().to_string())),
+        };
+        if named.replace(name).is_some() {
+            return Err(refuse("one thing at a time".to_owned()));
+        }
+    }
+    let [task, path] = &words[..] else {
+        return Err(USAGE.to_owned());
+    };
+    let task = match (task.to_str(), named) {
+        (Some("ls"), None) if !soft => Task::List(Vec::new()),
+        (Some("ls"), Some(Named::Prefix(prefix))) if !soft => Task::List(prefix),
+        (Some("stat"), None) if !soft => Task::Stat,
+        (Some("verify"), None) if !soft => Task::Verify,
+        (Some("purge"), Some(named)) => Task::Purge(named, soft),
+        (Some("purge"), None) => return Err(refuse("what shall go?".to_owned())),
+        _ => return Err(USAGE.to_owned()),
+    };
+    Ok(Cache {
+        path: path.into(),
+        task,
+    })
+}
+
+/// Does it. The answer is the exit code.
+pub(crate) fn run(arguments: &Cache) -> i32 {
+    let path = &arguments.path;
+    let done = match &arguments.task {
+        Task::List(prefix) => list(path, prefix).map(|()| 0),
+        Task::Stat => stat(path).map(|()| 0),
+        Task::Verify => verify(path),
+        Task::Purge(named, soft) => purge(path, named, *soft).map(|()| 0),
+    };
+    match done {
+        Ok(code) => code,
+        // Whoever reads the list has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(error) => {
+            eprintln!("weir: cache \"{}\": {error}", path.display());
+            1
+        }
+    }
+}
+
+fn list(path: &Path, prefix: &[u8]) -> io::Result<()> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    let now_ms = rt::wall_millis();
+    writeln!(out, "status  seconds left       bytes  key")?;
+    let mut failed = None;
+    survey(path, false, |listed| {
+        if failed.is_none() && listed.key.text().starts_with(prefix) {
+            failed = write_line(&mut out, listed, now_ms).err();
+        }
+    })?;
+    failed.map_or_else(|| out.flush(), Err)
+}
+
+fn write_line(out: &mut impl Write, listed: &Listed, now_ms: u64) -> io::Result<()> {
+    let stored = StoredHead::decode(&listed.head.head);
+    let (status, left) = match (&stored, listed.head.meta.kind) {
+        (_, Kind::Variants) => ("vary".to_owned(), String::new()),
+        (Some(_), _) if listed.is_softened => (stored_status(&stored), "purged".to_owned()),
+        (Some(head), _) => (
+            stored_status(&stored),
+            head.freshness.ttl_s(now_ms).to_string(),
+        ),
+        (None, _) => ("?".to_owned(), String::new()),
+    };
+    let mut key = String::new();
+    // Variants have bytes that are no text in their keys.
+    for chunk in listed.key.text().utf8_chunks() {
+        key.extend(
+            chunk
+                .valid()
+                .chars()
+                .map(|c| if c.is_control() { '·' } else { c }),
+        );
+        key.extend(chunk.invalid().iter().map(|_| '·'));
+    }
+    writeln!(out, "{status:<6}{left:>14}{:>12}  {key}", listed.held)
+}
+
+fn stored_status(stored: &Option<StoredHead>) -> String {
+    stored
+        .as_ref()
+        .map_or(String::new(), |stored| stored.head.status.to_string())
+}
+
+fn stat(path: &Path) -> io::Result<()> {
+    let now_ms = rt::wall_millis();
+    let (mut fresh, mut stale, mut markers) = (0u64, 0u64, 0u64);
+    let found = survey(path, false, |listed| {
+        let meta = &listed.head.meta;
+        match meta.kind {
+            Kind::Variants => markers += 1,
+            Kind::Object if listed.is_softened || meta.fresh_until_ms <= now_ms => stale += 1,
+            Kind::Object => fresh += 1,
+        }
+    })?;
+    println!(
+        "objects     {} ({fresh} fresh, {stale} stale)",
+        fresh + stale
+    );
+    println!("varying     {markers} keys with several variants");
+    println!("bodies      {} bytes", found.body_bytes);
+    println!(
+        "on disk     {} bytes in {} segments",
+        found.bytes, found.segments
+    );
+    tell_damage(&found);
+    Ok(())
+}
+
+fn verify(path: &Path) -> io::Result<i32> {
+    let found = survey(path, true, |_| {})?;
+    tell_damage(&found);
+    println!(
+        "{} objects, {} bytes of bodies: {}",
+        found.objects,
+        found.body_bytes,
+        match found.damage.len() {
+            0 => "all is as it was written".to_owned(),
+            damages =>
+                format!("{damages} damages; what is damaged is not served, but fetched anew"),
+        }
+    );
+    Ok(i32::from(!found.damage.is_empty()))
+}
+
+fn tell_damage(found: &Survey) {
+    found
+        .damage
+        .iter()
+        .for_each(|what| println!("damage      {what}"));
+}
+
+fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
+    let owner = std::fs::metadata(path.join("store"))?;
+    let mut options = Options::new(path, rt::pool::default_pool());
+    // What the configuration allows is not known here, and nothing is to go but what is purged.
+    options.max_size = u64::MAX >> 1;
+    options.max_objects = 0;
+    options.inactive_ms = 0;
+    options.min_free = 0;
+    let store = Store::open(options, rt::wall_millis()).map_err(|error| match error {
+        OpenError::Locked(_) => io::Error::other(
+            "a server has it open; purge through a location of it with \"cache_purge\"",
+        ),
+        other => io::Error::other(other.to_string()),
+    })?;
+    let mode = if soft { Mode::Soft } else { Mode::Hard };
+    match named {
+        Named::Key(text) => {
+            let head = [&text[..], b"\0HEAD"].concat();
+            store.purge(Purge::Key(&Key::new(text)), mode);
+            store.purge(Purge::Key(&Key::new(&head)), mode);
+        }
+        Named::Prefix(text) => store.purge(Purge::Prefix(text), mode),
+        Named::Tag(text) => store.purge(Purge::Tag(text), mode),
+        Named::All => store.purge(Purge::All, mode),
+    }
+    rt::run(rt::LoopOptions::default(), move || async move {
+        store.close().await
+    })??;
+    // The server's user must be able to go on with what root wrote.
+    for item in std::fs::read_dir(path)? {
+        let file = item?.path();
+        let found = std::fs::metadata(&file)?;
+        if (found.uid(), found.gid()) != (owner.uid(), owner.gid()) {
+            chown(&file, Some(owner.uid()), Some(owner.gid()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+
+    use super::*;
+
+    fn read(words: &[&str]) -> Result<Cache, String> {
+        parse(lexopt::Parser::from_args(words.iter().map(OsString::from)))
+    }
+
+    #[test]
+    fn arguments_are_read() {
+        let task = |words: &[&str]| read(words).map(|cache| cache.task);
+        assert_eq!(
+            task(&["ls", "/c", "--prefix", "a"]),
+            Ok(Task::List(b"a".to_vec()))
+        );
+        assert_eq!(task(&["stat", "/c"]), Ok(Task::Stat));
+        assert_eq!(task(&["verify", "/c"]), Ok(Task::Verify));
+        assert_eq!(
+            task(&["purge", "/c", "--all", "--soft"]),
+            Ok(Task::Purge(Named::All, true))
+        );
+        assert_eq!(
+            task(&["purge", "--tag=t", "/c"]),
+            Ok(Task::Purge(Named::Tag(b"t".to_vec()), false))
+        );
+        for wrong in [
+            &["purge", "/c"][..],
+            &["purge", "/c", "--all", "--key", "x"],
+            &["ls"],
+            &["ls", "/c", "--soft"],
+            &["stat", "/c", "--all"],
+            &["frob", "/c"],
+            &["ls", "/c", "--frob"],
+        ] {
+            assert!(read(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
