@@ -198,6 +198,11 @@ impl<F: Files> Recorder<F> {
 
 impl<F: Files> Files for Recorder<F> {
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
+        // A file is read once: all that name it see the same content, even where reading it a second time would give
+        // another, or none (a pipe).
+        if self.snapshot.reads.contains_key(path) {
+            return self.snapshot.read(path);
+        }
         let content = self.files.read(path);
         let recorded = match &content {
             Ok(content) => Ok(content.clone()),

@@ -189,7 +189,8 @@ async fn load(
                 Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
             (request.value(certificate), request.value(key))
         };
-        let (certificate, key) = (path(site, &certificate), path(site, &key));
+        let certificate = net::tls::full_path(&site.conf_prefix, &certificate);
+        let key = net::tls::full_path(&site.conf_prefix, &key);
         let loaded = service
             .cache
             .get(certificate.as_ref(), key.as_ref(), &service.passwords)
@@ -197,16 +198,6 @@ async fn load(
         identities.push(loaded.map_err(|problem| Failure::Certificate(problem.message))?);
     }
     Ok(identities)
-}
-
-/// A path that variables have made counts from the directory of the configuration.
-fn path(site: &Site, text: &[u8]) -> bstr::BString {
-    use std::os::unix::ffi::OsStrExt;
-    if text.starts_with(b"data:") || text.starts_with(b"/") {
-        return text.into();
-    }
-    let full = site.conf_prefix.join(std::ffi::OsStr::from_bytes(text));
-    full.as_os_str().as_bytes().into()
 }
 
 /// Finds the server of the client's name again, in another configuration.

@@ -29,6 +29,8 @@ pub struct Client {
     pub sent: Cell<u64>,
     /// Bytes that were read and are the content handler's to use: what came behind a PROXY protocol header.
     pub input: RefCell<Vec<u8>>,
+    /// The server name that it asked for by TLS, once its hello was read.
+    pub asked_name: RefCell<Option<Box<str>>>,
     /// The listening socket that it came by.
     pub socket: ListenAddress,
     /// The address that it counts as accepted at, where another one of the server's passed it on.

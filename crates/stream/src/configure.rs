@@ -1,6 +1,6 @@
 //! Builds the frozen configuration of `stream {}` from its nodes.
 
-use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, TableSet, dispatch};
+use conf::{Confs, Diagnostic, Line, Registry, STREAM, STREAM_SERVER, Span, TableSet, dispatch};
 use rt::error_log::MainLog;
 
 use crate::core::{self, ServerConf};
@@ -18,6 +18,8 @@ const SERVER_GROUP: usize = 1;
 struct Builder {
     modules: &'static [&'static Module],
     servers: Vec<Server>,
+    /// Where the servers' blocks stand.
+    places: Vec<Span>,
     claims: Vec<listen::Claim>,
 }
 
@@ -49,6 +51,7 @@ pub(crate) fn stream(
     let mut builder = Builder {
         modules,
         servers: Vec::new(),
+        places: Vec::new(),
         claims: Vec::new(),
     };
     let mut confs = Confs::new(groups(modules));
@@ -74,15 +77,18 @@ pub(crate) fn stream(
             return Err(last.unwrap_or_else(|| line.error("unknown variable")));
         }
     };
-    Ok(Frozen {
+    let frozen = Frozen {
         main_confs: ConfSet::new(confs.take_group(MAIN_GROUP)),
         outer_confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
         servers: builder.servers,
         endpoints,
         variables,
         version,
+        conf_prefix: line.level.build.conf_prefix.clone(),
         generation: crate::engine::next_generation(),
-    })
+    };
+    crate::tls::check_configuration(&frozen, &builder.places, line);
+    Ok(frozen)
 }
 
 /// The setter of `server`.
@@ -100,11 +106,16 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         name: core.name.clone(),
         core,
         confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
+        tls: None,
         phases: Phases::default(),
     };
     let has_errors = line.level.build.has_errors();
-    let span = line.node.name.span;
+    let (span, block) = (line.node.name.span, line.node.span);
     let builder = line.level.engine::<Builder>();
+    server.tls = builder
+        .modules
+        .iter()
+        .find_map(|module| (module.tls)(&server.confs));
     let answer = builder
         .modules
         .iter()
@@ -125,6 +136,7 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         .claims
         .extend(listen::claims(&server.core, id, span));
     builder.servers.push(server);
+    builder.places.push(block);
     // A line that was refused has said why.
     if has_errors {
         return Ok(());

@@ -19,6 +19,7 @@ pub mod preread;
 pub mod serve;
 pub mod session;
 pub mod site;
+pub mod tls;
 pub mod upstream;
 pub mod variables;
 

@@ -24,6 +24,7 @@ pub struct Listen {
     address: ListenAddress,
     default_server: bool,
     proxy_protocol: bool,
+    tls: bool,
     options: ListenOptions,
     /// Whether options of the socket were given, which may be done once for an address. The address gets a socket of
     /// its own then, even where a wildcard would cover it.
@@ -49,6 +50,8 @@ pub struct Endpoint {
     pub server: ServerId,
     /// Connections begin with a PROXY protocol header.
     pub proxy_protocol: bool,
+    /// Connections are encrypted.
+    pub tls: bool,
     /// The socket whose sessions these are.
     pub socket: ListenAddress,
     /// Options of that socket.
@@ -56,7 +59,8 @@ pub struct Endpoint {
 }
 
 /// Parameters that make no sense for datagrams.
-const STREAM_ONLY: [&str; 6] = [
+const STREAM_ONLY: [&str; 7] = [
+    "ssl",
     "fastopen",
     "backlog",
     "deferred",
@@ -71,6 +75,7 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
         address: ListenAddress::Unix("".into()),
         default_server: false,
         proxy_protocol: false,
+        tls: false,
         options: ListenOptions::default(),
         set: false,
         span: line.node.name.span,
@@ -81,7 +86,7 @@ pub fn set(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
             b"default_server" => listen.default_server = true,
             b"udp" => udp = true,
             b"proxy_protocol" => listen.proxy_protocol = true,
-            b"ssl" => return Err(net::listen::not_yet(line, index)),
+            b"ssl" => listen.tls = true,
             _ if net::listen::socket_parameter(&mut listen.options, line, index)? => {
                 listen.set = true
             }
@@ -174,11 +179,13 @@ pub fn endpoints(claims: Vec<Claim>, line: &mut Line) -> Vec<Arc<Endpoint>> {
         let server = default_server(&address, &claims, line);
         let names = names(&address, &claims, line);
         let proxy_protocol = claims.iter().any(|claim| claim.listen.proxy_protocol);
+        let tls = claims.iter().any(|claim| claim.listen.tls);
         endpoints.push(Arc::new(Endpoint {
             address,
             names,
             server,
             proxy_protocol,
+            tls,
             socket,
             options,
         }));

@@ -4,12 +4,13 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use conf::{Line, Rows, Table, Variable};
 
 use crate::engine::StreamLoop;
 use crate::session::Session;
-use crate::site::{Frozen, Server};
+use crate::site::{ConfSet, Frozen, Server};
 
 /// One module. Absent parts come from [`Module::EMPTY`].
 pub struct Module {
@@ -25,6 +26,8 @@ pub struct Module {
     pub blocks: &'static [&'static dyn Rows],
     /// For modules that can be all that a server does with its sessions (`proxy_pass`).
     pub answer: Option<Answer>,
+    /// What a server does about TLS, from the module that has the directives about it.
+    pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(Phase, Handler)],
     /// Whether this server uses the module at all. Where it says no, its handlers are not on the path of a session.
@@ -51,6 +54,7 @@ impl Module {
         server: &NO_ROWS,
         blocks: &[],
         answer: None,
+        tls: |_| None,
         phases: &[],
         enabled: |_| true,
         variables: &[],

@@ -72,6 +72,13 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
         return pass(session, address);
     }
     session.debug(format_args!("finalize stream session: {}", session.status));
+    if let Some(stream) = session
+        .client
+        .stream()
+        .filter(|_| session.pass_to.is_none())
+    {
+        stream.say_goodbye();
+    }
     let site = Rc::clone(&session.site);
     for handler in &site.server(session.server).phases[Phase::Log] {
         // Nothing can be decided any more, so what a handler says does not count.
@@ -160,6 +167,7 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
         accepted: rt::now(),
         sent: Cell::new(0),
         input: RefCell::new(newcomer.input),
+        asked_name: RefCell::default(),
         socket: socket.address.clone(),
         passed_at: newcomer.passed_at,
         passes: newcomer.passes,
@@ -183,6 +191,11 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
 async fn run(session: &mut Session) -> u16 {
     let site = Rc::clone(&session.site);
     for (phase, action) in PHASES {
+        if phase == Phase::Preread
+            && let Err(status) = crate::tls::secure(session).await
+        {
+            return status;
+        }
         session.action = action;
         // Looked up again: what a client's first bytes say may choose another server.
         let server = site.server(session.server);

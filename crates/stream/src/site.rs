@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::ops::{Deref, Index};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -50,6 +51,8 @@ pub struct Frozen {
     pub variables: Variables<Session>,
     /// The version that `$nginx_version` shows.
     pub version: String,
+    /// The directory of the configuration, which the paths of certificates count from.
+    pub conf_prefix: PathBuf,
     /// Tells generations apart.
     pub generation: u64,
 }
@@ -73,6 +76,8 @@ pub struct Server {
     pub core: ServerConf,
     /// The confs of the modules' server tables.
     pub confs: ConfSet,
+    /// What it does about TLS; `None`: nothing of its own.
+    pub tls: Option<Arc<net::tls::Service>>,
     /// The handlers that run in it.
     pub phases: Phases,
 }

@@ -13,11 +13,14 @@ mod return_text;
 mod session;
 mod set;
 mod split_clients;
+mod ssl;
 mod ssl_preread;
 mod upstream;
 
 /// All of them. The order is that of handlers within a phase: to move a module is to change behaviour.
 pub static MODULES: &[&::stream::Module] = &[
+    // TLS.
+    &ssl::MODULE,
     // Variables.
     &map::MODULE,
     &geo::MODULE,

@@ -22,13 +22,18 @@ pub enum HandshakeError {
     Refused,
     /// There is no certificate to show.
     NoCertificate,
+    /// What the peer speaks is not TLS.
+    NotTls,
 }
 
 impl HandshakeError {
     /// Whether the peer is to blame, as it mostly is: servers log that at `info`.
     pub fn is_peers(&self) -> bool {
         match self {
-            HandshakeError::Closed | HandshakeError::Io(_) | HandshakeError::Refused => true,
+            HandshakeError::Closed
+            | HandshakeError::Io(_)
+            | HandshakeError::Refused
+            | HandshakeError::NotTls => true,
             HandshakeError::NoCertificate => false,
             HandshakeError::Tls(error) => !matches!(
                 error,
@@ -58,6 +63,9 @@ impl fmt::Display for HandshakeError {
             HandshakeError::Tls(error) => {
                 write!(f, "SSL_do_handshake() failed (SSL: {})", Words(error))
             }
+            HandshakeError::NotTls => f.write_str(
+                "SSL_do_handshake() failed (SSL: error:0A00010B:SSL routines::wrong version number)",
+            ),
             HandshakeError::Refused => f.write_str(
                 "SSL_do_handshake() failed (SSL: error:0A0000EA:SSL routines::callback failed)",
             ),

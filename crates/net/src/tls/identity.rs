@@ -44,6 +44,8 @@ impl Identity {
                  (SSL: error:0480006C:PEM routines::no start line)"
             ))
         })?;
+        // Of OpenSSL's stores the one that is a file is a file here too.
+        let key = key.strip_prefix(b"store:file:").map_or(key, BStr::new);
         if key.starts_with(b"engine:") || key.starts_with(b"store:") {
             return Err(Problem::new(format!(
                 "cannot load certificate key \"{key}\": keys in engines and stores are not supported"

@@ -40,7 +40,7 @@ pub use client::{ClientName, ClientOptions, ClientSettings, connect};
 pub use handshake::HandshakeError;
 pub use identity::{Identity, read_passwords};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
-pub use service::{Asks, Refusal, Service};
+pub use service::{Asks, Refusal, Service, full_path};
 pub use session::Session;
 pub use sessions::SessionCache;
 pub use tickets::{TicketKey, Tickets};

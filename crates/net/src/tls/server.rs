@@ -49,7 +49,7 @@ pub struct ServerOptions {
     /// Certificates are sent compressed where the client can read that.
     pub compress_certificates: bool,
     /// What tells sessions of one engine from those of another.
-    pub context: &'static str,
+    pub context: Vec<u8>,
 }
 
 /// What clients' certificates are judged by.
@@ -141,7 +141,7 @@ impl ServerOptions {
     /// What a session depends on: it is not resumed by a server with other certificates, or which trusts others.
     fn session_context(&self) -> [u8; 32] {
         let mut context = Context::new(&SHA256);
-        context.update(self.context.as_bytes());
+        context.update(&self.context);
         for identity in &self.identities {
             context.update(identity.leaf());
         }
@@ -336,8 +336,14 @@ pub(super) fn verify_signature(
 impl ClientCertificates {
     /// Trusts the certificates of `trust`, and names those of `named`.
     pub fn new(trust: Trust, named: &Trust) -> ClientCertificates {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        for name in named.subjects() {
+            if !names.iter().any(|known| known == name) {
+                names.push(name.to_vec());
+            }
+        }
         ClientCertificates {
-            named: named.subjects().map(<[u8]>::to_vec).collect(),
+            named: names,
             trust: Arc::new(trust),
         }
     }

@@ -1,7 +1,12 @@
 //! What a server of the configuration does about TLS, as the engines see it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bstr::BString;
 use conf::Expression;
 
 use super::cache::IdentityCache;
@@ -22,8 +27,22 @@ pub struct Service {
     pub dynamic: Vec<(Expression, Expression)>,
     /// Where those are kept.
     pub cache: IdentityCache,
+    /// How long a handshake may take, where the engine has no other time for it.
+    pub handshake_timeout: Duration,
     /// What decrypts their keys.
     pub passwords: Arc<Vec<Vec<u8>>>,
+}
+
+/// The path of a certificate that variables have made: it counts from the directory of the configuration.
+pub fn full_path(conf_prefix: &Path, text: &[u8]) -> BString {
+    let is_word = [&b"data:"[..], b"store:", b"/"]
+        .iter()
+        .any(|prefix| text.starts_with(prefix));
+    if is_word {
+        return text.into();
+    }
+    let full = conf_prefix.join(OsStr::from_bytes(text));
+    full.as_os_str().as_bytes().into()
 }
 
 /// `ssl_verify_client`.

@@ -42,7 +42,8 @@ pub(crate) fn service(
 ) -> Result<Option<Arc<Service>>, Diagnostic> {
     check_pairs(conf)?;
     if conf.certificates.is_empty() && !conf.rejects {
-        return Ok(None);
+        // Without certificates of its own it takes no part in handshakes, but what it asks of clients counts.
+        return Ok((conf.asks != Asks::No).then(|| Arc::new(without_certificates(conf))));
     }
     let passwords = Arc::new(match &conf.password_file {
         None => Vec::new(),
@@ -79,7 +80,21 @@ pub(crate) fn service(
             cache.map_or(Duration::ZERO, |cache| cache.valid),
         ),
         passwords,
+        handshake_timeout: conf.handshake_timeout,
     })))
+}
+
+fn without_certificates(conf: &TlsConf) -> Service {
+    Service {
+        settings: None,
+        http2: None,
+        rejects: false,
+        asks: conf.asks,
+        dynamic: Vec::new(),
+        cache: IdentityCache::new(0, Duration::ZERO, Duration::ZERO),
+        passwords: Arc::default(),
+        handshake_timeout: conf.handshake_timeout,
+    }
 }
 
 fn at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
@@ -315,8 +330,20 @@ fn options(
         record_size: usize::try_from(conf.buffer_size).unwrap_or(0),
         early_data: if conf.early_data { EARLY_DATA } else { 0 },
         compress_certificates: conf.compress,
-        context: wanted.context,
+        context: context(conf, wanted),
     })
+}
+
+/// What tells the sessions of this server from those of others, besides its certificates.
+fn context(conf: &TlsConf, wanted: &Wanted) -> Vec<u8> {
+    let mut context = wanted.context.as_bytes().to_vec();
+    for source in &conf.certificates {
+        if let Source::Dynamic(expression, _) = source {
+            context.push(0);
+            context.extend_from_slice(expression.source());
+        }
+    }
+    context
 }
 
 /// What a session takes, roughly, in bytes.

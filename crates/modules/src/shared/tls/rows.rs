@@ -474,7 +474,10 @@ fn source(line: &mut Line) -> Result<Source, Diagnostic> {
     if Expression::has_variables(line.text(0)) {
         return Ok(Source::Dynamic(line.expression(0)?, span));
     }
-    if line.text(0).starts_with(b"data:") {
+    let is_word = [&b"data:"[..], b"engine:", b"store:"]
+        .iter()
+        .any(|prefix| line.text(0).starts_with(prefix));
+    if is_word {
         return Ok(Source::Fixed(line.text(0).to_owned(), span));
     }
     let path = line.path(line.arg(0));
