@@ -27,10 +27,10 @@ struct Entry {
 }
 
 impl IdentityCache {
-    /// A cache of at most `max` certificates; 0: none is kept.
+    /// A cache of at most `max` certificates and keys, each of which counts, as in nginx; 0: none is kept.
     pub fn new(max: usize, inactive: Duration, valid: Duration) -> IdentityCache {
         IdentityCache {
-            entries: Mutex::new(Lru::new(max)),
+            entries: Mutex::new(Lru::new(max.div_ceil(2))),
             inactive,
             valid,
         }
@@ -54,7 +54,9 @@ impl IdentityCache {
             Identity::load(certificate.as_ref(), key.as_ref(), &passwords, &mut read)
         };
         let identity = rt::pool::default_pool().run(load).await?;
-        self.keep(names, &identity);
+        if !identity.secret {
+            self.keep(names, &identity);
+        }
         Ok(identity)
     }
 

@@ -21,6 +21,8 @@ const MAX_PASSWORD: usize = 4096;
 /// A chain, the leaf first, and the key of the leaf.
 pub struct Identity {
     pub(super) key: Arc<CertifiedKey>,
+    /// The key was encrypted: it is not kept for longer than it is used.
+    pub(super) secret: bool,
 }
 
 impl fmt::Debug for Identity {
@@ -57,7 +59,7 @@ impl Identity {
                 "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed ({why})"
             ))
         };
-        let signing = signing_key(&text, passwords).map_err(|why| bad(&why))?;
+        let (signing, secret) = signing_key(&text, passwords).map_err(|why| bad(&why))?;
         if !belongs(&chain, &*signing) {
             return Err(Problem::new(format!(
                 "SSL_CTX_use_PrivateKey(\"{key}\") failed \
@@ -65,14 +67,33 @@ impl Identity {
             )));
         }
         let key = Arc::new(CertifiedKey::new(chain, signing));
-        Ok(Arc::new(Identity { key }))
+        Ok(Arc::new(Identity { key, secret }))
+    }
+
+    /// Of several certificates for keys of one kind, RSA or ECDSA, the last counts, as in OpenSSL.
+    pub fn last_of_each_kind(identities: Vec<Arc<Identity>>) -> Vec<Arc<Identity>> {
+        let mut kept: Vec<Arc<Identity>> = Vec::new();
+        for identity in identities {
+            let kind = identity.key.key.algorithm();
+            match kept
+                .iter_mut()
+                .find(|known| known.key.key.algorithm() == kind)
+            {
+                Some(known) => *known = identity,
+                None => kept.push(identity),
+            }
+        }
+        kept
     }
 
     /// The same with an OCSP response to staple to it.
     pub fn with_ocsp(&self, response: Vec<u8>) -> Arc<Identity> {
         let mut key = CertifiedKey::clone(&self.key);
         key.ocsp = (!response.is_empty()).then_some(response);
-        Arc::new(Identity { key: Arc::new(key) })
+        Arc::new(Identity {
+            key: Arc::new(key),
+            secret: self.secret,
+        })
     }
 
     /// The leaf, encoded.
@@ -131,14 +152,15 @@ fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!chain.is_empty()).then_some(chain)
 }
 
-/// The first private key of a PEM text.
-fn signing_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<Arc<dyn SigningKey>, String> {
+/// The first private key of a PEM text, and whether it was encrypted.
+fn signing_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<(Arc<dyn SigningKey>, bool), String> {
     let blocks = pem::parse(text).ok_or("SSL: error:04800064:PEM routines::bad base64 decode")?;
     for block in blocks {
         let encrypted = block
             .headers
             .iter()
             .any(|(name, value)| name == "Proc-Type" && value.contains("ENCRYPTED"));
+        let secret = encrypted || block.label == "ENCRYPTED PRIVATE KEY";
         let der = if block.label == "ENCRYPTED PRIVATE KEY" {
             let der = encrypted::pkcs8(&block.content, passwords)?;
             PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der))
@@ -157,6 +179,7 @@ fn signing_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<Arc<dyn SigningKey>
         return provider()
             .key_provider
             .load_private_key(der)
+            .map(|key| (key, secret))
             .map_err(|error| error.to_string());
     }
     Err("SSL: error:0480006C:PEM routines::no start line:Expecting: ANY PRIVATE KEY".to_owned())

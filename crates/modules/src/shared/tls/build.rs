@@ -271,7 +271,7 @@ fn identities(
         let message = "\"ssl_stapling\" without \"ssl_stapling_file\" has no effect";
         warn_once(message.to_owned(), None, level);
     }
-    Ok((identities, dynamic))
+    Ok((Identity::last_of_each_kind(identities), dynamic))
 }
 
 fn load(

@@ -129,7 +129,7 @@ const CERTIFICATE_COMPRESSION: Directive<TlsConf> = row(
     "ssl_certificate_compression",
     "on | off",
     Some("off"),
-    "Accepted; certificates are sent as they are.",
+    "Whether certificates are sent compressed (zlib) to clients that can read that (RFC 8879).",
     Setter::Flag(|c| &mut c.compress),
 );
 
