@@ -112,6 +112,11 @@ impl Idle {
         self.since.get().is_none().then(|| self.waits.get())
     }
 
+    /// Whether it has not begun its first request yet.
+    pub fn is_new(&self) -> bool {
+        self.waits.get() <= 1 && (self.waits.get() == 0 || self.since.get().is_some())
+    }
+
     /// Marks it as busy.
     pub fn end(&self) {
         self.since.set(None);

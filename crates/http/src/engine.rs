@@ -278,7 +278,12 @@ impl LoopEngine for Running {
 
     fn stop(&self) {
         self.0.stop_accepting();
-        for connection in self.0.connections.borrow().values() {
+        // A client that has just come will get an answer, as with nginx.
+        let connections = self.0.connections.borrow();
+        let known = connections
+            .values()
+            .filter(|connection| !connection.idle.is_new());
+        for connection in known {
             connection.idle.close();
         }
     }

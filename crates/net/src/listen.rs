@@ -64,7 +64,7 @@ fn resolve(line: &Line, name: &BStr) -> Result<Vec<IpAddr>, Diagnostic> {
 /// Reads word `index` of a `listen` directive as a parameter of the socket. `false`: it is none of those.
 pub fn socket_parameter(
     options: &mut ListenOptions,
-    line: &Line,
+    line: &mut Line,
     index: usize,
 ) -> Result<bool, Diagnostic> {
     let text = line.text(index);
@@ -90,7 +90,10 @@ pub fn socket_parameter(
         (b"backlog", true) => options.backlog = number()? as i32,
         (b"rcvbuf", true) => options.receive_buffer = Some(size()?),
         (b"sndbuf", true) => options.send_buffer = Some(size()?),
-        (b"fastopen", true) => options.fast_open = Some(number()? as i32),
+        (b"fastopen", true) => {
+            let queue = value.and_then(|v| v.to_str().ok()?.parse::<i32>().ok());
+            options.fast_open = Some(queue.filter(|n| *n >= 0).ok_or_else(invalid)?);
+        }
         (b"reuseport", false) => options.reuse_port = true,
         (b"multipath", false) => options.multipath = true,
         (b"deferred", false) => options.deferred = Some(DEFERRED),
@@ -98,17 +101,15 @@ pub fn socket_parameter(
             options.ipv6_only = match value.map(|v| v.as_bytes()) {
                 Some(b"on") => true,
                 Some(b"off") => false,
-                _ => {
-                    let value = value.unwrap_or_default();
-                    return Err(line.error_at(index, format!("invalid ipv6only flags \"{value}\"")));
-                }
+                _ => return Err(line.invalid_parameter(index)),
             };
         }
         (b"so_keepalive", true) => {
             options.keepalive = keepalive(line, index, value.unwrap_or_default())?
         }
         (b"setfib" | b"accept_filter", true) => {
-            return Err(line.error_at(index, format!("{name} is not supported on this platform")));
+            let message = format!("\"{name}\" is not supported on this platform, ignored");
+            line.warn_at(index, message);
         }
         _ => return Ok(false),
     }
@@ -139,23 +140,24 @@ fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagn
         _ => {}
     }
     let parts: Vec<&[u8]> = value.split_str(":").collect();
-    let [idle, interval, count] = parts[..] else {
-        return Err(invalid());
+    let (idle, interval, count) = match parts[..] {
+        [idle, interval] => (idle, interval, b"".as_slice()),
+        [idle, interval, count] => (idle, interval, count),
+        _ => return Err(invalid()),
     };
+    // Nothing and zero both mean the system's figure.
     let time = |text: &[u8]| match text {
         b"" => Ok(None),
         text => base::units::parse_seconds(text)
-            .map(Some)
+            .map(|time| Some(time).filter(|time| !time.is_zero()))
             .ok_or_else(invalid),
     };
-    let count = match count {
+    let count: Option<u32> = match count {
         b"" => None,
-        text => Some(
-            text.to_str()
-                .ok()
-                .and_then(|t| t.parse().ok())
-                .ok_or_else(invalid)?,
-        ),
+        text => {
+            let number = text.to_str().ok().and_then(|t| t.parse().ok());
+            Some(number.ok_or_else(invalid)?).filter(|number| *number > 0)
+        }
     };
     let (idle, interval) = (time(idle)?, time(interval)?);
     if idle.is_none() && interval.is_none() && count.is_none() {

@@ -33,7 +33,10 @@ use crate::worker_process::{self, log_signal};
 
 /// A worker that ran this long has started well; the next crash is answered at once.
 const HEALTHY: Duration = Duration::from_secs(10);
-/// The first pause between two crashes; doubled at each further one.
+/// So many crashes in a row are answered at once: clients wait in the queues of the sockets, and a request that
+/// brings a worker down now and then must not take the site with it.
+const AT_ONCE: u32 = 20;
+/// The first pause after that; doubled at each further one.
 const RESPAWN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_RESPAWN_PAUSE: Duration = Duration::from_secs(5);
 /// From `TERM` to `KILL`.
@@ -107,7 +110,7 @@ struct Crashes {
 }
 
 impl Crashes {
-    /// A worker has crashed after `lived`. The first is replaced at once.
+    /// A worker has crashed after `lived`.
     fn note(&mut self, lived: Duration, now: Instant) {
         self.in_a_row = if lived >= HEALTHY {
             0
@@ -115,9 +118,10 @@ impl Crashes {
             self.in_a_row.saturating_add(1)
         };
         let pause = match self.in_a_row {
-            0 | 1 => Duration::ZERO,
+            0..=AT_ONCE => Duration::ZERO,
             crashes => {
-                (RESPAWN_PAUSE * 2_u32.saturating_pow(crashes.min(16) - 2)).min(MAX_RESPAWN_PAUSE)
+                let doublings = (crashes - AT_ONCE - 1).min(16);
+                (RESPAWN_PAUSE * 2_u32.saturating_pow(doublings)).min(MAX_RESPAWN_PAUSE)
             }
         };
         self.respawn_at = Some(now + pause);
@@ -745,7 +749,7 @@ mod tests {
         let now = Instant::now();
         let mut crashes = Crashes::default();
         let mut pauses = Vec::new();
-        for _ in 0..9 {
+        for _ in 0..AT_ONCE + 8 {
             crashes.note(Duration::ZERO, now);
             pauses.push(
                 crashes
@@ -755,7 +759,9 @@ mod tests {
                     .as_millis(),
             );
         }
-        assert_eq!(pauses, [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        let (at_once, later) = pauses.split_at(AT_ONCE as usize);
+        assert!(at_once.iter().all(|pause| *pause == 0));
+        assert_eq!(later, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
         crashes.note(HEALTHY, now);
         assert_eq!(
             crashes.respawn_at,

@@ -608,9 +608,21 @@ fn shed(count: usize, seats: Seats) {
     }
 }
 
+/// Nothing more is left for this loop by others; what was is taken in.
+fn close_seat() {
+    let (seat, engines) = LOOP.with_borrow(|state| (state.seat.clone(), state.engines.clone()));
+    let arrivals = seat.map(|seat| seat.close()).unwrap_or_default();
+    for arrival in arrivals {
+        if let Some(engine) = engines.get(arrival.kind) {
+            engine.adopt(arrival.what);
+        }
+    }
+}
+
 /// Runs on a loop: ends it when its last connection has ended. Those that wait for a request go to
 /// `sink`.
 fn hand_over_loop(sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
+    close_seat();
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
         let sink = sink.clone();
@@ -621,6 +633,7 @@ fn hand_over_loop(sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
 
 /// Runs on a loop: ends it when its last connection has ended.
 fn stop_loop() {
+    close_seat();
     for engine in all_engines() {
         engine.stop();
     }

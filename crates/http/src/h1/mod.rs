@@ -19,7 +19,7 @@ use proto::h1::{Framing, Method, Reject, RejectKind};
 use rt::error_log::{Errno, Level};
 
 use crate::body::BodyError;
-use crate::client::Client;
+use crate::client::{Asked, Client};
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::request::Request;
@@ -232,8 +232,17 @@ impl Connection {
             && !core.keepalive_timeout.is_zero()
             && self.client.requests.get() < core.keepalive_requests as u64
             && rt::now().duration_since(self.client.accepted) <= core.keepalive_time
-            && (!self.client.idle.is_closing() || !core.keepalive_min_timeout.is_zero())
+            && (!self.is_ending() || !core.keepalive_min_timeout.is_zero())
             && !disabled_for_browser(request, core.keepalive_disable)
+    }
+
+    /// Whether the connection ends with the server: it is not among those that go elsewhere.
+    fn is_ending(&self) -> bool {
+        match self.client.idle.asked() {
+            Asked::Close => true,
+            Asked::Leave => false,
+            Asked::Nothing => self.engine.is_stopping(),
+        }
     }
 
     async fn after_response(
@@ -273,7 +282,7 @@ impl Connection {
     }
 
     fn idle_timeout(&self, core: &crate::core::LocationConf) -> Duration {
-        if self.client.idle.is_closing() {
+        if self.is_ending() {
             core.keepalive_min_timeout
         } else {
             core.keepalive_timeout
