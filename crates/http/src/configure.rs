@@ -217,6 +217,13 @@ pub fn take_connect(line: &mut Line) {
     line.level.engine::<Builder>().connect = true;
 }
 
+/// The tables of modules whose directives stand in `upstream { … }`, for who reads such a block.
+pub fn upstream_tables(line: &mut Line) -> TableSet {
+    let modules = line.level.engine::<Builder>().modules;
+    let tables = modules.iter().map(|module| module.upstream);
+    tables.filter(|table| !table.is_empty()).collect()
+}
+
 /// The setter of `location`.
 pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let (kind, name) = parse_location(line)?;

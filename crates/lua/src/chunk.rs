@@ -25,7 +25,6 @@ pub(crate) enum Kind {
     Balancer,
     Certificate,
     Timer,
-    Preread,
     WorkerThread,
 }
 
@@ -46,7 +45,6 @@ impl Kind {
             Kind::Balancer => "balancer_by_lua",
             Kind::Certificate => "ssl_certificate_by_lua",
             Kind::Timer => "ngx.timer",
-            Kind::Preread => "preread_by_lua",
             Kind::WorkerThread => "ngx.run_worker_thread",
         }
     }
@@ -67,7 +65,6 @@ impl Kind {
             Kind::Balancer => "balancer",
             Kind::Certificate => "ssl_cert",
             Kind::Timer => "timer",
-            Kind::Preread => "preread",
             Kind::WorkerThread => "worker_thread",
         }
     }
@@ -76,12 +73,7 @@ impl Kind {
     pub(crate) fn waits(self) -> bool {
         matches!(
             self,
-            Kind::Rewrite
-                | Kind::Access
-                | Kind::Content
-                | Kind::Certificate
-                | Kind::Timer
-                | Kind::Preread
+            Kind::Rewrite | Kind::Access | Kind::Content | Kind::Certificate | Kind::Timer
         )
     }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use conf::{
     Arity, Contexts, Diagnostic, Directive, HTTP, HTTP_SERVER_LOCATION, HTTP_SERVER_LOCATION_IF,
-    Line, Repeat, Setter, Table,
+    Line, Repeat, Setter, Table, UPSTREAM,
 };
 
+use crate::balancer::Balancer;
 use crate::chunk::{Chunk, Kind};
 use crate::luajit::watchdog::Limits;
 
@@ -418,6 +419,30 @@ fn put(place: &mut Option<Arc<Chunk>>, chunk: Arc<Chunk>, line: &Line) -> Result
     *place = Some(chunk);
     Ok(())
 }
+
+const BALANCER: &str = "Code that chooses the server of each try, by `require \"ngx.balancer\"`. It can not wait. The \
+                        servers of the block are not looked at.";
+
+pub(crate) static UPSTREAM_ROWS: Table<Balancer> = Table::<Balancer>::new(&[
+    block(
+        "balancer_by_lua_block",
+        UPSTREAM,
+        BALANCER,
+        crate::balancer::read,
+    ),
+    word(
+        "balancer_by_lua",
+        "lua-code",
+        UPSTREAM,
+        crate::balancer::read,
+    ),
+    word(
+        "balancer_by_lua_file",
+        "path",
+        UPSTREAM,
+        crate::balancer::read,
+    ),
+]);
 
 const CONTENT_PLACES: Contexts = conf::LOCATION_OR_IF;
 

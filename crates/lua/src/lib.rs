@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 mod api;
+mod balancer;
 mod chunk;
 mod dictionary;
 mod directives;
@@ -50,6 +51,8 @@ static MODULE: Module = Module {
     name: "lua",
     doc: "Scripts in the phases of a request.",
     main: &directives::MAIN,
+    upstream: &directives::UPSTREAM_ROWS,
+    blocks: &[&directives::UPSTREAM_ROWS],
     location: &directives::CODE,
     phases: &[
         (Phase::Rewrite, phases::rewrite),

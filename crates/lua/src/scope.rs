@@ -10,6 +10,7 @@ use std::rc::Rc;
 use http::Request;
 use rt::error_log::Logger;
 
+use crate::balancer::Balancing;
 use crate::chunk::Kind;
 use crate::luajit::{Coroutine, Failure, Ref, fail};
 use crate::operation::Operation;
@@ -42,6 +43,8 @@ pub(crate) struct Scope {
     pub(crate) context: RefCell<Option<Rc<Ref>>>,
     /// The piece of content that a body filter looks at, and whether it is the last.
     pub(crate) piece: RefCell<Option<(Vec<u8>, bool)>>,
+    /// What a script of `balancer_by_lua` says.
+    pub(crate) balancing: RefCell<Option<Rc<RefCell<Balancing>>>>,
     /// Why the script failed.
     pub(crate) failure: RefCell<Option<Vec<u8>>>,
     /// Where a run without a request writes.
@@ -72,6 +75,7 @@ impl Scope {
             arguments: RefCell::default(),
             context: RefCell::default(),
             piece: RefCell::default(),
+            balancing: RefCell::default(),
             failure: RefCell::default(),
             log,
         })

@@ -20,6 +20,7 @@ use rt::error_log::{Errno, Level};
 use rt::net::Address;
 
 use super::buffers;
+use super::chooser::Chooser;
 use super::interim;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
@@ -88,6 +89,10 @@ pub struct Exchange {
     pub(super) buffering: bool,
     /// Interim responses of this try, and their bytes.
     interim: (u32, u64),
+    /// Who chooses the server of each try, where it is not the group.
+    chooser: Option<Arc<dyn Chooser>>,
+    failures: u32,
+    more_tries: u32,
     selection: Selection,
     first_began: Instant,
     watch_client: bool,
@@ -191,6 +196,7 @@ impl Exchange {
                 }
             };
         let (mut selection, looked_up) = super::target::select(request, &group);
+        let chooser = super::chooser::of(&group);
         if settings.next_upstream_tries > 0 {
             selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
         }
@@ -222,6 +228,9 @@ impl Exchange {
             asked,
             local,
             sticky: Stickiness::new(looked_up),
+            chooser,
+            failures: 0,
+            more_tries: 0,
         });
         loop {
             let record = record_of(request);
@@ -240,6 +249,9 @@ impl Exchange {
         self.connected = None;
         self.head_arrived = None;
         self.interim = (0, 0);
+        if let Some(chooser) = self.chooser.clone() {
+            self.choose(request, &*chooser)?;
+        }
         let client = request.presence();
         let watch = self.watch_client;
         let lease = while_client_stays(&client, watch, self.selection.acquire())
@@ -281,6 +293,31 @@ impl Exchange {
         let used = result?;
         self.rest = rest_of(input, used);
         self.accept_head(request)
+    }
+
+    /// Has the server of this try chosen by whom the group names.
+    fn choose(&mut self, request: &mut Request, chooser: &dyn Chooser) -> Result<(), Failure> {
+        // The last try of the record is the one that begins now.
+        let tries = &record_of(request).tries;
+        let status = match self.failures {
+            0 => 0,
+            _ => tries.iter().rev().nth(1).map_or(0, |failed| failed.status),
+        };
+        let choice = chooser
+            .choose(request, self.failures, status)
+            .map_err(Failure::Final)?;
+        self.more_tries = match choice.more_tries {
+            Some(more) => more,
+            None => self.more_tries.saturating_sub(self.failures.min(1)),
+        };
+        self.failures += 1;
+        let (mut selection, _) = super::target::select(request, &choice.group);
+        for _ in 0..self.more_tries {
+            selection.grant_try();
+        }
+        self.group = choice.group;
+        self.selection = selection;
+        Ok(())
     }
 
     async fn connect(&self, request: &Request, lease: &Lease) -> Result<Connection, Failure> {

@@ -18,6 +18,7 @@
 //! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
 
 mod buffers;
+pub mod chooser;
 mod content;
 pub mod exchange;
 pub(crate) mod interim;

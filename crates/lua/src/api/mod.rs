@@ -4,6 +4,7 @@
 //! once for each machine and gets the functions that only it uses in a table of its own.
 
 mod arguments;
+mod balancer;
 mod capture;
 mod encode;
 mod json;
@@ -134,6 +135,9 @@ fn push_core(stack: &Stack) {
     stack.push_light(std::ptr::null_mut());
     stack.set(-2, "null");
     json::install(stack);
+    stack.push_table(0, 8);
+    add(stack, balancer::FUNCTIONS);
+    stack.set(-2, "balancer");
 }
 
 /// Adds functions to the table on top.
@@ -155,8 +159,12 @@ fn set_paths(stack: &Stack, vm: &Vm) {
             ("cpath", &settings.package_cpath),
         ] {
             stack.field(-1, name);
-            let usual = stack.bytes(-1).unwrap_or_default().to_vec();
+            let mut usual = stack.bytes(-1).unwrap_or_default().to_vec();
             stack.pop(1);
+            if name == "path" {
+                // Where Debian and others put what is written for Lua 5.1.
+                usual.extend_from_slice(DEBIAN_PATH);
+            }
             let path = match path {
                 Some(path) => {
                     let path = path.replace("${prefix}", prefix).replace("$prefix", prefix);
@@ -164,8 +172,6 @@ fn set_paths(stack: &Stack, vm: &Vm) {
                     let whole = path.replace(";;", &all);
                     whole.trim_with(|c| c == ';').to_vec()
                 }
-                // Where Debian and others put what is written for Lua 5.1.
-                None if name == "path" => [usual.as_slice(), DEBIAN_PATH].concat(),
                 None => usual,
             };
             stack.push_bytes(path);

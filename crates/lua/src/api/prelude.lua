@@ -460,6 +460,8 @@ module("ngx.process", {
     end,
 })
 
+module("ngx.balancer", core.balancer)
+
 local split = {}
 function split.split(subject, pattern, options, ctx, max, result)
     max = max or 0
@@ -532,6 +534,17 @@ end
 preload["resty.core"] = function()
     return { version = "0.1.28" }
 end
+
+module("resty.string", {
+    to_hex = function(text)
+        return (gsub_plain(text, ".", function(c)
+            return string.format("%02x", byte(c))
+        end))
+    end,
+    atoi = function(text)
+        return tonumber(text)
+    end,
+})
 
 preload["table.new"] = preload["table.new"] or function()
     return function() return {} end

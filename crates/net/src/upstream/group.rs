@@ -1,5 +1,6 @@
 //! A group as the configuration describes it.
 
+use std::any::Any;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
@@ -45,6 +46,8 @@ pub struct Settings {
     pub resolver: Option<Arc<Resolver>>,
     /// How long it may take.
     pub resolver_timeout: Option<Duration>,
+    /// Who chooses servers in the place of `balance`: a type of the engine's own, which asks it.
+    pub chooser: Option<Arc<dyn Any + Send + Sync>>,
     /// Whose group it is, where two engines may have groups of the same name.
     pub realm: &'static str,
 }
@@ -63,6 +66,7 @@ impl Settings {
             sticky: None,
             resolver: None,
             resolver_timeout: None,
+            chooser: None,
             realm: "",
         }
     }

@@ -17,6 +17,7 @@
 mod sticky;
 
 use std::cell::RefCell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use conf::{
@@ -26,6 +27,7 @@ use conf::{
 use http::Module;
 use http::core::resolver::ResolverConf;
 use http::engine::HttpLoop;
+use http::upstream::chooser::{Kept, Pending};
 use net::resolver::Resolver;
 use net::upstream::{Balance, Groups, Metric, Names, Queue};
 
@@ -259,7 +261,9 @@ fn start(engine: &HttpLoop) {
 
 /// Reads an `upstream` block.
 fn block(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut confs = Confs::new(vec![vec![&BLOCK]]);
+    let mut tables: conf::TableSet = vec![&BLOCK];
+    tables.extend(::http::configure::upstream_tables(line));
+    let mut confs = Confs::new(vec![tables]);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
@@ -270,7 +274,9 @@ fn block(line: &mut Line) -> Result<(), Diagnostic> {
         .get_mut::<Draft>()
         .map(std::mem::take)
         .unwrap_or_default();
-    let settings = draft.finished(line)?;
+    let mut settings = draft.finished(line)?;
+    let chooser = line.shared::<Pending>().0.take();
+    settings.chooser = chooser.map(|chooser| Arc::new(Kept(chooser)) as _);
     let groups = line.shared::<Groups>().clone();
     groups
         .define(settings)
