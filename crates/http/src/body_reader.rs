@@ -265,6 +265,15 @@ pub async fn read(request: &mut Request) -> Result<(), u16> {
     read_rest(request).await
 }
 
+/// Reads the whole content, all of which is here already, into memory: also where a location wants content in files,
+/// which does not concern content that is passed on as it comes. Errors are as those of [`read`].
+pub(crate) async fn read_arrived(request: &mut Request) -> Result<(), u16> {
+    match request.body.complete {
+        true => Ok(()),
+        false => read_rest(request).await,
+    }
+}
+
 /// Reads the whole content into a file that has a name, for a handler that wants to move it elsewhere
 /// ([`TemporaryFile::moved`]). What is not moved goes with the request. Errors are as those of [`read`].
 pub async fn read_to_file(request: &mut Request) -> Result<Rc<TemporaryFile>, u16> {

@@ -27,6 +27,7 @@ use super::record::{PeerName, Record};
 use super::settings::{NextUpstream, SettingsRef, Store};
 use super::sticky::{Moment, Stickiness};
 use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
+use crate::body_reader;
 use crate::lane::Presence;
 use crate::module::internal_status;
 use crate::request::Request;
@@ -158,8 +159,10 @@ impl Exchange {
             watch_client,
             tag,
         } = plan;
-        if content != RequestContent::Streamed || has_arrived(request) {
-            crate::body_reader::read(request)
+        if content != RequestContent::Streamed {
+            body_reader::read(request).await.map_err(Stop::Status)?;
+        } else if has_arrived(request) {
+            body_reader::read_arrived(request)
                 .await
                 .map_err(Stop::Status)?;
         }
@@ -538,7 +541,10 @@ impl Exchange {
                     request.error(format_args!(
                         "{message} while reading response header from upstream"
                     ));
-                    return Err(Failure::InvalidHeader);
+                    return Err(match fault.is_unseen {
+                        true => Failure::Broken,
+                        false => Failure::InvalidHeader,
+                    });
                 }
             }
         }
@@ -698,6 +704,17 @@ impl Exchange {
         }
     }
 
+    /// Sends acknowledgements that the peer waits for, if the socket takes them at once. Otherwise they are too late: the
+    /// connection is not used again.
+    fn send_control(&mut self) -> bool {
+        let mut control = Vec::new();
+        self.protocol.take_control(&mut control);
+        let Some(link) = self.link.as_ref().filter(|_| !control.is_empty()) else {
+            return control.is_empty();
+        };
+        matches!(link.connection.stream.try_write(&control), Ok(n) if n == control.len())
+    }
+
     /// Ends the exchange when its response is over. `reusable` says that nothing more can come on the connection.
     pub(super) fn finish(&mut self, request: &mut Request, reusable: bool) {
         let began = self.began;
@@ -706,6 +723,7 @@ impl Exchange {
         record.current().bytes_sent = record.current().bytes_sent.max(self.transmit.sent());
         record.current().end(began);
         self.learn(request, Moment::End);
+        let reusable = reusable && self.transmit.is_done() && self.send_control();
         let Some(Link {
             lease,
             mut connection,
@@ -713,7 +731,7 @@ impl Exchange {
         else {
             return;
         };
-        if !reusable || !self.protocol.keeps_alive() || !self.transmit.is_done() {
+        if !reusable || !self.protocol.keeps_alive() {
             connection.stream.say_goodbye();
         } else {
             connection.carried = self.protocol.carry();

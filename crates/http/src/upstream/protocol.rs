@@ -89,6 +89,14 @@ pub trait Protocol {
         out.extend_from_slice(piece);
     }
 
+    /// Appends the last piece, which may be empty, and what ends the content.
+    fn write_last_content(&mut self, piece: &[u8], trailers: &Fields, out: &mut Vec<u8>) {
+        if !piece.is_empty() {
+            self.write_content(piece, out);
+        }
+        self.write_content_end(trailers, out);
+    }
+
     /// Appends what ends the content of a request, also of one without content.
     fn write_content_end(&mut self, _trailers: &Fields, _out: &mut Vec<u8>) {}
 
@@ -200,6 +208,8 @@ pub enum ContentLength {
 pub struct Fault {
     /// The line for the error log.
     pub message: Vec<u8>,
+    /// The peer says that it did not look at the request: another connection may carry it.
+    pub is_unseen: bool,
 }
 
 impl Fault {
@@ -207,6 +217,15 @@ impl Fault {
     pub fn new(message: impl Into<Vec<u8>>) -> Fault {
         Fault {
             message: message.into(),
+            is_unseen: false,
+        }
+    }
+
+    /// A fault that says that the peer did not look at the request.
+    pub fn unseen(message: impl Into<Vec<u8>>) -> Fault {
+        Fault {
+            is_unseen: true,
+            ..Fault::new(message)
         }
     }
 }

@@ -100,13 +100,12 @@ impl Transmit {
             ContentSource::Memory => {
                 let content = request.body.in_memory().unwrap_or_default();
                 let piece = &content[..content.len().min(PIECE)];
-                if !piece.is_empty() {
-                    protocol.write_content(piece, &mut first);
-                }
                 first_end = piece.len() as u64;
-                if piece.len() == content.len() {
-                    protocol.write_content_end(&request.body.trailers, &mut first);
-                    done = true;
+                done = piece.len() == content.len();
+                if done {
+                    protocol.write_last_content(piece, &request.body.trailers, &mut first);
+                } else {
+                    protocol.write_content(piece, &mut first);
                 }
             }
             ContentSource::File(..) | ContentSource::Client => {}
@@ -262,13 +261,9 @@ impl Transmit {
                     .unwrap_or(usize::MAX)
                     .min(content.len());
                 let piece = &content[from..content.len().min(from + PIECE.min(room))];
-                if !piece.is_empty() {
-                    protocol.write_content(piece, &mut self.out);
-                }
                 self.position += piece.len() as u64;
-                if self.position >= content.len() as u64 {
-                    self.finish(&request.body.trailers, protocol);
-                }
+                let is_last = self.position >= content.len() as u64;
+                self.put(piece, is_last.then_some(&request.body.trailers), protocol);
             }
             ContentSource::File(file, length) => {
                 let (file, length) = (file.file.clone(), *length);
@@ -280,22 +275,24 @@ impl Transmit {
                     request.log(rt::error_log::Level::Crit, format_args!("read() of request content failed{error} while sending request to upstream"));
                     SendFailure::Client(500)
                 })?;
-                if !piece.is_empty() {
-                    protocol.write_content(&piece, &mut self.out);
-                }
                 self.position += piece.len() as u64;
-                if piece.is_empty() || self.position >= length {
-                    self.finish(&request.body.trailers, protocol);
-                }
+                let is_last = piece.is_empty() || self.position >= length;
+                self.put(&piece, is_last.then_some(&request.body.trailers), protocol);
             }
             ContentSource::Client => return self.poll_client(request, protocol, room, context),
         }
         Ok(true)
     }
 
-    fn finish(&mut self, trailers: &Fields, protocol: &mut dyn Protocol) {
-        protocol.write_content_end(trailers, &mut self.out);
-        self.done = true;
+    /// Frames a piece of content; with `trailers` it is the last.
+    fn put(&mut self, piece: &[u8], trailers: Option<&Fields>, protocol: &mut dyn Protocol) {
+        match trailers {
+            Some(trailers) => {
+                protocol.write_last_content(piece, trailers, &mut self.out);
+                self.done = true;
+            }
+            None => protocol.write_content(piece, &mut self.out),
+        }
     }
 
     fn poll_read_file(
@@ -374,14 +371,9 @@ impl Transmit {
             ));
             return Err(SendFailure::Client(413));
         }
-        if !self.scratch.is_empty() {
-            protocol.write_content(&self.scratch, &mut self.out);
-        }
-        if ended {
-            let trailers = std::mem::take(&mut request.body.trailers);
-            self.finish(&trailers, protocol);
-            request.body.trailers = trailers;
-        }
+        let piece = std::mem::take(&mut self.scratch);
+        self.put(&piece, ended.then_some(&request.body.trailers), protocol);
+        self.scratch = piece;
         Ok(true)
     }
 }

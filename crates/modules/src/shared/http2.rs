@@ -357,6 +357,14 @@ impl<S: Speaker> Protocol for Http2<S> {
         }
     }
 
+    fn write_last_content(&mut self, piece: &[u8], trailers: &Fields, out: &mut Vec<u8>) {
+        self.framed += piece.len() as u64;
+        if let Some(client) = &mut self.client {
+            client.content(piece, trailers.is_empty(), out);
+            client.end(trailers, out);
+        }
+    }
+
     fn write_content_end(&mut self, trailers: &Fields, out: &mut Vec<u8>) {
         if let Some(client) = &mut self.client {
             client.end(trailers, out);
@@ -506,7 +514,12 @@ fn rejected(code: ErrorCode) -> Fault {
 }
 
 fn gone(code: ErrorCode) -> Fault {
-    Fault::new(format!("upstream sent goaway with error {}", code.0))
+    let message = format!("upstream sent goaway with error {}", code.0);
+    match code {
+        // It closes a connection that was idle; the request came too late.
+        ErrorCode::NO_ERROR => Fault::unseen(message),
+        _ => Fault::new(message),
+    }
 }
 
 fn fault(error: ClientError) -> Fault {

@@ -12,7 +12,7 @@
 
 use super::error::{ConnectionError, ErrorCode};
 use super::frame::{self, HeadersFrame, MAX_STREAM, PREFACE};
-use super::hpack::{Decoder, Encoder, Field, ListLimits, Secrecy};
+use super::hpack::{Decoder, Encoder, Field, HpackError, ListLimits, Secrecy};
 use super::reader::{Event, FrameReader, ReaderLimits};
 use super::settings::{self, Settings};
 use super::window::Window;
@@ -28,6 +28,9 @@ const RECEIVE_WINDOW: u32 = Window::MAX;
 
 /// The windows are opened again when this much has been received.
 const REPLENISH: u32 = RECEIVE_WINDOW / 2;
+
+/// Frames that a header block of a response may come in: a server is trusted with more than a client.
+const MAX_CONTINUATIONS: u32 = 1000;
 
 /// Fields of a response head or of trailers.
 const MAX_FIELDS: usize = 1000;
@@ -122,8 +125,11 @@ impl Client {
     pub fn new(max_list: usize) -> Client {
         let peer = Settings::default();
         Client {
-            reader: FrameReader::new(ReaderLimits::default()),
-            decoder: Decoder::default(),
+            reader: FrameReader::new(ReaderLimits {
+                max_continuations: MAX_CONTINUATIONS,
+                ..ReaderLimits::default()
+            }),
+            decoder: Decoder::default().tolerant(),
             encoder: Encoder::default(),
             peer,
             limits: ListLimits {
@@ -197,6 +203,7 @@ impl Client {
             let _ = self.window.shift(-(piece.len() as i64));
             let _ = self.stream_window.shift(-(piece.len() as i64));
         }
+        // Nothing can be marked as the end where there is no content.
         self.sent_end |= end && !content.is_empty();
     }
 
@@ -273,9 +280,7 @@ impl Client {
                 match decoded {
                     Ok(decoded) if !decoded.too_large => {}
                     Ok(_) => return Err(ConnectionError::calm("too large http2 header").into()),
-                    Err(_) => {
-                        return Err(ConnectionError::compression("invalid header block").into());
-                    }
+                    Err(error) => return Err(ConnectionError::compression(name(error)).into()),
                 }
                 self.got_end = end_stream;
                 Incoming::Head { end: end_stream }
@@ -375,6 +380,16 @@ impl Client {
                 *received = 0;
             }
         }
+    }
+}
+
+/// What is wrong with a header block, for the log.
+fn name(error: HpackError) -> &'static str {
+    match error {
+        HpackError::Truncated => "truncated http2 header",
+        HpackError::InvalidIndex => "invalid http2 table index",
+        HpackError::InvalidHuffman => "invalid encoded header",
+        HpackError::InvalidTableSize => "invalid http2 dynamic table size update",
     }
 }
 
