@@ -506,6 +506,11 @@ impl Writer {
         self.0.state().cursors.contains_key(&0)
     }
 
+    /// The fill's birth: purges from then on hit what comes of it.
+    pub fn born(&self) -> u64 {
+        self.0.born
+    }
+
     /// When the fill began: what a marker that was stored now would be born after.
     pub fn began_ms(&self) -> u64 {
         self.0.began_ms

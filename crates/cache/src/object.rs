@@ -102,12 +102,12 @@ impl Object {
     }
 
     /// The same object with another head.
-    pub(crate) fn with_head(&self, head: Head) -> Object {
+    pub(crate) fn with_head(&self, head: Head, born: u64) -> Object {
         let shared = &self.0;
         Object::new(Shared {
             key: shared.key.clone(),
             head,
-            born: shared.born,
+            born,
             location: shared.location,
             extents: shared.extents.clone(),
             body: shared.body.clone(),

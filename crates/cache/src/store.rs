@@ -595,13 +595,15 @@ impl Store {
         born
     }
 
-    /// After a validation: the same body under new metadata and, if given, a new head.
-    pub fn refresh(&self, object: &Object, meta: Meta, head: Option<bytes::Bytes>) {
+    /// After a validation: the same body under new metadata and, if given, a new head. `born` is the birth of the fill that
+    /// validated ([`Writer::born`]).
+    pub fn refresh(&self, object: &Object, meta: Meta, head: Option<bytes::Bytes>, born: u64) {
         let mut new_head = object.head().clone();
         new_head.meta = meta;
         new_head.head = head.unwrap_or(new_head.head);
-        let object = object.with_head(new_head);
         let hash = self.0.hash(object.key());
+        // It is as new as its validation: a soft purge before that has had its effect, one since then must hit it.
+        let object = object.with_head(new_head, born.max(object.born()));
         // Whoever looks from now on finds it so, though it is written later.
         self.0.fills.renew(hash, object.clone());
         let job = move |core: &Arc<Core>, log: &mut Log| {
@@ -619,7 +621,6 @@ impl Store {
                 .cloned();
             let entry = Commit {
                 hash,
-                // A purge since the validation began must still hit it.
                 born: object.born(),
                 description: Description {
                     key: object.key().clone(),

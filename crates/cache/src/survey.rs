@@ -212,7 +212,8 @@ fn note(
                 purges.record(scope, name, mode, record.sequence);
             }
         }
-        RecordKind::Object | RecordKind::Tombstone => {
+        // The segments of both sides are read by their numbers, so a record may come before one that it is about.
+        RecordKind::Object | RecordKind::Tombstone | RecordKind::Soften => {
             let found = newest.entry(record.hash).or_insert(Newest {
                 sequence: 0,
                 segment,
@@ -220,16 +221,13 @@ fn note(
                 is_object: false,
                 softened: 0,
             });
-            if record.sequence >= found.sequence {
+            if record.kind == RecordKind::Soften {
+                found.softened = found.softened.max(record.sequence);
+            } else if record.sequence >= found.sequence {
                 found.sequence = record.sequence;
                 found.segment = segment;
                 found.position = position;
                 found.is_object = record.kind == RecordKind::Object;
-            }
-        }
-        RecordKind::Soften => {
-            if let Some(found) = newest.get_mut(&record.hash) {
-                found.softened = found.softened.max(record.sequence);
             }
         }
         RecordKind::Body | RecordKind::Table => {}

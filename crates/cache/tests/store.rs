@@ -431,7 +431,7 @@ fn a_validation_changes_the_head_and_keeps_the_body() {
                 fresh_until_ms: NOW + 10_000,
                 ..object.head().meta
             };
-            store.refresh(&object, meta, Some(Bytes::from_static(b"new")));
+            store.refresh(&object, meta, Some(Bytes::from_static(b"new")), 0);
             store.flush().await;
             let Lookup::Hit(object) = store.lookup(&key, NOW + 5000).await else {
                 panic!("not fresh")

@@ -76,6 +76,7 @@ fn it_shows_what_a_start_would_find() {
         ] {
             put(&store, key, tag, length).await;
         }
+        store.flush().await;
         store.purge(Purge::Key(&Key::new(b"/a")), Mode::Hard);
         store.purge(Purge::Prefix(b"/d/"), Mode::Hard);
         store.purge(Purge::Tag(b"three"), Mode::Soft);

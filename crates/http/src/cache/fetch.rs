@@ -173,6 +173,8 @@ pub(super) struct Fetch {
     pub(super) hand: Rc<Hand>,
     /// When the request was sent, in milliseconds since the epoch.
     pub(super) requested_ms: u64,
+    /// The birth of the fill, once it runs.
+    pub(super) born: u64,
 }
 
 /// What a response is good for.
@@ -186,6 +188,7 @@ pub(super) enum Judged {
 impl Fetch {
     /// Asks the server and does all that follows.
     pub(super) async fn run(mut self, writer: Writer) {
+        self.born = writer.born();
         let hand = Rc::clone(&self.hand);
         self.request
             .set_state(Relay(Rc::new(move |bytes| hand.relay(bytes))));
@@ -334,7 +337,8 @@ impl Fetch {
         let length = object.head().length;
         let mut renewed = meta(&stored, length, now_ms);
         renewed.stored_ms = object.head().meta.stored_ms;
-        self.store.refresh(object, renewed, Some(stored.encode()));
+        self.store
+            .refresh(object, renewed, Some(stored.encode()), self.born);
         Some(Arc::new(stored))
     }
 

@@ -573,6 +573,7 @@ impl Visit {
             stale,
             hand: Rc::default(),
             requested_ms: rt::wall_millis(),
+            born: 0,
         }
     }
 
@@ -805,9 +806,11 @@ fn purge(store: &Store, text: &[u8]) -> Outcome {
         return Outcome::Status(204);
     }
     let key = Key::new(text);
-    let is_there = store
-        .peek(&key, 0)
-        .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
+    // What is being fetched, or was a moment ago, is there for whoever asks.
+    let is_there = store.is_filling(&key)
+        || store
+            .peek(&key, 0)
+            .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
     store.purge(Purge::Key(&key), Mode::Hard);
     Outcome::Status(if is_there { 204 } else { 412 })
 }
