@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bstr::BString;
 use conf::{Diagnostic, Line, Rows};
 use net::Transport;
 use net::passing::Passed;
@@ -476,6 +477,13 @@ impl HttpLoop {
         self.modules
             .iter()
             .find_map(|module| (module.group)(location))
+    }
+
+    /// How a location speaks TLS to those servers, and the host that it takes them for; `None`: it does not.
+    pub fn secure_of(&self, location: &Location) -> Option<(net::upstream::Secure, BString)> {
+        self.modules
+            .iter()
+            .find_map(|module| (module.secure)(location))
     }
 
     fn start_modules(&self) {

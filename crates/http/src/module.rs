@@ -8,7 +8,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bstr::BString;
 use conf::{Confs, Line, Rows, Table, Variable};
+use net::upstream::Secure;
 
 use crate::engine::HttpLoop;
 use crate::request::Request;
@@ -26,8 +28,6 @@ pub struct Module {
     pub server: &'static dyn Rows,
     /// Directives whose value belongs to a location, and which servers and `http` hand down.
     pub location: &'static dyn Rows,
-    /// Directives that stand in `upstream { … }`, whoever reads that block.
-    pub upstream: &'static dyn Rows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
     pub blocks: &'static [&'static dyn Rows],
     /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
@@ -37,6 +37,9 @@ pub struct Module {
     pub group: fn(&Location) -> Option<Arc<net::upstream::Group>>,
     /// What a server does about TLS, from the module that has the directives about it.
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
+    /// How a location of such a module speaks TLS to the servers of its group, and the host that it takes them for; `None`:
+    /// it does not.
+    pub secure: fn(&Location) -> Option<(Secure, BString)>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(Phase, Handler)],
     /// What it does to a response between the handler and the wire. Called once per response, when the head is
@@ -69,10 +72,10 @@ impl Module {
         main: &NO_ROWS,
         server: &NO_ROWS,
         location: &NO_ROWS,
-        upstream: &NO_ROWS,
         blocks: &[],
         answer: None,
         group: |_| None,
+        secure: |_| None,
         tls: |_| None,
         phases: &[],
         filter: None,

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! One loop asks for the whole process. A probe is a GET of HTTP/1.0 on a connection of its own; what it found goes into
-//! the group's state, which every balancer heeds. Not here: probes over TLS, and of protocols other than HTTP.
+//! the group's state, which every balancer heeds. Where the location speaks TLS to its servers, so do the probes. Not here:
+//! protocols other than HTTP.
 
 mod condition;
 mod probe;
@@ -29,7 +30,7 @@ use bstr::{BString, ByteSlice};
 use conf::{Arity, Diagnostic, Directive, HTTP, LOCATION, Line, Repeat, Setter, Table, parse};
 use http::Module;
 use http::engine::HttpLoop;
-use net::upstream::{Group, Health, Peer};
+use net::upstream::{Group, Health, Peer, Secure};
 use rt::error_log::{Level, Logger};
 
 use condition::Condition;
@@ -197,6 +198,7 @@ fn start(engine: &HttpLoop) {
         };
         let checking = Checking {
             group,
+            secure: engine.secure_of(location).map(Arc::new),
             check: check.clone(),
             log: engine.log.clone(),
             runs: HashMap::new(),
@@ -210,6 +212,8 @@ fn start(engine: &HttpLoop) {
 /// The checks of one group.
 struct Checking {
     group: Arc<Group>,
+    /// How TLS is spoken to its servers, and the host that they are taken for.
+    secure: Option<Arc<(Secure, BString)>>,
     check: Arc<Check>,
     log: Logger,
     /// By peer: how often in a row checks had the same result.
@@ -259,6 +263,7 @@ impl Checking {
         let probe = Probe {
             address: probe::with_port(peer.address(), self.check.port),
             host: self.group.settings.name.clone(),
+            secure: self.secure.clone(),
             uri: self.check.uri.clone(),
             condition: self.check.condition.clone(),
         };

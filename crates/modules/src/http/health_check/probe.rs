@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
-use net::ConnectOptions;
+use conf::{Scope, VarId};
+use net::upstream::{NotSecure, Secure};
+use net::{ConnectOptions, Transport};
 use proto::h1::response::{Parser, ResponseHead, Status};
 use rt::net::Address;
 
@@ -21,8 +23,23 @@ const MAX_ANSWER: usize = 256 * 1024;
 pub(super) struct Probe {
     pub(super) address: Address,
     pub(super) host: BString,
+    /// How TLS is spoken, and the host that the server is taken for.
+    pub(super) secure: Option<Arc<(Secure, BString)>>,
     pub(super) uri: BString,
     pub(super) condition: Option<Arc<Condition>>,
+}
+
+/// A probe belongs to no request: variables in the settings of TLS are empty.
+struct NoVariables;
+
+impl Scope for NoVariables {
+    fn variable(&mut self, _: VarId, _: &mut Vec<u8>) -> bool {
+        false
+    }
+
+    fn capture(&mut self, _: usize, _: &mut Vec<u8>) -> bool {
+        false
+    }
 }
 
 /// `address` with another port, if one is given.
@@ -50,6 +67,18 @@ impl Probe {
         let stream = net::connect(&self.address, &options)
             .await
             .map_err(|error| format!("connect() failed: {error}"))?;
+        let mut stream = Transport::plain(stream);
+        if let Some(secure) = &self.secure {
+            let (secure, host) = &**secure;
+            let asked = secure.asked(&mut NoVariables, host.as_bstr(), "");
+            secure
+                .handshake(&mut stream, &asked, PATIENCE)
+                .await
+                .map_err(|why| match why {
+                    NotSecure::Peer(line) | NotSecure::Ours(line) => line,
+                    NotSecure::TimedOut => "the TLS handshake took too long".to_owned(),
+                })?;
+        }
         let head = [
             b"GET ",
             &self.uri[..],

@@ -46,6 +46,14 @@ pub(crate) static MODULE: Module = Module {
         Some(Pass::Constant { group, .. }) => Some(group.clone()),
         _ => None,
     },
+    secure: |location| match &location.confs.get::<Conf>().pass {
+        Some(Pass::Constant { address, .. }) => {
+            let settings = &location.confs.get::<Upstream<Proxy>>().settings;
+            let host = address.secure.clone()?;
+            Some((settings.secure.clone(), host))
+        }
+        _ => None,
+    },
     variables: &[
         Variable::new("proxy_host", host, "The host and port of `proxy_pass`.")
             .volatile()
