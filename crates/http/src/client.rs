@@ -85,6 +85,8 @@ pub struct Idle {
     /// How often it waited so far.
     waits: Cell<u64>,
     asked: Cell<Asked>,
+    /// See [`Idle::is_shared`].
+    shared: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -98,6 +100,8 @@ pub enum Asked {
     Close,
     /// To go to another loop or process.
     Leave,
+    /// To let its client begin anew, under another configuration: for connections that can say so.
+    Renew,
 }
 
 impl Idle {
@@ -130,6 +134,18 @@ impl Idle {
     /// Asks it to close. One that serves a request closes afterwards.
     pub fn close(&self) {
         self.ask(Asked::Close);
+    }
+
+    /// It carries several requests, and can tell its client to begin anew.
+    pub fn is_shared(&self) {
+        self.shared.set(true);
+    }
+
+    /// Asks it to let its client begin anew, if it can.
+    pub fn renew(&self) {
+        if self.shared.get() && self.asked.get() == Asked::Nothing {
+            self.ask(Asked::Renew);
+        }
     }
 
     /// Asks it to go elsewhere. One that serves a request goes afterwards.

@@ -23,7 +23,7 @@ use proto::h2::{
 use rt::error_log::{Errno, Level};
 
 use super::budget::{Budget, SERVED};
-use super::link::{Link, OUTPUT_FULL};
+use super::link::{Closed, How, Link, OUTPUT_FULL};
 use crate::client::{Asked, Client};
 use crate::core::LocationConf;
 use crate::counters::{Stage, Staged};
@@ -116,6 +116,7 @@ pub(super) enum End {
 
 impl Connection {
     pub(super) fn new(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Connection {
+        client.idle.is_shared();
         let site = engine.site();
         let limits = Limits::of(&site, client);
         let mut reader = FrameReader::default();
@@ -471,7 +472,7 @@ impl Connection {
         }
         // A connection can not be carried elsewhere in the middle of its compression: to leave is to close.
         match self.link.client.idle.poll_asked(context) {
-            Poll::Ready(Asked::Close | Asked::Leave) => self.drain(),
+            Poll::Ready(Asked::Close | Asked::Leave | Asked::Renew) => self.drain(),
             Poll::Ready(Asked::Nothing) | Poll::Pending => {}
         }
     }
@@ -501,6 +502,8 @@ impl Connection {
             self.read_timer.clear();
             if self.waits == Waits::Request && self.last > 0 {
                 self.finish(ErrorCode::NO_ERROR);
+            } else if self.gives_up_headers() {
+                self.read_timer.set(self.limits.header_timeout);
             } else {
                 self.log(
                     Level::Info,
@@ -513,6 +516,43 @@ impl Connection {
             return self.poll(context);
         }
         Poll::Pending
+    }
+
+    /// The connection is dropped while it is open: its client is told, if that needs no waiting.
+    fn say_goodbye(&mut self) {
+        let last = self.last;
+        let Ok(mut output) = self.link.output.try_borrow_mut() else {
+            return;
+        };
+        frame::write_goaway(last, ErrorCode::NO_ERROR, &mut output.bytes);
+        let sent = output.sent;
+        // What does not leave now never does.
+        let _ = self.link.client.stream.try_write(&output.bytes[sent..]);
+    }
+
+    /// A request whose head did not come in time is reset, and the connection goes on: but once, because nothing else
+    /// can come before the rest of that head.
+    fn gives_up_headers(&mut self) -> bool {
+        let incomplete = self
+            .reader
+            .incomplete_headers(&self.link.client.input.borrow());
+        let Some(id) = incomplete.filter(|id| *id > self.last) else {
+            return false;
+        };
+        self.log(
+            Level::Info,
+            format_args!(
+                "client timed out (110: Connection timed out) while reading client request headers"
+            ),
+        );
+        self.last = id;
+        self.link.write_reset(id, ErrorCode::PROTOCOL_ERROR);
+        self.link.note_closed(Closed {
+            stream: id,
+            how: How::Ours,
+            content_left: None,
+        });
+        true
     }
 
     fn what_is_waited_for(&self) -> Waits {
@@ -545,6 +585,9 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        if self.phase != Phase::Closing && !self.link.over.get() {
+            self.say_goodbye();
+        }
         // The loop may end a connection without asking; its streams end with it.
         self.end_streams();
         let tasks = std::mem::take(&mut *self.link.tasks.borrow_mut());
@@ -579,6 +622,7 @@ fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
             .saturating_mul(BLOCK_FACTOR)
             .max(default.max_block),
         max_continuations: MAX_CONTINUATIONS,
+        takes_pushes: false,
         ..default
     }
 }

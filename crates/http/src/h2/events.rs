@@ -69,7 +69,8 @@ impl Connection {
                 self.settings_acknowledged = true;
                 self.spend(price::FRAME)
             }
-            Event::PushPromise { .. } => Err(ConnectionError::protocol("PUSH_PROMISE frame")),
+            // The reader refuses it before.
+            Event::PushPromise { .. } => Ok(()),
             Event::Ping { ack, opaque } => {
                 self.debug(format_args!("http2 PING frame"));
                 if !ack {
@@ -80,6 +81,8 @@ impl Connection {
             }
             Event::GoAway { code, .. } => {
                 self.debug(format_args!("http2 GOAWAY frame, error {}", code.0));
+                // It begins no more streams; what it has begun it may still want.
+                self.drain();
                 self.spend(price::FRAME)
             }
             Event::WindowUpdate { stream, increment } => self.window_update(stream, increment),
@@ -288,7 +291,11 @@ impl Connection {
         let start = Start {
             request,
             verdict,
-            about: About { protocol, ignored },
+            about: About {
+                protocol,
+                has_content: !ends,
+                ignored,
+            },
         };
         let task = rt::spawn_handle("http2 stream", serve::serve(stream, start));
         self.link.tasks.borrow_mut().push(task);
@@ -312,8 +319,11 @@ impl Connection {
                 requests.take(field, &limits, &mut head.wire);
             })
             .map_err(compression_error)?;
+        if decoded.too_large || requests.is_too_large() {
+            return Err(ConnectionError::calm("too large header"));
+        }
         let size = block.len() as u32;
-        let verdict = requests.finish(size, decoded.too_large, &mut head.wire);
+        let verdict = requests.finish(size, &mut head.wire);
         if verdict.is_ok() && requests.protocol() == Some(b"websocket") {
             as_upgrade(&mut head.wire.fields);
         }
@@ -405,6 +415,7 @@ impl Connection {
         self.check_not_idle(id, "RST_STREAM frame for an idle stream")?;
         let Some(stream) = self.link.stream(id) else {
             self.debug(format_args!("unknown http2 stream"));
+            self.link.reset_closed(id);
             return self.spend(price::FRAME);
         };
         let log = |message: std::fmt::Arguments<'_>| {
@@ -569,6 +580,8 @@ fn request_limits(core: &ServerConf) -> RequestLimits {
             false => InvalidHeaders::Kept,
         },
         max_headers: core.max_headers as usize,
+        max_text: core.large_buffer_size as usize,
+        max_texts: (core.large_buffers * core.large_buffer_size) as usize,
     }
 }
 

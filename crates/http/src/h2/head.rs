@@ -91,7 +91,7 @@ pub(super) fn write_fields(fields: &Fields, encoder: &mut Encoder, out: &mut Vec
 
 fn write_field(encoder: &mut Encoder, known: Known, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     let secrecy = match known {
-        Known::SetCookie => Secrecy::Secret,
+        Known::SetCookie => Secrecy::Private,
         _ => Secrecy::Open,
     };
     if rules::is_value(value) {

@@ -182,6 +182,14 @@ impl Link {
         closed.iter().find(|closed| closed.stream == id).copied()
     }
 
+    /// The client has reset a stream that has ended.
+    pub(super) fn reset_closed(&self, id: u32) {
+        let mut list = self.closed.borrow_mut();
+        if let Some(closed) = list.iter_mut().find(|closed| closed.stream == id) {
+            closed.how = How::Reset;
+        }
+    }
+
     /// Counts content that came for a stream which has ended. `false`: it is more, or less, than was announced.
     pub(super) fn count_late_content(&self, id: u32, bytes: u64, ends: bool) -> bool {
         let mut list = self.closed.borrow_mut();

@@ -46,7 +46,7 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
     {
         return None;
     }
-    let frame_size = frame_size(request, stream);
+    let frame_size = frame_size(request);
     match &request.out.body {
         Body::Bytes(_) => {
             let Body::Bytes(bytes) = std::mem::take(&mut request.out.body) else {
@@ -81,11 +81,10 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
     Some(())
 }
 
-/// The largest frame of a response, in bytes.
-fn frame_size(request: &Request, stream: &Stream) -> usize {
+/// The largest frame of a response, in bytes, if the client takes it.
+fn frame_size(request: &Request) -> usize {
     let core = &request.site.location(request.location).core;
-    let most = stream.link.output.borrow().peer.max_frame_size;
-    core.delivery.http2_chunk_size.min(most) as usize
+    core.delivery.http2_chunk_size as usize
 }
 
 /// Sends one response.
@@ -105,7 +104,7 @@ impl<'a> Sender<'a> {
         let site = Rc::clone(&request.site);
         Sender {
             stream,
-            frame_size: frame_size(request, stream),
+            frame_size: frame_size(request),
             timeout: site.location(request.location).core.delivery.send_timeout,
             timer: rt::Timer::new(),
             pace: Pace::of(request, &site),
@@ -327,6 +326,7 @@ fn left() -> SendError {
 /// Appends content from memory, for which there is room. Gives how much it is on the wire.
 fn append_bytes(stream: &Stream, bytes: &[u8], frame_size: usize, ends: bool) -> usize {
     let ((), appended) = stream.link.write(|output| {
+        let frame_size = frame_size.min(output.peer.max_frame_size as usize);
         let mut parts = bytes.chunks(frame_size).peekable();
         while let Some(part) = parts.next() {
             let is_last = ends && parts.peek().is_none();
@@ -349,6 +349,7 @@ fn append_file(
     ends: bool,
 ) -> io::Result<(usize, usize)> {
     let (read, appended) = stream.link.write(|output| {
+        let frame_size = frame_size.min(output.peer.max_frame_size as usize);
         let out = &mut output.bytes;
         let start = out.len();
         let content = start + want.div_ceil(frame_size) * HEAD_LENGTH;

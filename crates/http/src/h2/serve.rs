@@ -30,6 +30,8 @@ pub(super) struct Start {
 /// What the head does not say.
 pub(super) struct About {
     pub(super) protocol: Protocol,
+    /// Something may follow the head: it did not end the client's side.
+    pub(super) has_content: bool,
     /// Names of fields that were ignored.
     pub(super) ignored: Vec<Vec<u8>>,
 }
@@ -154,7 +156,7 @@ fn check(
             ),
         );
     }
-    let length = content_length(request, stream)?;
+    let length = content_length(request, stream, about.has_content)?;
     match (request.method, about.protocol) {
         (_, Protocol::Unknown) => {
             return Err(Refusal::Status(501, "client sent unknown :protocol header"));
@@ -166,7 +168,7 @@ fn check(
         _ => {}
     }
     h1::set_uri(request)?;
-    if about.protocol == Protocol::WebSocket || stream.input_ended.get() && length.is_none() {
+    if about.protocol == Protocol::WebSocket || !about.has_content && length.is_none() {
         return Ok(());
     }
     let expectation = request.head.wire.fields.get_known(Known::Expect);
@@ -177,7 +179,11 @@ fn check(
 }
 
 /// The length that the client announced, if it did; it must be right as far as that can be told already.
-fn content_length(request: &Request, stream: &Stream) -> Result<Option<u64>, Refusal> {
+fn content_length(
+    request: &Request,
+    stream: &Stream,
+    has_content: bool,
+) -> Result<Option<u64>, Refusal> {
     let Some(value) = request.head.wire.fields.get_known(Known::ContentLength) else {
         return Ok(None);
     };
@@ -185,7 +191,7 @@ fn content_length(request: &Request, stream: &Stream) -> Result<Option<u64>, Ref
         return Err(Reject::new(RejectKind::InvalidContentLength).into());
     };
     stream.announce(length);
-    if length > 0 && stream.input_ended.get() && stream.length_fault().is_some() {
+    if length > 0 && !has_content {
         return Err(Refusal::Malformed(Malformed {
             status: 400,
             line: b"client prematurely closed stream".to_vec(),
@@ -230,6 +236,11 @@ async fn respond(request: &mut Request, stream: &Rc<Stream>) {
     if stream.is_gone() {
         request.out.body = Body::Empty;
         return;
+    }
+    if request.out.status == 408 {
+        // As on HTTP/1: a client that is silent gets no answer but the end.
+        request.out.body = Body::Empty;
+        return stream.reset(ErrorCode::PROTOCOL_ERROR);
     }
     request.ledger.responded = Some(rt::now());
     let sent = match sender::send_at_once(request, stream) {

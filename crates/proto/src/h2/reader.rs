@@ -21,6 +21,8 @@ pub struct ReaderLimits {
     pub max_block: usize,
     /// CONTINUATION frames of one header block: they can be empty, so bytes alone are no bound.
     pub max_continuations: u32,
+    /// PUSH_PROMISE is allowed: the peer is a server, and was told that it may.
+    pub takes_pushes: bool,
 }
 
 impl Default for ReaderLimits {
@@ -29,6 +31,7 @@ impl Default for ReaderLimits {
             max_frame_size: MAX_FRAME_SIZE_DEFAULT,
             max_block: 64 * 1024,
             max_continuations: 32,
+            takes_pushes: true,
         }
     }
 }
@@ -215,6 +218,18 @@ impl FrameReader {
         matches!(self.state, State::Data { .. })
     }
 
+    /// The stream whose header block is not complete, if there is one. `input` is what was kept of the input.
+    pub fn incomplete_headers(&self, input: &[u8]) -> Option<u32> {
+        match self.state {
+            State::Block(opened) => Some(opened.stream),
+            State::Head => {
+                let head = FrameHead::parse(input.first_chunk()?);
+                (head.kind == kind::HEADERS).then_some(head.stream)
+            }
+            State::Data { .. } | State::Skip { .. } => None,
+        }
+    }
+
     /// Bytes that are kept here.
     pub fn kept(&self) -> usize {
         self.gathered.capacity()
@@ -335,6 +350,9 @@ impl FrameReader {
                 let length = head.length;
                 return Ok(Taken::Event(Event::Unknown { kind, length }, 0));
             }
+        }
+        if head.kind == kind::PUSH_PROMISE && !self.limits.takes_pushes {
+            return Err(ConnectionError::protocol("PUSH_PROMISE frame"));
         }
         check_size(head)?;
         let Some(payload) = payload.get(..length) else {

@@ -21,6 +21,10 @@ pub struct RequestLimits {
     pub invalid_headers: InvalidHeaders,
     /// Fields, at most; Cookie fields count as one.
     pub max_headers: usize,
+    /// A name or a value, in bytes.
+    pub max_text: usize,
+    /// All names and values, in bytes.
+    pub max_texts: usize,
 }
 
 /// Why a request is malformed or too large.
@@ -63,6 +67,9 @@ pub struct RequestReader {
     /// A field that is no pseudo-header field has come.
     in_fields: bool,
     fields: usize,
+    /// Bytes of names and values.
+    texts: usize,
+    too_large: bool,
     seen: u128,
     malformed: Option<Malformed>,
     /// Names of fields that were ignored, for the log.
@@ -75,7 +82,11 @@ type Part = Option<(u32, u32)>;
 impl RequestReader {
     /// Takes the next field.
     pub fn take(&mut self, field: Field<'_>, limits: &RequestLimits, head: &mut Head) {
-        if self.malformed.is_some() {
+        self.texts += field.name.len() + field.value.len();
+        self.too_large |= self.texts > limits.max_texts
+            || field.name.len() > limits.max_text
+            || field.value.len() > limits.max_text;
+        if self.malformed.is_some() || self.too_large {
             return;
         }
         let taken = if field.name.first() == Some(&b':') {
@@ -89,14 +100,10 @@ impl RequestReader {
     }
 
     /// The block has ended: the head is complete, or is what there is of it for the log. `size` is what it took on the
-    /// wire. `too_large` says that fields were left out.
-    pub fn finish(&mut self, size: u32, too_large: bool, head: &mut Head) -> Result<(), Malformed> {
+    /// wire.
+    pub fn finish(&mut self, size: u32, head: &mut Head) -> Result<(), Malformed> {
         let mut result = match self.malformed.take() {
             Some(malformed) => Err(malformed),
-            None if too_large => Err(Malformed {
-                status: 494,
-                line: b"client sent too large header".to_vec(),
-            }),
             None => Ok(()),
         };
         if !self.in_fields {
@@ -112,6 +119,11 @@ impl RequestReader {
                 .push_numbered(Known::Cookie, b"cookie", &self.cookie);
         }
         result
+    }
+
+    /// Whether the fields are larger than they may be: those beyond the bound were not taken.
+    pub fn is_too_large(&self) -> bool {
+        self.too_large
     }
 
     /// Ready for the next request.
@@ -374,6 +386,8 @@ mod tests {
         underscores_in_headers: Underscores::Invalid,
         invalid_headers: InvalidHeaders::Ignored,
         max_headers: 10,
+        max_text: 100,
+        max_texts: 1000,
     };
 
     const GET: [(&str, &str); 4] = [
@@ -396,7 +410,7 @@ mod tests {
             reader.take(field, &LIMITS, &mut head);
         }
         let result = reader
-            .finish(77, false, &mut head)
+            .finish(77, &mut head)
             .map_err(|bad| String::from_utf8_lossy(&bad.line).into_owned());
         (head, result)
     }

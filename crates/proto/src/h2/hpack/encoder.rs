@@ -14,6 +14,8 @@ use crate::known::Known;
 pub enum Secrecy {
     /// It may enter the table.
     Open,
+    /// It is written out each time.
+    Private,
     /// It is written out each time, and marked for others to do the same.
     Secret,
 }
@@ -135,8 +137,9 @@ impl Encoder {
     ) {
         let name_index = static_table::index_of(known);
         self.name.clear();
-        if secrecy == Secrecy::Secret {
-            integer::write(name_index, 0x10, 4, out);
+        if secrecy != Secrecy::Open {
+            let pattern = if secrecy == Secrecy::Secret { 0x10 } else { 0 };
+            integer::write(name_index, pattern, 4, out);
             if name_index == 0 {
                 self.name.extend(name.iter().map(u8::to_ascii_lowercase));
                 write_text(&self.name, out);
