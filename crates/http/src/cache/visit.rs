@@ -807,7 +807,7 @@ fn purge(store: &Store, text: &[u8]) -> Outcome {
     }
     let key = Key::new(text);
     // What is being fetched, or was a moment ago, is there for whoever asks.
-    let is_there = store.is_filling(&key)
+    let is_there = store.filling(&key).is_some()
         || store
             .peek(&key, 0)
             .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
