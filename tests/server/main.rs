@@ -54,6 +54,7 @@ mod shutdown_timeout;
 mod signals;
 mod slice;
 mod ssi;
+mod stalls;
 mod static_files;
 mod stream;
 mod stub_status;

@@ -166,17 +166,15 @@ pub fn set_reporter(reporter: impl Fn(&Event<'_>) + Send + Sync + 'static) {
 }
 
 /// When something that may happen very often was last reported.
-#[derive(Default)]
-pub struct Limit(AtomicU64);
+pub(crate) struct Limit(AtomicU64);
 
 impl Limit {
-    /// Nothing was reported yet.
-    pub const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Whether a second has passed since this last said so.
-    pub fn allows(&self) -> bool {
+    pub(crate) fn allows(&self) -> bool {
         let tick = time::real_tick();
         let last = self.0.load(Relaxed);
         tick.saturating_sub(last) >= 1000

@@ -10,9 +10,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use rt::report::{Event, Limit};
+use rt::report::Event;
 use rt::seats::{Seat, Seats};
 
+/// A machine that is short of processors makes loops late all the time; their stacks say little then.
+const TELL_EVERY: Duration = Duration::from_secs(5);
 /// Looks without any loop at work before the thread goes to sleep.
 const QUIET_LOOKS: u32 = 20;
 /// How often the spread of connections is looked at.
@@ -75,6 +77,7 @@ struct Stall {
 
 fn watch(state: &Weak<Mutex<State>>, help: Help) {
     let mut stalls: Vec<Stall> = Vec::new();
+    let mut told = None;
     let mut quiet = 0;
     let mut balanced = Instant::now();
     while let Some(shared) = state.upgrade() {
@@ -85,7 +88,7 @@ fn watch(state: &Weak<Mutex<State>>, help: Help) {
         // Not held while the thread sleeps, or it would never end.
         drop(shared);
         if !limit.is_zero() {
-            help_late_ones(&seats, limit, &mut stalls, help);
+            help_late_ones(&seats, limit, &mut stalls, &mut told, help);
         }
         if balanced.elapsed() >= BALANCE_EVERY {
             balanced = Instant::now();
@@ -109,7 +112,13 @@ fn pause(limit: Duration) -> Duration {
     }
 }
 
-fn help_late_ones(seats: &Seats, limit: Duration, stalls: &mut Vec<Stall>, help: Help) {
+fn help_late_ones(
+    seats: &Seats,
+    limit: Duration,
+    stalls: &mut Vec<Stall>,
+    told: &mut Option<Instant>,
+    help: Help,
+) {
     for seat in seats.list.iter() {
         let turn = seat.handle().turn();
         let late = seat.handle().late();
@@ -122,7 +131,7 @@ fn help_late_ones(seats: &Seats, limit: Duration, stalls: &mut Vec<Stall>, help:
         }
         let same = known.filter(|known| stalls[*known].turn == turn);
         if same.is_none() {
-            tell(seat, late);
+            tell(seat, turn, late, told);
         }
         // A buddy may become late too: then the next one helps.
         let helped = same.is_some_and(|known| {
@@ -155,21 +164,22 @@ fn help_late_ones(seats: &Seats, limit: Duration, stalls: &mut Vec<Stall>, help:
     }
 }
 
-/// Says in the log what a loop is stuck in, at most once a second. To find the names takes a while,
-/// and the next late loop must not wait for it.
-fn tell(seat: &Arc<Seat>, late: Duration) {
-    static TOLD: Limit = Limit::new();
-    if !TOLD.allows() {
+/// Says in the log what a loop is stuck in, now and then. To find the names takes a while, and the next
+/// late loop must not wait for it.
+fn tell(seat: &Arc<Seat>, turn: u64, late: Duration, told: &mut Option<Instant>) {
+    if told.is_some_and(|told| told.elapsed() < TELL_EVERY) {
         return;
     }
+    *told = Some(Instant::now());
     let seat = seat.clone();
     let report = move || {
-        let frames = rt::stall::sample(seat.handle());
-        rt::report::report(&Event::Stalled {
-            name: seat.handle().name(),
-            late,
-            frames: &frames,
-        });
+        if let Some(frames) = rt::stall::sample(seat.handle(), turn) {
+            rt::report::report(&Event::Stalled {
+                name: seat.handle().name(),
+                late,
+                frames: &frames,
+            });
+        }
     };
     // Without a thread for it the end of the turn is reported all the same.
     let _ = std::thread::Builder::new()

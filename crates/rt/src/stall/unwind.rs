@@ -41,10 +41,8 @@ pub(super) fn frames(stack: &Stack) -> Vec<String> {
         add(&mut unwinder, file);
     }
     let addresses = native::walk(&unwinder, stack);
-    let mut names = Names::default();
     let mut frames = Vec::new();
-    for address in addresses {
-        let name = names.of(address, &files);
+    for name in names(&addresses, &files) {
         if name.contains(BOTTOM) {
             break;
         }
@@ -136,55 +134,48 @@ fn add(unwinder: &mut native::Unwinder, file: &Mapped) {
     framehop::Unwinder::add_module(unwinder, module);
 }
 
-/// Names of functions, by file, read when first asked for.
-#[derive(Default)]
-struct Names {
-    files: Vec<(String, Vec<(u64, u64, String)>)>,
-}
-
-impl Names {
-    fn of(&mut self, address: u64, files: &[Mapped]) -> String {
-        let Some(file) = files.iter().find(|file| file.range.contains(&address)) else {
-            return format!("{address:#x}");
-        };
-        let relative = address - file.base;
-        let known = self.files.iter().position(|(path, _)| *path == file.path);
-        let index = known.unwrap_or_else(|| {
-            self.files.push((file.path.clone(), functions(file)));
-            self.files.len() - 1
-        });
-        let functions = &self.files[index].1;
-        let after = functions.partition_point(|(start, _, _)| *start <= relative);
-        let found = after.checked_sub(1).map(|before| &functions[before]);
-        match found {
-            Some((start, size, name)) if relative - start < (*size).max(1) => {
-                format!("{:#}", rustc_demangle::demangle(name))
-            }
-            // A stripped file: the address is what a separate symbol file needs.
-            Some(_) | None => format!("{}+{relative:#x}", file.path),
+/// The functions that addresses belong to. A stripped file has none: then the address in the file is
+/// given, as a separate symbol file needs it.
+fn names(addresses: &[u64], files: &[Mapped]) -> Vec<String> {
+    let mut names: Vec<String> = addresses
+        .iter()
+        .map(|address| format!("{address:#x}"))
+        .collect();
+    for file in files {
+        // Indexes and addresses in the file's own counting.
+        let wanted: Vec<(usize, u64)> = addresses
+            .iter()
+            .enumerate()
+            .filter(|(_, address)| file.range.contains(*address))
+            .map(|(index, address)| (index, address - file.base))
+            .collect();
+        for (index, relative) in &wanted {
+            names[*index] = format!("{}+{relative:#x}", file.path);
+        }
+        if !wanted.is_empty() {
+            name_functions(file, &wanted, &mut names);
         }
     }
+    names
 }
 
-/// The functions of a file: address in the file's own counting, size, name; in order.
-fn functions(file: &Mapped) -> Vec<(u64, u64, String)> {
-    let Some(cache) = open(file) else {
-        return Vec::new();
-    };
+/// Goes through a file's symbols once, and keeps nothing but the names that are wanted.
+fn name_functions(file: &Mapped, wanted: &[(usize, u64)], names: &mut [String]) {
+    let Some(cache) = open(file) else { return };
     let Ok(elf) = object::File::parse(&cache) else {
-        return Vec::new();
+        return;
     };
     let base = elf.relative_address_base();
-    let symbols = elf.symbols().chain(elf.dynamic_symbols());
-    let mut functions: Vec<(u64, u64, String)> = symbols
-        .filter(|symbol| symbol.kind() == object::SymbolKind::Text)
-        .filter_map(|symbol| {
-            let name = symbol.name().ok()?.to_owned();
-            Some((symbol.address().checked_sub(base)?, symbol.size(), name))
-        })
-        .collect();
-    functions.sort_by_key(|(start, _, _)| *start);
-    functions
+    for symbol in elf.symbols().chain(elf.dynamic_symbols()) {
+        let start = symbol.address().wrapping_sub(base);
+        let end = start.wrapping_add(symbol.size());
+        let inside = |(_, address): &&(usize, u64)| (start..end).contains(address);
+        for (index, _) in wanted.iter().filter(inside) {
+            if let Ok(name) = symbol.name() {
+                names[*index] = format!("{:#}", rustc_demangle::demangle(name));
+            }
+        }
+    }
 }
 
 /// The processor's own unwinder.
@@ -260,7 +251,8 @@ mod tests {
         while !late() {
             std::thread::yield_now();
         }
-        let frames = super::super::sample(&handle);
+        let frames = super::super::sample(&handle, handle.turn());
+        let frames = frames.expect("the turn goes on");
         assert!(
             frames.iter().any(|frame| frame.contains("held_up")),
             "{frames:#?}"
