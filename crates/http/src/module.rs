@@ -28,6 +28,8 @@ pub struct Module {
     pub server: &'static dyn Rows,
     /// Directives whose value belongs to a location, and which servers and `http` hand down.
     pub location: &'static dyn Rows,
+    /// Directives that stand in `upstream { … }`, whoever reads that block.
+    pub upstream: &'static dyn Rows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
     pub blocks: &'static [&'static dyn Rows],
     /// For modules that give a location all of its content (`proxy_pass`): no other content handler runs there.
@@ -72,6 +74,7 @@ impl Module {
         main: &NO_ROWS,
         server: &NO_ROWS,
         location: &NO_ROWS,
+        upstream: &NO_ROWS,
         blocks: &[],
         answer: None,
         group: |_| None,
