@@ -38,6 +38,7 @@ mod lua;
 mod malformed;
 mod maps;
 mod media;
+mod misbehaving;
 mod proxy;
 mod queue;
 mod random_index;
