@@ -1,0 +1,531 @@
+//! TLS of clients: certificates and names, sessions, clients' certificates, what is refused and how it is said.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+};
+use weir_tests::{Server, Site, http, whole};
+
+/// A certificate and its key, in PEM.
+struct Pair {
+    certificate: String,
+    key: String,
+}
+
+fn self_signed(name: &str) -> Pair {
+    let key = KeyPair::generate().expect("random bytes");
+    let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a host name");
+    params.distinguished_name.push(DnType::CommonName, name);
+    let certificate = params.self_signed(&key).expect("a key that signs");
+    Pair {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    }
+}
+
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let key = KeyPair::generate().expect("random bytes");
+    CertifiedIssuer::self_signed(params, key).expect("a key that signs")
+}
+
+fn signed_by(issuer: &CertifiedIssuer<'static, KeyPair>, name: &str) -> Pair {
+    let key = KeyPair::generate().expect("random bytes");
+    let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a host name");
+    params.distinguished_name.push(DnType::CommonName, name);
+    let certificate = params.signed_by(&key, issuer).expect("a key that signs");
+    Pair {
+        certificate: certificate.pem(),
+        key: key.serialize_pem(),
+    }
+}
+
+/// A site with a certificate for `localhost`.
+fn https(block: &str) -> Site {
+    let pair = self_signed("localhost");
+    http(block)
+        .file("localhost.crt", pair.certificate)
+        .file("localhost.key", pair.key)
+}
+
+const CERTIFICATE: &str = "ssl_certificate localhost.crt; ssl_certificate_key localhost.key;";
+
+/// A client that believes everybody.
+#[derive(Clone)]
+struct Client(Arc<ClientConfig>);
+
+impl Client {
+    fn new() -> Client {
+        Client::with(None, &[&rustls::version::TLS13, &rustls::version::TLS12])
+    }
+
+    fn with(pair: Option<&Pair>, versions: &[&'static rustls::SupportedProtocolVersion]) -> Client {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(versions)
+            .expect("versions that the provider has")
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Credulous(provider)));
+        let config = match pair {
+            None => config.with_no_client_auth(),
+            Some(pair) => config
+                .with_client_auth_cert(
+                    vec![CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("PEM")],
+                    PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).expect("PEM"),
+                )
+                .expect("a key that belongs to its certificate"),
+        };
+        Client(Arc::new(config))
+    }
+
+    fn connect(
+        &self,
+        server: &Server,
+        index: usize,
+        name: &str,
+    ) -> StreamOwned<ClientConnection, TcpStream> {
+        let socket = TcpStream::connect(("127.0.0.1", server.port(index))).expect("it listens");
+        self.on(socket, name)
+    }
+
+    fn on(&self, socket: TcpStream, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
+        let name = ServerName::try_from(name.to_owned()).expect("a host name");
+        let connection =
+            ClientConnection::new(Arc::clone(&self.0), name).expect("a good configuration");
+        StreamOwned::new(connection, socket)
+    }
+
+    /// The whole answer to one request.
+    fn get(&self, server: &Server, name: &str, target: &str) -> Result<String, std::io::Error> {
+        let mut stream = self.connect(server, 0, name);
+        let host = format!("Host: {name}");
+        ask(&mut stream, target, &host)
+    }
+}
+
+fn ask(
+    stream: &mut (impl Read + Write),
+    target: &str,
+    host: &str,
+) -> Result<String, std::io::Error> {
+    write!(
+        stream,
+        "GET {target} HTTP/1.1\r\n{host}\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = Vec::new();
+    // With the word that ends TLS this is no error: nothing was cut off.
+    stream.read_to_end(&mut answer)?;
+    Ok(String::from_utf8_lossy(&answer).into_owned())
+}
+
+fn body(answer: &str) -> &str {
+    answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
+}
+
+#[derive(Debug)]
+struct Credulous(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Credulous {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[test]
+fn both_versions_are_spoken_and_told() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+         location / {{ return 200 '$scheme $https $ssl_protocol $ssl_cipher $ssl_server_name $ssl_session_reused'; }} }}"
+    ))
+    .start();
+    for (version, protocol) in [
+        (&rustls::version::TLS12, "TLSv1.2 ECDHE-ECDSA-AES"),
+        (&rustls::version::TLS13, "TLSv1.3 TLS_AES_"),
+    ] {
+        let answer = Client::with(None, &[version]).get(&server, "localhost", "/");
+        let answer = answer.expect("an answer");
+        let shown = body(&answer);
+        assert!(
+            shown.starts_with(&format!("https on {protocol}")),
+            "{shown}"
+        );
+        assert!(shown.ends_with(" localhost ."), "{shown}");
+    }
+}
+
+#[test]
+fn long_responses_come_whole_to_slow_clients() {
+    let content: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
+    let server = https(&format!(
+        "sendfile on; server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} }}"
+    ))
+    .file("html/large", &content)
+    .start();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let mut stream = Client::with(None, &[version]).connect(&server, 0, "localhost");
+        stream
+            .write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            .expect("it takes a request");
+        let mut answer = Vec::new();
+        let mut piece = [0; 1000];
+        // In small pieces, so that the server finds the socket full again and again.
+        loop {
+            match stream.read(&mut piece).expect("an end that was announced") {
+                0 => break,
+                n => answer.extend_from_slice(&piece[..n]),
+            }
+        }
+        let head = answer
+            .windows(4)
+            .position(|four| four == b"\r\n\r\n")
+            .expect("a head");
+        assert!(answer[head + 4..] == content[..], "the content is another");
+    }
+}
+
+#[test]
+fn request_content_comes_whole() {
+    let server = https(&format!(
+        "client_body_buffer_size 1m; client_max_body_size 2m;
+         server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+         location / {{ proxy_pass http://127.0.0.1:%%PORT1%%; }} }}
+         server {{ listen 127.0.0.1:%%PORT1%%; location / {{ return 200 $content_length; }} }}"
+    ))
+    .start();
+    let mut stream = Client::new().connect(&server, 0, "localhost");
+    let content = vec![b'x'; 500_000];
+    write!(
+        stream,
+        "POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 500000\r\n\r\n"
+    )
+    .expect("it takes a request");
+    stream.write_all(&content).expect("it takes content");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("an answer");
+    assert_eq!(body(&answer), "500000");
+}
+
+#[test]
+fn the_name_chooses_server_and_certificate() {
+    let other = self_signed("other.example");
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; {CERTIFICATE}
+         location / {{ return 200 one; }} }}
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name other.example;
+         ssl_certificate other.crt; ssl_certificate_key other.key; location / {{ return 200 two; }} }}"
+    ))
+    .file("other.crt", &other.certificate)
+    .file("other.key", &other.key)
+    .start();
+    let client = Client::new();
+    for (name, text, same) in [
+        ("localhost", "one", false),
+        ("other.example", "two", true),
+        ("x.example", "one", false),
+    ] {
+        let mut stream = client.connect(&server, 0, name);
+        let answer = ask(&mut stream, "/", &format!("Host: {name}")).expect("an answer");
+        assert_eq!(body(&answer), text, "{name}");
+        let shown = stream.conn.peer_certificates().expect("a certificate")[0].to_vec();
+        let expected = CertificateDer::from_pem_slice(other.certificate.as_bytes()).expect("PEM");
+        assert_eq!(shown == expected.to_vec(), same, "{name}");
+    }
+}
+
+#[test]
+fn names_that_nobody_has_can_be_refused() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl default_server; ssl_reject_handshake on; }}
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; {CERTIFICATE}
+         location / {{ return 200 in; }} }}"
+    ))
+    .start();
+    let client = Client::new();
+    let answer = client.get(&server, "localhost", "/").expect("an answer");
+    assert_eq!(body(&answer), "in");
+    let error = client.get(&server, "x.example", "/").expect_err("refused");
+    assert!(error.to_string().contains("UnrecognisedName"), "{error}");
+}
+
+#[test]
+fn sessions_are_resumed_also_after_a_reload() {
+    let key: Vec<u8> = (0..80).collect();
+    let block = format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_session_ticket_key ticket.key;
+         location / {{ return 200 '$ssl_session_reused $ssl_session_id'; }} }}"
+    );
+    let mut server = https(&block).file("ticket.key", key).start();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let client = Client::with(None, &[version]);
+        let first = client.get(&server, "localhost", "/").expect("an answer");
+        assert!(body(&first).starts_with(". "), "{first}");
+        let second = client.get(&server, "localhost", "/").expect("an answer");
+        assert!(body(&second).starts_with("r "), "{second}");
+        server.reconfigure(&format!("{block} # again"));
+        let third = client.get(&server, "localhost", "/").expect("an answer");
+        assert!(body(&third).starts_with("r "), "{third}");
+    }
+}
+
+#[test]
+fn clients_show_certificates() {
+    let ours = authority("Ours");
+    let good = signed_by(&ours, "good.example");
+    let bad = signed_by(&authority("Theirs"), "bad.example");
+    let answer =
+        "location / { return 200 '$ssl_client_verify $ssl_client_s_dn $ssl_client_i_dn'; }";
+    let server = |mode: &str| {
+        https(&format!(
+            "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_verify_client {mode};
+             ssl_client_certificate ca.crt; {answer} }}"
+        ))
+        .file("ca.crt", ours.pem())
+        .start()
+    };
+    let versions: [&[_]; 2] = [&[&rustls::version::TLS12], &[&rustls::version::TLS13]];
+    let get = |server: &Server, pair: Option<&Pair>, version: usize| {
+        let client = Client::with(pair, versions[version]);
+        client.get(server, "localhost", "/").expect("an answer")
+    };
+    for (mode, without, with_bad) in [
+        (
+            "on",
+            "No required SSL certificate was sent",
+            "The SSL certificate error",
+        ),
+        ("optional", "NONE", "The SSL certificate error"),
+        ("optional_no_ca", "NONE", "FAILED:"),
+    ] {
+        let server = server(mode);
+        for version in 0..2 {
+            let answer = get(&server, Some(&good), version);
+            let shown = body(&answer);
+            assert!(
+                shown.starts_with("SUCCESS CN=good.example"),
+                "{mode}: {answer}"
+            );
+            assert!(shown.contains("CN=Ours"), "{mode}: {answer}");
+            let answer = get(&server, None, version);
+            assert!(body(&answer).contains(without), "{mode}: {answer}");
+            let answer = get(&server, Some(&bad), version);
+            assert!(body(&answer).contains(with_bad), "{mode}: {answer}");
+        }
+    }
+}
+
+#[test]
+fn another_server_behind_the_same_session_is_refused() {
+    let ours = authority("Ours");
+    let server = https(&format!(
+        "{CERTIFICATE} ssl_client_certificate ca.crt;
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; location / {{ return 200 open; }} }}
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name closed.example; ssl_verify_client on;
+         location / {{ return 200 closed; }} }}"
+    ))
+    .file("ca.crt", ours.pem())
+    .start();
+    let mut stream = Client::new().connect(&server, 0, "localhost");
+    let answer = ask(&mut stream, "/", "Host: closed.example").expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
+}
+
+#[test]
+fn plain_http_on_the_port_is_told_so() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} error_page 497 =200 /plain;
+         location / {{ return 200 '$scheme:$https'; }} }}
+         server {{ listen 127.0.0.1:%%PORT1%% ssl; {CERTIFICATE} }}"
+    ))
+    .start();
+    assert_eq!(server.get("/").expect(200).text(), "http:");
+    let reply = server.connect_to(1).get("/").expect(400);
+    assert!(
+        reply
+            .text()
+            .contains("The plain HTTP request was sent to HTTPS port")
+    );
+}
+
+#[test]
+fn the_proxy_protocol_comes_before_tls() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl proxy_protocol; {CERTIFICATE}
+         location / {{ return 200 '$proxy_protocol_addr $scheme'; }} }}"
+    ))
+    .start();
+    let mut socket = TcpStream::connect(("127.0.0.1", server.port(0))).expect("it listens");
+    socket
+        .write_all(b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n")
+        .expect("it takes a header");
+    let answer = ask(
+        &mut Client::new().on(socket, "localhost"),
+        "/",
+        "Host: localhost",
+    );
+    assert_eq!(body(&answer.expect("an answer")), "192.0.2.1 https");
+}
+
+/// Clients that do not get to the end of a handshake cost nothing but themselves.
+#[test]
+fn broken_hellos_are_survived() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} location / {{ return 200 on; }} }}"
+    ))
+    .tolerate("SSL_do_handshake() failed")
+    .start();
+    let hello: &[u8] = &[0x16, 3, 1, 0, 5, 1, 0, 0, 1, 0];
+    for bytes in [
+        &b"\x16"[..],
+        b"\x16\x03\x01\x00\x00",
+        b"\x16\x03\x01\xff\xff\x01",
+        b"\x80\x2e\x01\x00\x02",
+        b"\x16\x03\x01\x00\x04\x0e\x00\x00\x00",
+        hello,
+    ] {
+        let mut socket = TcpStream::connect(("127.0.0.1", server.port(0))).expect("it listens");
+        socket.write_all(bytes).expect("it takes bytes");
+        socket
+            .shutdown(std::net::Shutdown::Write)
+            .expect("a connection");
+        // An alert, or nothing; but the connection ends.
+        let mut rest = Vec::new();
+        match socket.read_to_end(&mut rest) {
+            Ok(_) => {}
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+    let answer = Client::new()
+        .get(&server, "localhost", "/")
+        .expect("an answer");
+    assert_eq!(body(&answer), "on");
+}
+
+/// A key that `openssl` has encrypted with the word `secret`, in both forms, and its certificate.
+const SECRET_CERTIFICATE: &str = include_str!("tls/secret.crt");
+const SECRET_PKCS8: &str = include_str!("tls/secret.p8");
+const SECRET_LEGACY: &str = include_str!("tls/secret.legacy");
+
+#[test]
+fn encrypted_keys_are_opened_with_a_password_of_the_file() {
+    for key in [SECRET_PKCS8, SECRET_LEGACY] {
+        let site = |passwords: &str| {
+            http(
+                "server { listen 127.0.0.1:%%PORT%% ssl; ssl_certificate a.crt; ssl_certificate_key a.key;
+                 ssl_password_file passwords; location / { return 200 open; } }",
+            )
+            .file("a.crt", SECRET_CERTIFICATE)
+            .file("a.key", key)
+            .file("passwords", passwords)
+        };
+        let server = site("wrong\nsecret\n").start();
+        let answer = Client::new()
+            .get(&server, "localhost", "/")
+            .expect("an answer");
+        assert_eq!(body(&answer), "open");
+        let refused = site("wrong\n").test();
+        assert_ne!(refused.code, 0, "a wrong password opens nothing");
+        assert!(refused.stderr.contains("cannot load certificate key"));
+    }
+}
+
+#[test]
+fn what_is_missing_is_said() {
+    let text = |block: &str| https(block).test().stderr;
+    let said = text("server { listen 127.0.0.1:%%PORT%% ssl; }");
+    assert!(
+        said.contains("no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive in"),
+        "{said}"
+    );
+    let said = text("server { listen 127.0.0.1:%%PORT%% ssl; ssl_certificate localhost.crt; }");
+    assert!(
+        said.contains("no \"ssl_certificate_key\" is defined for certificate"),
+        "{said}"
+    );
+    let said = text(
+        "server { listen 127.0.0.1:%%PORT%% ssl; ssl_certificate gone.crt; ssl_certificate_key localhost.key; }",
+    );
+    assert!(said.contains("cannot load certificate"), "{said}");
+    let other = self_signed("other").key;
+    let said = https("server { listen 127.0.0.1:%%PORT%% ssl; ssl_certificate localhost.crt; ssl_certificate_key o.key; }")
+        .file("o.key", other)
+        .test()
+        .stderr;
+    assert!(said.contains("key values mismatch"), "{said}");
+}
+
+/// What Debian's own configuration says at the level of http.
+#[test]
+fn old_versions_in_a_configuration_do_not_stop_it() {
+    let site = https(&format!(
+        "ssl_protocols TLSv1 TLSv1.1 TLSv1.2 TLSv1.3; ssl_prefer_server_ciphers on; ssl_ciphers HIGH:!aNULL:!MD5;
+         server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} location / {{ return 200 $ssl_protocol; }} }}"
+    ));
+    let server = site.start();
+    let answer = Client::new()
+        .get(&server, "localhost", "/")
+        .expect("an answer");
+    assert_eq!(body(&answer), "TLSv1.3");
+}
+
+#[test]
+fn a_stream_server_ends_tls() {
+    let pair = self_signed("localhost");
+    let server = whole(
+        "events { } stream { ssl_certificate a.crt; ssl_certificate_key a.key;
+         server { listen 127.0.0.1:%%PORT%% ssl; return '$ssl_protocol $ssl_server_name'; }
+         server { listen 127.0.0.1:%%PORT1%% ssl; proxy_pass 127.0.0.1:%%PORT2%%; }
+         server { listen 127.0.0.1:%%PORT2%%; return plain; } }",
+    )
+    .file("a.crt", pair.certificate)
+    .file("a.key", pair.key)
+    .start();
+    for (index, text) in [(0, "TLSv1.3 localhost"), (1, "plain")] {
+        let mut stream = Client::new().connect(&server, index, "localhost");
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .expect("an answer with an end");
+        assert_eq!(answer, text);
+    }
+}
