@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use bstr::ByteSlice;
 use conf::{Block, Diagnostic, Expression, Line};
@@ -92,7 +91,7 @@ impl Kind {
 /// A piece of code.
 #[derive(Debug)]
 pub(crate) struct Chunk {
-    /// Its number in the program, to find the compiled function by.
+    /// Its number in the configuration, to find the compiled function by.
     pub(crate) number: u32,
     pub(crate) kind: Kind,
     /// What messages call it.
@@ -112,12 +111,16 @@ pub(crate) enum Source {
     Named(Expression),
 }
 
-static NUMBERS: AtomicU32 = AtomicU32::new(0);
+/// How many chunks a configuration has so far.
+#[derive(Default)]
+struct Numbers(u32);
 
 impl Chunk {
-    fn new(kind: Kind, name: String, source: Source) -> Arc<Chunk> {
+    fn new(line: &mut Line, kind: Kind, name: String, source: Source) -> Arc<Chunk> {
+        let numbers = line.shared::<Numbers>();
+        numbers.0 += 1;
         Arc::new(Chunk {
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            number: numbers.0,
             kind,
             name,
             source,
@@ -152,13 +155,18 @@ impl Chunk {
         code.extend_from_slice(&word.text);
         let shown = format!("{}({file})", kind.name());
         check(line, &code, &shown, word.span)?;
-        Ok(Chunk::new(kind, shown, Source::Text(code)))
+        Ok(Chunk::new(line, kind, shown, Source::Text(code)))
     }
 
     fn read_file(line: &mut Line, kind: Kind, i: usize) -> Result<Arc<Chunk>, Diagnostic> {
         let expression = line.expression(i)?;
         if expression.constant().is_none() {
-            return Ok(Chunk::new(kind, String::new(), Source::Named(expression)));
+            return Ok(Chunk::new(
+                line,
+                kind,
+                String::new(),
+                Source::Named(expression),
+            ));
         }
         let word = line.arg(i).clone();
         let path = line.prefix_path(&word);
@@ -167,7 +175,7 @@ impl Chunk {
         })?;
         let shown = path.display().to_string();
         check(line, &code, &shown, word.span)?;
-        Ok(Chunk::new(kind, shown, Source::File(path, code)))
+        Ok(Chunk::new(line, kind, shown, Source::File(path, code)))
     }
 }
 

@@ -21,7 +21,6 @@ pub(crate) struct Main {
     pub(crate) exit_worker: Option<Arc<Chunk>>,
     pub(crate) package_path: Option<Vec<u8>>,
     pub(crate) package_cpath: Option<Vec<u8>>,
-    pub(crate) code_cache: bool,
     pub(crate) limits: Limits,
     /// What the machine of each loop may take, in bytes.
     pub(crate) memory_limit: usize,
@@ -48,7 +47,6 @@ impl Default for Main {
             exit_worker: None,
             package_path: None,
             package_cpath: None,
-            code_cache: true,
             limits: Limits::default(),
             memory_limit: 0,
             max_pending_timers: 1024,
@@ -74,6 +72,7 @@ pub(crate) struct Code {
     pub(crate) header_filter: Option<Arc<Chunk>>,
     pub(crate) body_filter: Option<Arc<Chunk>>,
     pub(crate) log: Option<Arc<Chunk>>,
+    pub(crate) code_cache: bool,
     pub(crate) need_body: bool,
     pub(crate) default_type: bool,
     pub(crate) http10_buffering: bool,
@@ -177,16 +176,6 @@ pub(crate) static MAIN: Table<Main> = Table::<Main>::new(&[
         doc: "A dictionary `ngx.shared.name` that all loops share and that outlives a reload. When it is full, what was \
               used longest ago makes room.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Many, shared_dict),
-    },
-    Directive {
-        name: "lua_code_cache",
-        syntax: "on | off",
-        default: Some("on"),
-        contexts: HTTP_SERVER_LOCATION_IF,
-        since: "0.1",
-        doc: "With `off` each request has a machine of its own, and files are read anew: for development. It counts for \
-              all of http, wherever it stands.",
-        set: Setter::Flag(|c| &mut c.code_cache),
     },
     Directive {
         name: "lua_max_pending_timers",
@@ -537,6 +526,12 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     block("log_by_lua_block", HTTP_SERVER_LOCATION_IF, LOG, code),
     word("log_by_lua", "lua-code", HTTP_SERVER_LOCATION_IF, code),
     word("log_by_lua_file", "path", HTTP_SERVER_LOCATION_IF, code),
+    flag(
+        "lua_code_cache",
+        "on",
+        "With `off` each request has a machine of its own, and files are read anew: for development.",
+        |c| &mut c.code_cache,
+    ),
     flag(
         "lua_need_request_body",
         "off",

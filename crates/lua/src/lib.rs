@@ -65,10 +65,7 @@ static MODULE: Module = Module {
             code.nested();
         }
     },
-    commit: |site, zones| {
-        vm::dictionaries(site.main_confs.get::<directives::Main>(), zones);
-        Ok(())
-    },
+    commit: |site, zones| vm::Vm::trial(site.main_confs.get(), zones),
     start: worker::start,
     stop: worker::stop,
     answer: Some(http::module::Answer {

@@ -288,7 +288,11 @@ impl Run {
     }
 
     fn waits(&mut self, number: usize) -> Option<Event> {
-        let operation = self.scope.waits.take()?;
+        let Some(operation) = self.scope.waits.take() else {
+            // Nothing that a script can bring about; it goes on with nothing.
+            self.ready.push_back((number, Go::Arguments(0)));
+            return None;
+        };
         let (state, event) = match operation {
             Operation::Task(task) => (State::Task(task), None),
             Operation::ReadBody => (State::Asked, Some(Event::NeedBody(number))),

@@ -18,7 +18,7 @@ use rt::error_log::{Level, Logger};
 use crate::api::{self, Pattern, Pools};
 use crate::chunk::{Chunk, Kind, Source, without_shebang};
 use crate::dictionary::Dictionary;
-use crate::directives::Main;
+use crate::directives::{Code, Main};
 use crate::luajit::{Ref, State};
 use crate::run::{End, Run};
 use crate::scope::Scope;
@@ -33,8 +33,8 @@ pub(crate) struct Vm {
     pub(crate) site: Weak<Site>,
     /// The loop's number.
     pub(crate) index: usize,
-    /// Compiled functions by the number of their chunk.
-    functions: RefCell<HashMap<u32, Rc<Ref>>>,
+    /// Compiled functions by the number of their chunk in the configuration.
+    functions: RefCell<Vec<Option<Rc<Ref>>>>,
     /// Compiled functions by name and code: the same code twice is one function.
     by_content: RefCell<HashMap<(String, Vec<u8>), Rc<Ref>>>,
     /// Compiled regular expressions, by options and pattern.
@@ -49,6 +49,8 @@ pub(crate) struct Vm {
     /// Set when the loop or the configuration ends: timers run at once, told that it is before their time.
     pub(crate) ending: rt::sync::Notify,
     pub(crate) ended: Cell<bool>,
+    /// It belongs to one request: files are read anew.
+    fresh: Cell<bool>,
     /// `init_by_lua` failed: nothing runs.
     broken: Cell<bool>,
 }
@@ -67,14 +69,19 @@ pub(crate) fn of(request: &Request) -> Option<Rc<Vm>> {
             .map(|(_, vm)| Rc::clone(vm))
     });
     match known {
-        Some(vm) if vm.settings.code_cache => (!vm.broken.get()).then_some(vm),
-        // Without a cache each request has a machine of its own.
-        Some(vm) => own(request, &vm),
+        Some(vm) => usable(request, vm),
         None => {
             let engine = http::current::engine()?;
-            let vm = make(&request.site, &engine)?;
-            (!vm.broken.get()).then_some(vm)
+            usable(request, make(&request.site, &engine)?)
         }
+    }
+}
+
+fn usable(request: &Request, vm: Rc<Vm>) -> Option<Rc<Vm>> {
+    match request.conf::<Code>().code_cache {
+        true => (!vm.broken.get()).then_some(vm),
+        // Without a cache each request has a machine of its own.
+        false => own(request, &vm),
     }
 }
 
@@ -94,6 +101,7 @@ fn own(request: &Request, of: &Vm) -> Option<Rc<Vm>> {
         of.index,
         of.dictionaries.clone(),
     )?;
+    vm.fresh.set(true);
     vm.initialize();
     *own.0.borrow_mut() = Some(Rc::clone(&vm));
     Some(vm)
@@ -169,6 +177,7 @@ impl Vm {
             timers_running: Cell::new(0),
             ending: rt::sync::Notify::new(),
             ended: Cell::new(false),
+            fresh: Cell::new(false),
             broken: Cell::new(false),
         });
         api::install(&vm);
@@ -180,6 +189,29 @@ impl Vm {
         match self.settings.init.clone() {
             Some(chunk) => matches!(self.run_plain(&chunk), End::Through(_) | End::Exit(0)),
             None => true,
+        }
+    }
+
+    /// Whether `init_by_lua` goes well: tried before a configuration is taken on. Not on a loop.
+    pub(crate) fn trial(settings: &Main, zones: &rt::engine::Zones) -> Result<(), String> {
+        let dictionaries = dictionaries(settings, zones);
+        let Some(chunk) = &settings.init else {
+            return Ok(());
+        };
+        let settings = Arc::new(settings.clone());
+        let vm = Vm::new(&settings, Logger::default(), Weak::new(), 0, dictionaries)
+            .ok_or("no memory for a Lua machine")?;
+        let scope = vm.scope(Kind::Init);
+        let function = vm
+            .function(chunk, None)
+            .map_err(|message| message.to_str_lossy().into_owned())?;
+        let mut run = Run::new(Rc::clone(&scope), &function, &settings.limits);
+        match run.finish_now(None) {
+            End::Through(_) | End::Exit(0) => Ok(()),
+            _ => {
+                let why = scope.failure.take().unwrap_or_default();
+                Err(format!("init_by_lua error: {}", why.as_bstr()))
+            }
         }
     }
 
@@ -202,12 +234,13 @@ impl Vm {
         chunk: &Chunk,
         request: Option<&mut Request>,
     ) -> Result<Rc<Ref>, Vec<u8>> {
-        if let Some(known) = self.functions.borrow().get(&chunk.number) {
+        let number = chunk.number as usize;
+        if let Some(Some(known)) = self.functions.borrow().get(number) {
             return Ok(Rc::clone(known));
         }
         match &chunk.source {
             Source::Text(code) => self.compiled(chunk, &chunk.name, code, true),
-            Source::File(path, _) if !self.settings.code_cache => {
+            Source::File(path, _) if self.fresh.get() => {
                 let code = read(path)?;
                 self.compiled(chunk, &chunk.name, &code, false)
             }
@@ -255,9 +288,12 @@ impl Vm {
             self.by_content
                 .borrow_mut()
                 .insert(key, Rc::clone(&function));
-            self.functions
-                .borrow_mut()
-                .insert(chunk.number, Rc::clone(&function));
+            let mut functions = self.functions.borrow_mut();
+            let number = chunk.number as usize;
+            if functions.len() <= number {
+                functions.resize(number + 1, None);
+            }
+            functions[number] = Some(Rc::clone(&function));
         }
         Ok(function)
     }

@@ -314,10 +314,7 @@ impl Exchange {
             None => self.more_tries.saturating_sub(self.failures.min(1)),
         };
         self.failures += 1;
-        let (mut selection, _) = super::target::select(request, &choice.group);
-        for _ in 0..self.more_tries {
-            selection.grant_try();
-        }
+        let (selection, _) = super::target::select(request, &choice.group);
         self.group = choice.group;
         self.selection = selection;
         Ok(())
@@ -633,6 +630,10 @@ impl Exchange {
             reused = connection.is_reused();
             drop(connection);
             self.release(request, lease, judge(&failure));
+        }
+        // The group of a chosen server has no other; who chose it may allow for more.
+        if self.chooser.is_some() && self.more_tries > 0 {
+            self.selection.grant_try();
         }
         let (bit, status) = match failure {
             Failure::Final(status) => {
