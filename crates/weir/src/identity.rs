@@ -103,7 +103,7 @@ const PARTS: &[Part] = &[
     with("--with-http_slice_module", "slice"),
     with("--with-http_stub_status_module", "stub_status"),
     with("--with-stream", "stream"),
-    with("--with-stream_ssl_module", "ssl_preread"),
+    with("--with-stream_ssl_module", "ssl_alpn"),
     with("--with-stream_realip_module", "stream set_real_ip_from"),
     with("--with-stream_ssl_preread_module", "ssl_preread"),
     with("--with-mail", "mail"),
