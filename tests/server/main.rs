@@ -8,6 +8,7 @@ mod auth_request;
 mod autoindex;
 mod bodies;
 mod cache;
+mod cache_fills;
 mod charset;
 mod command_line;
 mod compression;

@@ -303,7 +303,7 @@ pub(crate) fn check_directory(core: &Core) {
     let ours = core.lock.metadata().map(|found| found.ino());
     let there = fs::metadata(core.options.path.join("store")).map(|found| found.ino());
     match (ours, there) {
-        (Ok(ours), Ok(there)) if ours == there => {}
+        (Ok(ours), Ok(there)) if ours == there => return,
         (_, Err(error)) => core.report(&format!(
             "cache \"{}\" has vanished: {error}",
             core.options.path.display()
@@ -313,4 +313,5 @@ pub(crate) fn check_directory(core: &Core) {
             core.options.path.display()
         )),
     }
+    core.vanished.store(true, Relaxed);
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use rt::pool::{Device, Pool};
@@ -243,6 +243,8 @@ pub(crate) struct Core {
     queue: Mutex<Queue>,
     pub(crate) log: Mutex<Log>,
     trouble: Mutex<Option<String>>,
+    /// The directory is not the one that was opened any more.
+    pub(crate) vanished: AtomicBool,
     upkeep: Mutex<Upkeep>,
     pub(crate) written: AtomicU64,
     pub(crate) stored: AtomicU64,
@@ -294,6 +296,7 @@ impl Core {
             queue: Mutex::default(),
             log: Mutex::new(Log::new(loaded.next_segment)),
             trouble: Mutex::default(),
+            vanished: AtomicBool::new(false),
             upkeep: Mutex::default(),
             written: AtomicU64::new(0),
             stored: AtomicU64::new(0),
@@ -780,6 +783,17 @@ impl Store {
             Ok(value) => value,
             Err(_) => unreachable!("queued jobs are run, and this one answers"),
         }
+    }
+
+    /// Whether the upkeep found that the directory is gone, or another one: what is stored from now on is lost. To be
+    /// dropped and opened again.
+    pub fn has_vanished(&self) -> bool {
+        self.0.vanished.load(Relaxed)
+    }
+
+    /// The most bytes of segments.
+    pub fn max_size(&self) -> u64 {
+        self.0.limits().max_size
     }
 
     /// What went wrong last and has not gone well since: for the log and the status page.

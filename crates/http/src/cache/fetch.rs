@@ -125,6 +125,10 @@ impl Hand {
     /// The exchange itself, when the response is for this client alone. The request gets its record.
     pub(super) fn take_exchange(&self, request: &mut Request) -> Option<Box<Exchange>> {
         let (exchange, slot) = self.exchange.borrow_mut().take()?;
+        // What was copied of its tries so far comes with the record itself.
+        if let Some(before) = self.before.get() {
+            request.upstream.get_or_make().tries.truncate(before);
+        }
         request.upstream.absorb(slot);
         Some(exchange)
     }
@@ -355,7 +359,11 @@ impl Fetch {
     /// Goes on with a response of which nothing is decided yet but that it comes from the origin.
     pub(super) async fn go_on(mut self, writer: Writer, exchange: Box<Exchange>) {
         let head = Arc::clone(&self.request.upstream.get_or_make().head);
-        let freshness = match self.judge(head.status, &head.fields) {
+        let judged = match fits(&self.store, &exchange) {
+            true => self.judge(head.status, &head.fields),
+            false => Judged::Pass { known: true },
+        };
+        let freshness = match judged {
             Judged::Store(freshness) => freshness,
             Judged::Pass { known } => {
                 // An origin that fails says nothing of what it will say when it is well.
@@ -581,6 +589,15 @@ fn continues(head: &ResponseHead, fields: &Fields, position: u64, length: u64) -
             .is_none_or(|value| fields.get_known(*known) == Some(value))
     });
     head.status == 206 && same && range == Some((Some(position..length), Some(length)))
+}
+
+/// Whether the store can hold the content beside other things. One that is as large would push out all else, and then
+/// itself.
+pub(super) fn fits(store: &Store, exchange: &Exchange) -> bool {
+    match exchange.content_length() {
+        ContentLength::Known(length) => length <= store.max_size() / 2,
+        ContentLength::None | ContentLength::Unknown => true,
+    }
 }
 
 /// Judges a response by the rules of the location.

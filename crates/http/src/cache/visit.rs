@@ -16,7 +16,7 @@ use proto::h1::Method;
 use rt::error_log::Level;
 
 use super::answer::{Answer, Following, add_status_field, body_of};
-use super::fetch::{Ask, Fetch, Hand, Held, Judged, Told, judge};
+use super::fetch::{Ask, Fetch, Hand, Held, Judged, Told, fits, judge};
 use super::head::{Marker, StoredHead, values};
 use super::settings::Which;
 use super::zone::{Cache, Caches};
@@ -138,7 +138,7 @@ impl Visit {
         }
         if request.method == Method::Head && !conf.convert_head {
             // What answers HEAD alone has no content, which no GET must get.
-            text.extend_from_slice(b"\0HEAD");
+            text.extend_from_slice(HEAD_ONLY);
         }
         let mut visit = Visit {
             primary: Key::new(&text),
@@ -698,12 +698,18 @@ impl Visit {
             requested_ms,
             received_ms: rt::wall_millis(),
         };
-        let Judged::Store(freshness) = judge(request, &self.settings, &response) else {
+        let judged = judge(request, &self.settings, &response);
+        let Judged::Store(freshness) = judged else {
             return self.respond(request, exchange, status);
         };
-        let (writer, follower) = self.store.fill_anew(&self.primary, rt::wall_millis());
-        let key = self.primary.clone();
-        let mut fetch = self.prepare(request, (key, None), None, Ask::default());
+        if !fits(&self.store, &exchange) {
+            return self.respond(request, exchange, status);
+        }
+        // Beside the variants that there are, if it is one of several.
+        let found = self.find(request, rt::wall_millis()).await;
+        let at = (found.key, found.marker);
+        let (writer, follower) = self.store.fill_anew(&at.0, rt::wall_millis());
+        let mut fetch = self.prepare(request, at, None, Ask::default());
         fetch.request.flow.header_only = header_only;
         fetch.request.upstream = std::mem::take(&mut request.upstream);
         let hand = Rc::clone(&fetch.hand);
@@ -773,7 +779,7 @@ impl Visit {
         };
         let status = request.upstream.get_or_make().head.status;
         if caching::invalidation::invalidates(request.method, status) {
-            self.store.purge(Purge::Key(&self.primary), Mode::Hard);
+            forget(&self.store, &self.primary);
         }
         exchange.respond(request)
     }
@@ -811,8 +817,18 @@ fn purge(store: &Store, text: &[u8]) -> Outcome {
         || store
             .peek(&key, 0)
             .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
-    store.purge(Purge::Key(&key), Mode::Hard);
+    forget(store, &key);
     Outcome::Status(if is_there { 204 } else { 412 })
+}
+
+/// What stands for answers to HEAD at the end of a key.
+const HEAD_ONLY: &[u8] = b"\0HEAD";
+
+/// Purges a key, and what answers HEAD under it.
+fn forget(store: &Store, key: &Key) {
+    store.purge(Purge::Key(key), Mode::Hard);
+    let head_only = Key::new(&[key.text(), HEAD_ONLY].concat());
+    store.purge(Purge::Key(&head_only), Mode::Hard);
 }
 
 fn decode(object: &Object) -> Option<Arc<StoredHead>> {

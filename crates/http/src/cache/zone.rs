@@ -220,6 +220,11 @@ impl Caches {
                 continue;
             };
             match opened.store() {
+                Some(store) if store.has_vanished() => {
+                    news.push((Arc::clone(&cache), opened.give_up(&store)));
+                    Arc::clone(opened).open_soon();
+                    continue;
+                }
                 Some(store) => store.maintain(rt::wall_millis()),
                 None => Arc::clone(opened).open_soon(),
             }
@@ -289,6 +294,16 @@ impl Opened {
             Some(store) => store.trouble(),
             None => state.trouble.clone(),
         }
+    }
+
+    /// Lets go of a store whose directory has vanished, and gives what is to be said of it.
+    fn give_up(&self, store: &cache::Store) -> Option<String> {
+        let mut state = self.state();
+        state.store = None;
+        state.failed = None;
+        state.said = store.trouble();
+        state.trouble = state.said.clone();
+        state.said.clone()
     }
 
     /// The trouble, if it is not what the log was told last.

@@ -198,9 +198,14 @@ fn start(engine: &HttpLoop) {
                 match trouble {
                     Some(why) => log.plain(
                         Level::Crit,
-                        format_args!("cache \"{name}\": {why}; requests that it fails pass it by"),
+                        format_args!(
+                            "{why}, keys_zone \"{name}\": requests go past it where it fails"
+                        ),
                     ),
-                    None => log.plain(Level::Notice, format_args!("cache \"{name}\" works again")),
+                    None => log.plain(
+                        Level::Notice,
+                        format_args!("keys_zone \"{name}\": the cache works again"),
+                    ),
                 }
             }
             rt::sleep(UPKEEP).await;
