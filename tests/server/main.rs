@@ -8,6 +8,7 @@ mod auth_request;
 mod autoindex;
 mod bodies;
 mod cache;
+mod cache_disks;
 mod cache_fills;
 mod cache_purge;
 mod charset;
