@@ -87,6 +87,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         coalesce::run,
     ),
     (
+        "bench-hits",
+        "CPU time per hit of the cache beside nginx and Varnish, by wrk",
+        coalesce::hits::run,
+    ),
+    (
         "cache-tests",
         "the public conformance suite of HTTP caches (--help for the flags); needs node",
         cache_tests::run,

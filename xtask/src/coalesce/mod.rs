@@ -6,6 +6,7 @@
 //! time, in seconds, and how many were cut or got wrong bytes.
 
 mod clients;
+pub(crate) mod hits;
 mod origin;
 mod varnish;
 
@@ -167,12 +168,16 @@ impl Cache {
         }
     }
 
-    /// The largest memory that its processes ever had, in megabytes.
-    fn peak_mb(&self) -> u64 {
-        let pids = match self {
+    /// The processes that serve.
+    fn pids(&self) -> Vec<u32> {
+        match self {
             Cache::Nginx(server) => server.workers(),
             Cache::Varnish(varnish) => varnish.workers(),
-        };
+        }
+    }
+
+    /// The largest memory that its processes ever had, in megabytes.
+    fn peak_mb(&self) -> u64 {
         let of = |pid: &u32| {
             let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
             let line = status
@@ -180,7 +185,15 @@ impl Cache {
                 .find_map(|line| line.strip_prefix("VmHWM:"))?;
             line.trim().trim_end_matches(" kB").parse::<u64>().ok()
         };
-        pids.iter().filter_map(of).sum::<u64>() / 1024
+        self.pids().iter().filter_map(of).sum::<u64>() / 1024
+    }
+}
+
+fn contender(name: &str, binary: PathBuf, directives: &str) -> Contender {
+    Contender {
+        name: name.to_owned(),
+        binary,
+        directives: directives.to_owned(),
     }
 }
 
@@ -195,11 +208,6 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     let without_varnish = flags.has("--without-varnish");
     flags.finish()?;
     let wanted = |name: &str| rows.is_empty() || rows.split(',').any(|row| name.starts_with(row));
-    let contender = |name: &str, binary: PathBuf, directives: &str| Contender {
-        name: name.to_owned(),
-        binary,
-        directives: directives.to_owned(),
-    };
     let mut contenders = vec![contender("Weir", weir(&named)?, "")];
     if nginx != "none" {
         contenders.push(contender(
@@ -227,7 +235,7 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     }
     if !without_varnish && Varnish::is_installed() {
         let folder = Folder::new("bench-coalesce")?;
-        let varnish = Cache::Varnish(Varnish::start(&folder.path, origin.port)?);
+        let varnish = Cache::Varnish(Varnish::start(&folder.path, origin.port, None)?);
         names.push("Varnish".to_owned());
         columns.push(measure(&varnish, &origin, &rows, "varnish"));
     }

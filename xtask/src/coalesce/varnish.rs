@@ -20,7 +20,7 @@ impl Varnish {
         shell::is_installed("varnishd")
     }
 
-    pub(crate) fn start(folder: &Path, origin: u16) -> Result<Varnish, String> {
+    pub(crate) fn start(folder: &Path, origin: u16, cpus: Option<&str>) -> Result<Varnish, String> {
         let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
         let port = listener
             .local_addr()
@@ -32,7 +32,14 @@ impl Varnish {
         );
         let file = folder.join("default.vcl");
         fs::write(&file, vcl).map_err(|error| error.to_string())?;
-        let mut command = Command::new("varnishd");
+        let mut command = match cpus {
+            None => Command::new("varnishd"),
+            Some(cpus) => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", cpus, "varnishd"]);
+                command
+            }
+        };
         command
             .arg("-F")
             .args(["-a", &format!("127.0.0.1:{port}")])
