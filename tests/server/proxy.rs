@@ -776,3 +776,14 @@ fn a_response_is_stored_though_its_client_leaves() {
     });
     assert!(stored.is_some_and(|stored| stored.ends_with(b"xend")));
 }
+
+#[test]
+fn a_date_that_is_to_be_the_origins_is_not_ours() {
+    let origin = origin("HTTP/1.1 200 OK\r\nServer: origin\r\nContent-Length: 2\r\n\r\nok");
+    let server = proxy(&origin, "proxy_pass_header Date; proxy_pass_header Server;");
+    let reply = server.get("/").expect(200);
+    assert_eq!(
+        (reply.field("Server"), reply.has("Date")),
+        ("origin", false)
+    );
+}

@@ -32,12 +32,23 @@ pub struct Response {
     pub location: Option<BString>,
     /// All other header fields.
     pub fields: Fields,
+    /// `Server` or `Date` is not ours to say: an upstream's was to be passed on, and it sent none.
+    pub unsaid: Unsaid,
     /// Fields that follow the content.
     pub trailers: Fields,
     /// The content.
     pub body: Body,
     /// What may still be done to it on its way.
     pub transforms: Transforms,
+}
+
+/// Fields that a response usually has and this one has not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unsaid {
+    /// `Server`.
+    pub server: bool,
+    /// `Date`.
+    pub date: bool,
 }
 
 /// Which generic transformations a response still allows.
@@ -67,6 +78,7 @@ impl Response {
         self.etag = None;
         self.location = None;
         self.fields.clear();
+        self.unsaid = Unsaid::default();
         self.trailers.clear();
         self.body = Body::Empty;
         self.transforms = Transforms::default();

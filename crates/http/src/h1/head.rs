@@ -41,12 +41,12 @@ pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Frami
         response.reason.as_ref().map(|reason| reason.as_slice()),
         out,
     );
-    if !response.fields.has(Known::Server) {
+    if !response.fields.has(Known::Server) && !response.unsaid.server {
         out.extend_from_slice(b"Server: ");
         out.extend_from_slice(core.server_tokens.text(&site.identity).as_bytes());
         out.extend_from_slice(b"\r\n");
     }
-    if !response.fields.has(Known::Date) {
+    if !response.fields.has(Known::Date) && !response.unsaid.date {
         out.extend_from_slice(b"Date: ");
         crate::clock::write_http_date(out);
         out.extend_from_slice(b"\r\n");

@@ -121,11 +121,11 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     let response = &request.out;
     let core = &request.site.location(request.location).core;
     let mut text = Vec::new();
-    if !response.fields.has(Known::Server) {
+    if !response.fields.has(Known::Server) && !response.unsaid.server {
         let server = core.server_tokens.text(&request.site.identity);
         add(Known::Server, server.as_bytes());
     }
-    if !response.fields.has(Known::Date) {
+    if !response.fields.has(Known::Date) && !response.unsaid.date {
         crate::clock::write_http_date(&mut text);
         add(Known::Date, &text);
     }

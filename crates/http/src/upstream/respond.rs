@@ -14,6 +14,7 @@ use super::tunnel::Tunnel;
 use crate::body::Body;
 use crate::module::Outcome;
 use crate::request::{Request, Version};
+use crate::response::Unsaid;
 
 /// Runs an exchange and makes its response the request's.
 pub async fn pass(request: &mut Request, plan: Plan) -> Outcome {
@@ -169,6 +170,14 @@ pub(crate) fn copy_head(
             copy_field(request, settings, (known, name, value), map);
         }
     }
+    let unsaid = |known, name: &str| {
+        let passed = |passed: &BString| passed.eq_ignore_ascii_case(name.as_bytes());
+        settings.pass_header.iter().any(passed) && !head.fields.has(known)
+    };
+    request.out.unsaid = Unsaid {
+        server: unsaid(Known::Server, "Server"),
+        date: unsaid(Known::Date, "Date"),
+    };
     if settings.force_ranges {
         request.out.transforms.ranges = true;
         request.out.transforms.single_range = true;
