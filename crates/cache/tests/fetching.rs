@@ -1,0 +1,254 @@
+//! What a caller that fetches relies on: fills that turn out to be something else, and what is true at once.
+#![allow(clippy::unwrap_used, reason = "a test says what failed by its line")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use bytes::Bytes;
+use cache::{
+    Ended, Head, Instead, Key, Kind, Lookup, Meta, Options, Purge, Seen, Start, Store, Why,
+};
+use weir_cache as cache;
+
+const NOW: u64 = 1_000_000;
+
+/// A directory of its own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Relaxed);
+        let name = format!("weir-fetching-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn options(&self) -> Options {
+        Options::new(&self.0, rt::pool::register("cache-test", 4, 1000))
+    }
+
+    fn open(&self) -> Store {
+        Store::open(self.options(), NOW).unwrap()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn run<T: 'static>(future: impl Future<Output = T> + 'static) -> T {
+    rt::run(rt::LoopOptions::default(), || future).unwrap()
+}
+
+fn head(text: &str, fresh_until_ms: u64) -> Head {
+    Head {
+        meta: Meta {
+            fresh_until_ms,
+            ..Meta::default()
+        },
+        head: Bytes::copy_from_slice(text.as_bytes()),
+        ..Head::default()
+    }
+}
+
+async fn put(store: &Store, key: &Key, head: Head, body: &'static str) {
+    let (mut writer, follower) = store.fill_anew(key, NOW);
+    drop(follower);
+    writer.head(head);
+    writer.write(body.into()).await.unwrap();
+    writer.finish();
+    store.flush().await;
+}
+
+async fn found(store: &Store, key: &Key) -> Option<(Bytes, Bytes)> {
+    match store.lookup(key, NOW).await {
+        Lookup::Hit(object) => Some((object.head().head.clone(), object.bytes()?.clone())),
+        Lookup::Stale(..) | Lookup::Miss(..) => None,
+    }
+}
+
+#[test]
+fn a_fill_may_be_of_a_variant() {
+    let directory = Directory::new();
+    let store = directory.open();
+    run(async move {
+        let primary = Key::new(b"page");
+        let (mut writer, mut first) = store.fill_anew(&primary, NOW);
+        let marker = Head {
+            meta: Meta {
+                kind: Kind::Variants,
+                fresh_until_ms: u64::MAX,
+                ..Meta::default()
+            },
+            length: Some(0),
+            ..head("by language", 0)
+        };
+        let born = store.put_marker(&primary, marker, NOW);
+        let german = primary.variant_of(born, b"de");
+        writer.head_as(german.clone(), head("de", NOW + 1));
+        // Both keys lead to it while it comes.
+        for key in [&primary, &german] {
+            let Start::Join(mut follower) = store.fill(key, Seen::NOTHING, NOW) else {
+                // The marker may be in the index by now; then the primary key says to look again.
+                assert_eq!(key, &primary);
+                continue;
+            };
+            assert_eq!(&follower.head().await.unwrap().head[..], b"de");
+        }
+        writer.write("Guten Tag".into()).await.unwrap();
+        writer.finish();
+        assert_eq!(first.next(100).await.unwrap().unwrap(), "Guten Tag");
+        store.flush().await;
+        let Lookup::Hit(marker) = store.lookup(&primary, NOW).await else {
+            panic!("no marker");
+        };
+        assert_eq!(
+            (marker.head().meta.kind, marker.born()),
+            (Kind::Variants, born)
+        );
+        assert_eq!(marker.length(), 0);
+        let key = primary.variant(&marker, b"de");
+        assert_eq!(found(&store, &key).await.unwrap().1, "Guten Tag");
+        store.purge(Purge::Key(&primary), cache::Mode::Hard);
+        assert!(matches!(
+            store.lookup(&primary, NOW).await,
+            Lookup::Miss(..)
+        ));
+    });
+}
+
+#[test]
+fn followers_are_told_what_is_there_instead() {
+    let directory = Directory::new();
+    let store = directory.open();
+    run(async move {
+        let key = Key::new(b"key");
+        let Start::First(writer, mut first) = store.fill(&key, Seen::NOTHING, NOW) else {
+            panic!("no first");
+        };
+        let Start::Join(mut second) = store.fill(&key, Seen::NOTHING, NOW) else {
+            panic!("no second");
+        };
+        assert!(first.is_first() && !second.is_first() && writer.first_stays());
+        writer.instead(Instead::new(7_u32));
+        for follower in [&mut first, &mut second] {
+            match follower.head().await {
+                Err(Ended::Instead(told)) => assert_eq!(told.get::<u32>(), Some(&7)),
+                other => panic!("{other:?}"),
+            }
+        }
+        // Nobody joins what is over, and nothing was stored.
+        assert!(matches!(
+            store.fill(&key, Seen::NOTHING, NOW),
+            Start::First(..)
+        ));
+    });
+}
+
+#[test]
+fn a_fill_anew_takes_the_place_of_what_is_there_and_of_who_fills() {
+    let directory = Directory::new();
+    let store = directory.open();
+    run(async move {
+        let key = Key::new(b"key");
+        let Start::First(slow, _follower) = store.fill(&key, Seen::NOTHING, NOW) else {
+            panic!("no first");
+        };
+        put(&store, &key, head("new", NOW + 1), "new").await;
+        assert_eq!(found(&store, &key).await.unwrap().1, "new");
+        // The one that was replaced comes late and is the newer one then: last come, last stored.
+        let mut slow = slow;
+        slow.head(head("late", NOW + 1));
+        slow.write("late".into()).await.unwrap();
+        slow.finish();
+        store.flush().await;
+        assert_eq!(found(&store, &key).await.unwrap().1, "late");
+    });
+}
+
+#[test]
+fn what_was_renewed_is_renewed_at_once() {
+    let directory = Directory::new();
+    let store = directory.open();
+    run(async move {
+        let key = Key::new(b"key");
+        put(&store, &key, head("old", NOW), "body").await;
+        let Lookup::Stale(object, Why::Expired) = store.lookup(&key, NOW).await else {
+            panic!("it should be stale");
+        };
+        let renewed = head("renewed", NOW + 5);
+        store.refresh(&object, renewed.meta, Some(renewed.head.clone()), 0);
+        // Without waiting for the store's writer, and after it.
+        for _ in 0..2 {
+            let (head, body) = found(&store, &key).await.unwrap();
+            assert_eq!((&head[..], &body[..]), (&b"renewed"[..], &b"body"[..]));
+            store.flush().await;
+        }
+    });
+}
+
+#[test]
+fn a_complete_fill_gives_its_body_at_once() {
+    let directory = Directory::new();
+    let store = directory.open();
+    run(async move {
+        let (mut writer, follower) = store.fill_anew(&Key::new(b"key"), NOW);
+        writer.head(head("h", NOW + 1));
+        writer.write("one ".into()).await.unwrap();
+        assert!(follower.whole().is_none() && !follower.is_complete());
+        writer.write("two".into()).await.unwrap();
+        writer.finish();
+        assert!(follower.is_complete());
+        assert_eq!(follower.whole().unwrap(), "one two");
+    });
+}
+
+#[test]
+fn the_number_of_objects_is_bounded() {
+    let directory = Directory::new();
+    let mut options = directory.options();
+    options.max_objects = 300;
+    let store = Store::open(options.clone(), NOW).unwrap();
+    run(async move {
+        for number in 0..1000 {
+            put(
+                &store,
+                &Key::new(format!("{number}").as_bytes()),
+                head("h", NOW + 1),
+                "body",
+            )
+            .await;
+        }
+        store.maintain(NOW);
+        store.flush().await;
+        let kept = store.stats().objects;
+        assert!((100..=300).contains(&kept), "{kept}");
+        // Less by a new configuration.
+        options.max_objects = 50;
+        store.set_limits(&options);
+        store.maintain(NOW);
+        store.flush().await;
+        assert!(store.stats().objects <= 50, "{}", store.stats().objects);
+    });
+}
+
+#[test]
+fn a_directory_that_was_replaced_is_noticed() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let path = directory.0.clone();
+    run(async move {
+        store.maintain(NOW);
+        store.flush().await;
+        assert!(!store.has_vanished());
+        fs::remove_dir_all(&path).unwrap();
+        store.maintain(NOW);
+        store.flush().await;
+        assert!(store.has_vanished() && store.trouble().is_some());
+    });
+}
