@@ -39,13 +39,13 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
         return Ok(Beginning::Plain(input));
     }
     let mut acceptor = Acceptor::default();
-    let mut fed = 0;
     loop {
-        let mut records = &input[fed..];
+        let mut records = &input[..];
         while !records.is_empty() {
-            let Ok(1..) = acceptor.read_tls(&mut records) else {
-                break;
-            };
+            // It refuses more when there is too much without an end: a hello is no longer than 64 KB.
+            if !matches!(acceptor.read_tls(&mut records), Ok(1..)) {
+                return Err(HandshakeError::NotTls);
+            }
             match acceptor.accept() {
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
@@ -58,7 +58,7 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                 }
             }
         }
-        fed = input.len() - records.len();
+        input.clear();
         receive(socket, &mut input).await?;
     }
 }

@@ -103,7 +103,10 @@ impl Identity {
 
     /// Whether signing with it takes so long that other connections of a loop would notice.
     pub(super) fn is_slow(&self) -> bool {
-        self.key.key.algorithm() == SignatureAlgorithm::RSA
+        /// A longer `SubjectPublicKeyInfo` is that of an RSA key of more than 2048 bits.
+        const RSA_2048: usize = 300;
+        let length = |key: &dyn SigningKey| key.public_key().map_or(0, |info| info.as_ref().len());
+        self.key.key.algorithm() == SignatureAlgorithm::RSA && length(&*self.key.key) > RSA_2048
     }
 
     /// The scheme that it signs with for a peer that offers these.

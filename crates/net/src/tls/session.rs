@@ -103,7 +103,10 @@ impl State {
                 Ok(1..) => self.process()?,
                 // There is plaintext enough in there. (A slice does not fail.)
                 Ok(0) | Err(_) if self.spill() => {}
-                Ok(0) | Err(_) => break,
+                // Behind the peer's word that it has ended nothing counts.
+                Ok(0) => break,
+                // A message without an end.
+                Err(_) => return Err(rustls::Error::PeerSentOversizedRecord),
             }
         }
         Ok(())

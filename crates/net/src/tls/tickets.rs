@@ -25,6 +25,9 @@ use super::Problem;
 const NAME: usize = 16;
 const NONCE: usize = 12;
 
+/// The longest time that a server may promise (RFC 8446, section 4.6.1), in seconds.
+const LONGEST: u32 = 7 * 24 * 3600;
+
 /// How long a random key encrypts, in seconds.
 const PERIOD: u64 = 3600;
 /// How long it decrypts: sessions longer than a day are of no use to anybody.
@@ -187,7 +190,7 @@ impl ProducesTickets for Ticketer {
     }
 
     fn lifetime(&self) -> u32 {
-        self.timeout
+        self.timeout.min(LONGEST)
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {

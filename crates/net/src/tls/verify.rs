@@ -158,13 +158,6 @@ impl Trust {
         self.anchors.iter().map(|anchor| &anchor.subject[..])
     }
 
-    /// The trusted certificate with this subject, if there is one: the issuer of another.
-    pub(super) fn issuer_of(&self, certificate: &Certificate) -> Option<&Certificate> {
-        self.anchors
-            .iter()
-            .find(|anchor| anchor.subject == certificate.issuer)
-    }
-
     /// Examines a chain, the leaf first, at a time in seconds.
     pub fn examine(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Assessment {
         let Some(leaf) = chain.first() else {
