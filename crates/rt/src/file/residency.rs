@@ -36,12 +36,14 @@ const IN_USE_TICKS: u64 = 1_000;
 /// Proofs further apart than this tell nothing of each other: in between the block may have been dropped and read again.
 const APART_TICKS: u64 = 500;
 
-/// A block proven on this thread from its start on: which, how far, and when.
+/// A block proven on this thread, or a part of it: which, from where to where, and when.
 #[derive(Clone, Copy, Default)]
 struct Proof {
     file: u64,
     block: u64,
-    /// The position in the file up to which it is proven: a file rarely ends with a block.
+    /// The pages that are proven, as positions in the file. What is sent often neither begins nor ends with a block: a
+    /// file's end, or the extents of an object in a segment of the cache.
+    begin: u64,
     end: u64,
     /// When the present row of proofs began, and when its last one was made.
     first: u64,
@@ -51,6 +53,20 @@ struct Proof {
 impl Proof {
     fn is_of(&self, file: u64, block: u64) -> bool {
         (self.file, self.block) == (file, block)
+    }
+
+    /// A proof of more pages of the block, just made.
+    fn add(&mut self, begin: u64, end: u64, now: u64) {
+        let is_recent = now.saturating_sub(self.last) <= BELIEVED_TICKS;
+        let touches = begin <= self.end && end >= self.begin;
+        if begin <= self.begin {
+            // Once more from its start: somebody else takes it, too.
+            let joined = if is_recent && touches { self.end } else { end };
+            (self.begin, self.end, self.last) = (begin, end.max(joined), now);
+        } else if is_recent && touches {
+            // What follows, for the same client.
+            self.end = self.end.max(end);
+        }
     }
 
     fn holds(&self, now: u64) -> bool {
@@ -70,22 +86,22 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
     while position < end {
         let block_end = (position / BLOCK + 1) * BLOCK;
         let stop = block_end.min(end);
-        if !believed(file, position / BLOCK, stop) {
+        // Pages are proven, not bytes.
+        let pages = (position / PAGE * PAGE, stop.next_multiple_of(PAGE));
+        if !believed(file, position / BLOCK, pages) {
             let reached = prove(file, position, stop);
             if reached < stop {
                 return reached - offset;
             }
-            if position.is_multiple_of(BLOCK) {
-                note(file, position / BLOCK, stop);
-            }
+            note(file, position / BLOCK, pages);
         }
         position = stop;
     }
     max
 }
 
-/// Notes that a block was proven.
-fn note(file: &File, block: u64, end: u64) {
+/// Notes that pages of a block were proven.
+fn note(file: &File, block: u64, (begin, end): (u64, u64)) {
     let (file, now) = (file.identity(), time::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
@@ -93,27 +109,30 @@ fn note(file: &File, block: u64, end: u64) {
             proofs.resize(REMEMBERED, Proof::default());
         }
         let old = &mut proofs[place(file, block)];
-        let same = old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS;
-        // A stream of cold blocks must not push out what is in use.
-        if same || !old.holds(now) {
-            let first = if same { old.first } else { now };
+        if old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS {
+            old.add(begin, end, now);
+        } else if !old.holds(now) {
+            // A stream of cold blocks must not push out what is in use.
             *old = Proof {
                 file,
                 block,
+                begin,
                 end,
-                first,
+                first: now,
                 last: now,
             };
         }
     });
 }
 
-fn believed(file: &File, block: u64, end: u64) -> bool {
+fn believed(file: &File, block: u64, (begin, end): (u64, u64)) -> bool {
     let (file, now) = (file.identity(), time::tick());
     PROOFS.with(|proofs| {
         let proofs = proofs.borrow();
         let proof = proofs.get(place(file, block));
-        proof.is_some_and(|proof| proof.is_of(file, block) && proof.end >= end && proof.holds(now))
+        proof.is_some_and(|proof| {
+            proof.is_of(file, block) && proof.begin <= begin && proof.end >= end && proof.holds(now)
+        })
     })
 }
 
@@ -181,4 +200,45 @@ pub(super) fn load(file: &File, offset: u64, len: u64) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: u64 = PAGE;
+
+    fn proof(begin: u64, end: u64, at: u64) -> Proof {
+        Proof {
+            begin,
+            end,
+            first: at,
+            last: at,
+            ..Proof::default()
+        }
+    }
+
+    #[test]
+    fn two_extents_in_a_block_are_proven_together() {
+        let mut block = proof(0, 8 * P, 1000);
+        block.add(7 * P, 32 * P, 1001);
+        assert_eq!((block.begin, block.end, block.last), (0, 32 * P, 1000));
+        // The next client, a moment later: the first extent again, then the second.
+        block.add(0, 8 * P, 1400);
+        assert_eq!((block.end, block.last), (8 * P, 1400));
+        block.add(7 * P, 32 * P, 1401);
+        block.add(0, 8 * P, 1450);
+        assert_eq!((block.end, block.last), (32 * P, 1450));
+        block.add(0, 8 * P, 2000);
+        assert!(block.holds(2050) && !block.holds(2101));
+    }
+
+    #[test]
+    fn one_client_in_the_middle_of_a_block_proves_no_use() {
+        let mut block = proof(0, 32 * P, 1000);
+        for step in 1..30 {
+            block.add(step * P, 32 * P, 1000 + step * 50);
+        }
+        assert!(!block.holds(2400));
+    }
 }
