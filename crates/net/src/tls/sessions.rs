@@ -164,7 +164,7 @@ mod tests {
         assert!(!cache.put(vec![1], vec![0; 20_000], 0));
         // The same key again replaces.
         assert!(cache.put(999_u32.to_be_bytes().to_vec(), vec![0; 50], 0));
-        while cache.lock().entries.len() > 0 {
+        while !cache.lock().entries.is_empty() {
             let key = cache.lock().entries.oldest().map(|(key, _)| key.clone());
             let key = key.expect("it is not empty");
             cache.take(&key, 0, 10);
