@@ -559,7 +559,7 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     flag(
         "lua_check_client_abort",
         "off",
-        "Accepted: a script whose client leaves ends with the connection.",
+        "Whether a script ends when its client leaves before anything was sent.",
         |c| &mut c.check_client_abort,
     ),
     flag(

@@ -7,7 +7,9 @@ use std::task::{Context, Poll, ready};
 use bstr::ByteSlice;
 use bytes::Bytes;
 use http::body::{Body, BodyError, Chunk as Piece, Source};
+use http::module::internal_status;
 use http::{Outcome, Request, Step, types};
+use rt::error_log::Level;
 
 use crate::chunk::{Chunk, Kind};
 use crate::directives::Code;
@@ -100,6 +102,7 @@ fn script<'a>(request: &'a mut Request, chunk: &Chunk) -> Step<'a> {
 }
 
 async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome {
+    let watch = request.conf::<Code>().check_client_abort;
     loop {
         match event {
             Event::Done(end) => return finish(request, &run.scope, end),
@@ -118,7 +121,21 @@ async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome
                 }
             }
         }
-        event = poll_fn(|context| run.poll(Some(&mut *request), context)).await;
+        let next = poll_fn(|context| match run.poll(Some(&mut *request), context) {
+            Poll::Ready(event) => Poll::Ready(Some(event)),
+            Poll::Pending if watch => request.poll_client_left(context).map(|()| None),
+            Poll::Pending => Poll::Pending,
+        });
+        event = match next.await {
+            Some(event) => event,
+            None => {
+                request.log(
+                    Level::Info,
+                    format_args!("client prematurely closed connection, so its script ends"),
+                );
+                return Outcome::Status(internal_status::CLIENT_CLOSED);
+            }
+        };
     }
 }
 

@@ -243,7 +243,7 @@ fn on_abort(stack: &Stack) -> Called {
     super::output::answer(
         stack,
         Value::failure(
-            "a script whose client leaves ends with the connection; nothing of it runs on",
+            "not supported: with lua_check_client_abort a script ends when its client leaves",
         ),
     )
 }
