@@ -124,6 +124,9 @@ impl Connection {
         let Some(stream) = self.link.stream(id) else {
             return self.late_data(id, bytes.len() as u64, ends);
         };
+        if stream.was_reset.get() {
+            return self.after_reset(id, "DATA frame for closed stream");
+        }
         self.of_use += bytes.len() as u64;
         match stream.receive(bytes, counted, ends) {
             Ok(()) => Ok(()),
@@ -134,6 +137,12 @@ impl Connection {
             ),
             Err(code) => self.stream_error(id, code, "more DATA than the window of the stream"),
         }
+    }
+
+    /// A frame that came although the client had reset the stream.
+    fn after_reset(&mut self, id: u32, what: &'static str) -> Result<(), ConnectionError> {
+        self.link.write_reset(id, ErrorCode::STREAM_CLOSED);
+        self.stream_error(id, ErrorCode::STREAM_CLOSED, what)
     }
 
     /// Content for a stream that has ended.
@@ -367,7 +376,10 @@ impl Connection {
         let Some(stream) = self.link.stream(id) else {
             self.skip_block(block)?;
             return match self.link.closed(id).map(|closed| closed.how) {
-                Some(How::Ours) => self.spend(price::FRAME),
+                Some(How::Ours) if ends => self.spend(price::FRAME),
+                Some(How::Ours) => {
+                    self.stream_error(id, ErrorCode::PROTOCOL_ERROR, "invalid trailers")
+                }
                 Some(How::Ended | How::Reset) => Err(ConnectionError {
                     code: ErrorCode::STREAM_CLOSED,
                     what: "HEADERS frame for closed stream",
@@ -393,6 +405,9 @@ impl Connection {
                 }
             })
             .map_err(compression_error)?;
+        if stream.was_reset.get() {
+            return self.after_reset(id, "HEADERS frame for closed stream");
+        }
         if stream.input_ended.get() {
             let what = "HEADERS frame for half-closed stream";
             return self.stream_error(id, ErrorCode::STREAM_CLOSED, what);
@@ -434,6 +449,7 @@ impl Connection {
                 code.0
             )),
         }
+        stream.was_reset.set(true);
         stream.leave();
         self.spend(price::STREAM)
     }
@@ -485,7 +501,7 @@ impl Connection {
         }
         self.check_not_idle(id, "WINDOW_UPDATE frame for an idle stream")?;
         let Some(stream) = self.link.stream(id) else {
-            return Ok(());
+            return self.late_window_update(id, increment);
         };
         let mut window = stream.send_window.get();
         if window.give(increment).is_err() {
@@ -495,6 +511,22 @@ impl Connection {
         stream.send_window.set(window);
         self.link.wake_next();
         Ok(())
+    }
+
+    /// A window of a stream that has ended is of no use, but it can be too large all the same.
+    fn late_window_update(&mut self, id: u32, increment: u32) -> Result<(), ConnectionError> {
+        let initial = self.link.output.borrow().peer.initial_window_size;
+        let is_ours = self
+            .link
+            .closed(id)
+            .is_some_and(|closed| closed.how == How::Ours);
+        match Window::new(initial).give(increment) {
+            Err(_) if is_ours => {
+                let what = "WINDOW_UPDATE frame that makes a window too large";
+                self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, what)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn priority_update(&mut self, id: u32, value: &[u8]) -> Result<(), ConnectionError> {

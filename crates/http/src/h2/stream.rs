@@ -55,6 +55,8 @@ pub(super) struct Stream {
     is_read: Cell<bool>,
     pub(super) priority: Cell<Option<Priority>>,
     turn: Cell<u64>,
+    /// The client has reset it.
+    pub(super) was_reset: Cell<bool>,
     /// The client has reset it, or the connection is over.
     gone: Cell<bool>,
     /// We have sent its end, or reset it.
@@ -81,6 +83,7 @@ impl Stream {
             is_read: Cell::new(false),
             priority: Cell::new(None),
             turn: Cell::new(link.next_turn()),
+            was_reset: Cell::new(false),
             gone: Cell::new(false),
             ended: Cell::new(false),
             reader: RefCell::default(),
@@ -316,8 +319,8 @@ impl Stream {
 
     /// The request is over: the stream is closed, in the way that its state demands.
     pub(super) fn close(&self) {
-        let how = match (self.gone.get(), self.input_ended.get()) {
-            (true, _) if !self.ended.get() => How::Reset,
+        let how = match (self.was_reset.get(), self.input_ended.get()) {
+            (true, _) => How::Reset,
             (_, true) => How::Ended,
             _ => How::Ours,
         };
