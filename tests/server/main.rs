@@ -27,6 +27,8 @@ mod geoip2;
 mod gunzip;
 mod gzip;
 mod headers;
+mod http2;
+mod http2_attacks;
 mod keepalive;
 mod limit_conn;
 mod limit_req;
