@@ -1,0 +1,111 @@
+//! Whatever a peer of HTTP/2 sends: frames in any pieces, their header blocks, and requests made of those.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use proto::h1::Head;
+use proto::h1::request::InvalidHeaders;
+use proto::h2::hpack::{Decoder, Encoder, ListLimits, Secrecy};
+use proto::h2::request::{RequestLimits, RequestReader, Underscores};
+use proto::h2::{Event, FrameReader, Priority, Settings};
+
+const LIST: ListLimits = ListLimits {
+    max_size: 16 * 1024,
+    max_fields: 100,
+};
+
+const REQUEST: RequestLimits = RequestLimits {
+    underscores_in_headers: Underscores::Invalid,
+    invalid_headers: InvalidHeaders::Ignored,
+    max_headers: 100,
+    max_text: 8 * 1024,
+    max_texts: 32 * 1024,
+};
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&step, input)) = data.split_first() else {
+        return;
+    };
+    let mut connection = Connection::default();
+    let mut kept = Vec::new();
+    for piece in input.chunks(usize::from(step).max(1)) {
+        kept.extend_from_slice(piece);
+        match connection.take(&kept) {
+            Some(used) => drop(kept.drain(..used)),
+            None => return,
+        }
+        assert!(kept.len() < 9 + 16 * 1024);
+    }
+});
+
+#[derive(Default)]
+struct Connection {
+    reader: FrameReader,
+    decoder: Decoder,
+    requests: RequestReader,
+    settings: Settings,
+    /// What was understood is written again, and must come back.
+    encoder: Encoder,
+    mirror: Decoder,
+}
+
+impl Connection {
+    fn take(&mut self, input: &[u8]) -> Option<usize> {
+        let mut used = 0;
+        loop {
+            let (event, n) = self.reader.next(&input[used..]).ok()?;
+            used += n;
+            match event {
+                Event::More => return Some(used),
+                Event::Data { bytes, counted, .. } => assert!(bytes.len() <= counted as usize),
+                Event::Headers { block, .. } | Event::PushPromise { block, .. } => {
+                    self.headers(&block)?;
+                }
+                Event::Settings(payload) => self.settings.apply(payload).ok()?,
+                Event::PriorityUpdate { value, .. } => {
+                    assert!(Priority::parse(value).urgency <= 7);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn headers(&mut self, block: &[u8]) -> Option<()> {
+        let mut head = Head::new();
+        let mut fields = Vec::new();
+        let requests = &mut self.requests;
+        let decoded = self.decoder.decode(block, LIST, |field| {
+            requests.take(field, &REQUEST, &mut head);
+            fields.push((field.known, field.name.to_vec(), field.value.to_vec()));
+        });
+        let verdict = requests.finish(block.len() as u32, &mut head);
+        requests.clear();
+        decoded.ok()?;
+        if verdict.is_ok() {
+            assert!(head.target().starts_with(b"/"));
+            assert!(head.fields.get(b"host").is_some());
+        }
+        self.again(&fields);
+        Some(())
+    }
+
+    fn again(&mut self, fields: &[(proto::Known, Vec<u8>, Vec<u8>)]) {
+        let mut out = Vec::new();
+        self.encoder.begin(&mut out);
+        for (known, name, value) in fields {
+            self.encoder.field(*known, name, value, Secrecy::Open, &mut out);
+        }
+        let mut n = 0;
+        let limits = ListLimits {
+            max_size: usize::MAX,
+            max_fields: usize::MAX,
+        };
+        self.mirror
+            .decode(&out, limits, |field| {
+                let (_, name, value) = &fields[n];
+                assert!(field.name.eq_ignore_ascii_case(name) && field.value == value);
+                n += 1;
+            })
+            .expect("what was written can be read");
+        assert_eq!(n, fields.len());
+    }
+}
