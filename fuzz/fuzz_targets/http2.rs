@@ -92,7 +92,8 @@ impl Connection {
         let mut out = Vec::new();
         self.encoder.begin(&mut out);
         for (known, name, value) in fields {
-            self.encoder.field(*known, name, value, Secrecy::Open, &mut out);
+            self.encoder
+                .field(*known, name, value, Secrecy::Open, &mut out);
         }
         let mut n = 0;
         let limits = ListLimits {

@@ -202,7 +202,8 @@ impl Http2 {
     pub fn reply(&mut self, stream: u32) -> Http2Reply {
         let mut reply = Http2Reply::default();
         loop {
-            let heard = self.hear(|heard| heard.stream() == Some(stream) || *heard == Heard::Closed);
+            let heard =
+                self.hear(|heard| heard.stream() == Some(stream) || *heard == Heard::Closed);
             let ended = match heard {
                 Heard::Headers { fields, ends, .. } => {
                     take_fields(&mut reply, fields);
@@ -351,9 +352,9 @@ impl Heard {
     /// The stream that it is about, if it is about a response.
     pub fn stream(&self) -> Option<u32> {
         match self {
-            Heard::Headers { stream, .. } | Heard::Data { stream, .. } | Heard::Reset(stream, _) => {
-                Some(*stream)
-            }
+            Heard::Headers { stream, .. }
+            | Heard::Data { stream, .. }
+            | Heard::Reset(stream, _) => Some(*stream),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use proto::h2::ErrorCode;
 use proto::h2::frame::{self, flag, kind};
 use proto::h2::settings::id;
-use weir_tests::{Http2, Server, http, skip_on_oracle};
+use weir_tests::{Heard, Http2, Server, http, skip_on_oracle};
 
 const WHY: &str = "what nginx does about these is its own affair";
 
@@ -36,7 +36,11 @@ fn memory(server: &Server) -> u64 {
 
 /// Repeats `attack` until it fails or the server says that it is over, and then looks at the server. Gives how often it
 /// was done.
-fn until_over(server: &Server, client: &mut Http2, mut attack: impl FnMut(&mut Http2, u32) -> bool) -> u32 {
+fn until_over(
+    server: &Server,
+    client: &mut Http2,
+    mut attack: impl FnMut(&mut Http2, u32) -> bool,
+) -> u32 {
     let before = memory(server);
     let began = Instant::now();
     let mut n = 0;
@@ -100,6 +104,8 @@ fn a_header_block_without_end() {
     let server = server();
     for size in [0, 1, 1000, 16_384] {
         let mut client = Http2::connect(&server, &[]);
+        // Nothing else may come in between.
+        client.hear(|heard| matches!(heard, Heard::Settings(_)));
         client.frame(kind::HEADERS, 0, 1, &[0x82]);
         let n = until_over(&server, &mut client, |client, _| {
             client.frame(kind::CONTINUATION, 0, 1, &vec![0x82; size])
@@ -145,7 +151,9 @@ fn content_that_is_none() {
     let server = server();
     let mut client = Http2::connect(&server, &[]);
     let stream = client.request("POST", "/slow", &[], false);
-    until_over(&server, &mut client, |client, _| client.data(stream, b"", false));
+    until_over(&server, &mut client, |client, _| {
+        client.data(stream, b"", false)
+    });
     is_calmed(&mut client);
 }
 
@@ -220,10 +228,7 @@ fn a_client_that_reads_nothing_of_what_it_asks_for() {
     }
     let server = server();
     let before = memory(&server);
-    let mut client = Http2::connect(
-        &server,
-        &[(id::INITIAL_WINDOW_SIZE, (1 << 31) - 1)],
-    );
+    let mut client = Http2::connect(&server, &[(id::INITIAL_WINDOW_SIZE, (1 << 31) - 1)]);
     client.window(0, (1 << 31) - 1 - 65_535);
     for _ in 0..100 {
         client.request("GET", "/big", &[], true);
