@@ -159,12 +159,9 @@ impl Exchange {
             watch_client,
             tag,
         } = plan;
-        if content != RequestContent::Streamed {
-            body_reader::read(request).await.map_err(Stop::Status)?;
-        } else if has_arrived(request) {
-            body_reader::read_arrived(request)
-                .await
-                .map_err(Stop::Status)?;
+        // What most requests do not need are futures of their own: their room would be copied with each request.
+        if !request.body.is_complete() {
+            Box::pin(read_content(request, content)).await?;
         }
         let (announced, source) = describe_content(request, content);
         let mut first = buffers::take();
@@ -183,21 +180,10 @@ impl Exchange {
             && !request.flow.background
             && !request.flow.post_action;
         let client = request.presence();
-        let group =
-            match while_client_stays(&client, watch_client, super::target::group(request, target))
-                .await
-            {
-                Ok(group) => group.map_err(Stop::Status)?,
-                Err(ClientLeft) => {
-                    request.log(
-                        Level::Info,
-                        format_args!(
-                            "client prematurely closed connection while resolving upstream"
-                        ),
-                    );
-                    return Err(Stop::Status(internal_status::CLIENT_CLOSED));
-                }
-            };
+        let group = match target {
+            Target::Group(group) => group,
+            host => Box::pin(find_group(request, host, &client, watch_client)).await?,
+        };
         let (mut selection, looked_up) = super::target::select(request, &group);
         let chooser = super::chooser::of(&group);
         if settings.next_upstream_tries > 0 {
@@ -331,6 +317,16 @@ impl Exchange {
         {
             return Ok(connection);
         }
+        Box::pin(self.open(request, lease, reuse)).await
+    }
+
+    /// Makes a new connection.
+    async fn open(
+        &self,
+        request: &Request,
+        lease: &Lease,
+        reuse: Reuse,
+    ) -> Result<Connection, Failure> {
         let settings = &*self.settings;
         let mut options = ConnectOptions {
             timeout: settings.connect_timeout,
@@ -758,6 +754,37 @@ fn judge(failure: &Failure) -> Verdict {
         Failure::Final(_) | Failure::NoPeer(_) => Verdict::Unknown,
         Failure::Broken | Failure::TimedOut(_) | Failure::InvalidHeader | Failure::Status(_) => {
             Verdict::Failed
+        }
+    }
+}
+
+/// Reads the content of a request, unless it is to be sent while it is read.
+async fn read_content(request: &mut Request, content: RequestContent) -> Result<(), Stop> {
+    let read = if content != RequestContent::Streamed {
+        body_reader::read(request).await
+    } else if has_arrived(request) {
+        body_reader::read_arrived(request).await
+    } else {
+        Ok(())
+    };
+    read.map_err(Stop::Status)
+}
+
+/// The group that a target made of variables means.
+async fn find_group(
+    request: &mut Request,
+    target: Target,
+    client: &Presence,
+    watch: bool,
+) -> Result<Arc<Group>, Stop> {
+    match while_client_stays(client, watch, super::target::group(request, target)).await {
+        Ok(group) => group.map_err(Stop::Status),
+        Err(ClientLeft) => {
+            request.log(
+                Level::Info,
+                format_args!("client prematurely closed connection while resolving upstream"),
+            );
+            Err(Stop::Status(internal_status::CLIENT_CLOSED))
         }
     }
 }

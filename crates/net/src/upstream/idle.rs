@@ -231,7 +231,8 @@ impl Idle {
             let taken = if home.is_current() {
                 unpark((self.id, number)).map(|parked| parked.connection)
             } else {
-                hand_over((self.id, number), &home).await
+                // Seldom: its state is not to weigh on every exchange.
+                Box::pin(hand_over((self.id, number), &home)).await
             };
             if let Some(mut connection) = taken
                 && connection.stream.is_quiet()
