@@ -377,3 +377,21 @@ fn mistakes_in_cache_lines_are_told_as_nginx_tells_them() {
         );
     }
 }
+
+#[test]
+fn a_change_makes_the_cache_forget_what_it_names() {
+    if weir_tests::skip_on_oracle("nginx goes on serving what was stored before") {
+        return;
+    }
+    let origin = counting(
+        "Cache-Control: max-age=60\r\nLocation: /b?c\r\nContent-Location: http://elsewhere/d\r\n",
+    );
+    let server = cached(&origin, "");
+    assert_seen(&server, "/b?c", "MISS", "answer 1");
+    assert_seen(&server, "/d", "MISS", "answer 2");
+    server
+        .request("POST", "/a", &["Content-Length: 0"])
+        .expect(200);
+    assert_seen(&server, "/b?c", "MISS", "answer 4");
+    assert_seen(&server, "/d", "HIT", "answer 2");
+}

@@ -9,10 +9,11 @@ use cache::{
     Ended, Follower, Key, Kind as ObjectKind, Lookup, Miss, Mode, Object, Purge, Seen, Start,
     Store, Why, Writer,
 };
-use proto::Known;
+use conf::Expression;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 use proto::caching::{self, RequestControl, Response, Reuse, StaleRules};
 use proto::h1::Method;
+use proto::{Fields, Known};
 use rt::error_log::Level;
 
 use super::answer::{Answer, Following, add_status_field, body_of};
@@ -22,7 +23,7 @@ use super::settings::Which;
 use super::zone::{Cache, Caches};
 use super::{Source, Status};
 use crate::module::{Outcome, Step, internal_status};
-use crate::request::Request;
+use crate::request::{Request, Uri};
 use crate::upstream::{self, Exchange, SettingsRef};
 
 /// How often a request looks again because the store changed under it, or a fetch that it followed came to nothing.
@@ -124,14 +125,9 @@ impl Visit {
         let Some(store) = cache.store() else {
             return Begin::PassBy;
         };
-        let mut text = Vec::new();
-        match &conf.key {
-            Some(key) => key.eval(request, &mut text),
-            None => {
-                if let Err(outcome) = (source.key)(request, &mut text) {
-                    return Begin::Done(outcome);
-                }
-            }
+        let mut text = match key_text(request, conf.key.as_ref(), source) {
+            Ok(text) => text,
+            Err(outcome) => return Begin::Done(outcome),
         };
         if purges {
             return Begin::Done(purge(&store, &text));
@@ -777,12 +773,55 @@ impl Visit {
             Ok(exchange) => exchange,
             Err((status, _)) => return Outcome::Status(status),
         };
-        let status = request.upstream.get_or_make().head.status;
-        if caching::invalidation::invalidates(request.method, status) {
+        let head = Arc::clone(&request.upstream.get_or_make().head);
+        if caching::invalidation::invalidates(request.method, head.status) {
             forget(&self.store, &self.primary);
+            for key in self.keys_named_by(request, &head.fields) {
+                forget(&self.store, &key);
+            }
         }
         exchange.respond(request)
     }
+
+    /// The keys of what `Location` and `Content-Location` name on the same host, as far as the key is made of the path.
+    fn keys_named_by(&self, request: &Request, response: &Fields) -> Vec<Key> {
+        let Some(host) = request.head.known(Known::Host) else {
+            return Vec::new();
+        };
+        let own = request.head.wire.target();
+        let targets = caching::invalidation::targets(host, own, response);
+        let key_of = |target: Vec<u8>| {
+            let mut path = Vec::new();
+            let args = proto::uri::parse_internal(&target, &mut path).ok()?;
+            let mut other = request.fork();
+            other.method = Method::Get;
+            other.uri = Uri {
+                path: path.into(),
+                args: target[args].into(),
+                original: false,
+            };
+            // Values that were made of the present path must be made anew.
+            other.variables = Rc::default();
+            let key = self.settings.cache.key.as_ref();
+            let text = key_text(&mut other, key, self.source).ok()?;
+            Some(Key::new(&text))
+        };
+        targets.into_iter().filter_map(key_of).collect()
+    }
+}
+
+/// The key of a request. The error is what to answer with; it has been logged.
+fn key_text(
+    request: &mut Request,
+    key: Option<&Expression>,
+    source: &Source,
+) -> Result<Vec<u8>, Outcome> {
+    let mut text = Vec::new();
+    match key {
+        Some(key) => key.eval(request, &mut text),
+        None => (source.key)(request, &mut text)?,
+    };
+    Ok(text)
 }
 
 /// The cache of a location; `None` when a value says that there is none. The error is the status to answer with; it has
