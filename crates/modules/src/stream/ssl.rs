@@ -16,6 +16,11 @@ pub(crate) static MODULE: Module = Module {
     server: &DIRECTIVES,
     tls: |confs| confs.get::<TlsConf>().service.clone(),
     variables: &VARIABLES,
+    start: |engine| {
+        if engine.site().servers.iter().any(|server| server.tls.is_some()) {
+            net::tls::warm_up();
+        }
+    },
     ..Module::EMPTY
 };
 

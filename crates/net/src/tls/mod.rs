@@ -27,6 +27,7 @@ mod sessions;
 mod tickets;
 mod verify;
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
@@ -64,6 +65,18 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
+    }
+}
+
+/// Has the cryptography collect its randomness. The first time in a process and on a thread it measures the jitter of the
+/// clock for that, for many milliseconds: it is done before clients come, not while the first one waits.
+pub fn warm_up() {
+    thread_local! {
+        static WARM: Cell<bool> = const { Cell::new(false) };
+    }
+    if !WARM.replace(true) {
+        // Without randomness every handshake fails, which says why.
+        let _ = aws_lc_rs::rand::fill(&mut [0; 32]);
     }
 }
 

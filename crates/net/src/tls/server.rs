@@ -78,6 +78,7 @@ impl fmt::Debug for ServerSettings {
 impl ServerOptions {
     /// Puts them together.
     pub fn build(self) -> Result<ServerSettings, Problem> {
+        super::warm_up();
         let context = self.session_context();
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
