@@ -25,13 +25,14 @@ use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
 
 use crate::client::{Client, Idle};
 use crate::configure::{self, Directories, WantedPools};
-use crate::connection::{self, Newcomer};
+use crate::connection::Newcomer;
 use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
 use crate::listen::{self, Endpoint};
 use crate::module::Module;
 use crate::moving::Facts;
 use crate::site::{Frozen, Location, Site};
+use crate::tasks::{Serving, Tasks};
 
 /// The engine with the modules of a program.
 pub struct Engine {
@@ -153,6 +154,7 @@ impl Configuration for HttpConfiguration {
             seats: RefCell::new(context.seats),
             sink: RefCell::default(),
             leaving: Cell::new(false),
+            tasks: Tasks::default(),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
@@ -189,6 +191,8 @@ pub struct HttpLoop {
     sink: RefCell<Option<Rc<dyn Fn(Parcel)>>>,
     /// All connections leave.
     leaving: Cell<bool>,
+    /// Those that serve connections.
+    pub(crate) tasks: Tasks,
     /// What connections read into, one at a time.
     pub(crate) scratch: RefCell<Vec<u8>>,
     stopping: Cell<bool>,
@@ -215,7 +219,7 @@ struct Accepting {
 
 struct Connection {
     idle: Rc<Idle>,
-    task: rt::JoinHandle<()>,
+    task: Rc<Serving>,
 }
 
 struct Running(Rc<HttpLoop>);
@@ -272,8 +276,8 @@ impl LoopEngine for Running {
     }
 
     fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {
-        self.0.stop_accepting();
         self.0.leaving.set(true);
+        self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
             connection.idle.leave();
@@ -312,7 +316,7 @@ impl HttpLoop {
         Rc::clone(&self.site.borrow())
     }
 
-    fn stop_accepting(&self) {
+    fn stop_accepting(self: &Rc<Self>) {
         self.stopping.set(true);
         net::passing::withdraw("http");
         for module in self.modules {
@@ -320,8 +324,9 @@ impl HttpLoop {
         }
         let listeners = std::mem::take(&mut *self.listeners.borrow_mut());
         for listener in listeners.into_values() {
-            listener.task.abort();
+            self.close_listener(&listener);
         }
+        self.tasks.close();
     }
 
     /// Accepts from exactly these sockets from now on.
@@ -343,8 +348,7 @@ impl HttpLoop {
             .map(|(_, listener)| listener)
             .collect();
         for listener in gone {
-            listener.task.abort();
-            self.drain(&listener);
+            self.close_listener(&listener);
         }
         for listener in listeners {
             match self
@@ -389,6 +393,14 @@ impl HttpLoop {
                 task,
             },
         );
+    }
+
+    /// Stops accepting from a socket. In this order: a client that comes later is told to another loop that shares
+    /// the socket, and one that came before, whom the kernel may have told to this loop only, is taken in.
+    fn close_listener(self: &Rc<Self>, listener: &Accepting) {
+        listener.task.abort();
+        listener.socket.stop();
+        self.drain(listener);
     }
 
     /// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
@@ -539,14 +551,7 @@ impl HttpLoop {
         if self.leaving.get() {
             idle.leave();
         }
-        let engine = Rc::clone(self);
-        let task = match moved {
-            None => rt::spawn_handle("http connection", connection::serve(engine, newcomer)),
-            Some(facts) => rt::spawn_handle(
-                "http connection",
-                connection::resume(engine, newcomer, facts),
-            ),
-        };
+        let task = self.tasks.serve(self, (newcomer, moved));
         self.connections
             .borrow_mut()
             .insert(key, Connection { idle, task });
@@ -671,6 +676,14 @@ async fn accept_while(
             Ok(Ok(stream)) => engine.accepted(stream, &spec),
             Ok(Err(_)) => return,
             Err(_) => {}
+        }
+    }
+    // As in `close_listener`.
+    socket.stop();
+    for _ in 0..spec.options.backlog.max(0) {
+        match socket.try_accept() {
+            Ok(stream) => engine.accepted(stream, &spec),
+            Err(_) => return,
         }
     }
 }

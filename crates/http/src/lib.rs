@@ -38,6 +38,7 @@ pub mod serve;
 pub mod site;
 pub mod special;
 pub mod subrequest;
+mod tasks;
 pub mod text;
 pub mod tls;
 pub mod types;

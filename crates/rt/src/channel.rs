@@ -68,6 +68,17 @@ impl Channel {
         Channel(descriptor)
     }
 
+    /// From now on a packet that does not come in this time is an error. For a channel whose other end has
+    /// several holders: the end of one in the middle of a message would not be noticed.
+    pub fn limit_wait(&self, time: Duration) -> io::Result<()> {
+        let which = rustix::net::sockopt::Timeout::Recv;
+        Ok(rustix::net::sockopt::set_socket_timeout(
+            &self.0,
+            which,
+            Some(time),
+        )?)
+    }
+
     /// Sends a message. The descriptors stay the caller's; the other side gets duplicates.
     pub fn send(&self, kind: u8, body: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let count = u32::try_from(descriptors.len())

@@ -156,19 +156,17 @@ impl Seat {
     /// Leaves a connection for the loop. It comes back when the loop takes no more, or has too much
     /// already.
     pub fn give(&self, arrival: Arrival) -> Result<(), Arrival> {
-        let first = {
-            let mut queue = self.queue();
-            if queue.state != State::Open || queue.arrivals.len() >= QUEUE_LIMIT {
-                return Err(arrival);
-            }
-            queue.arrivals.push_back(arrival);
-            self.queued.store(queue.arrivals.len(), Relaxed);
-            queue.arrivals.len() == 1
-        };
-        // A loop whose inbox is full or gone leaves its queue to a buddy.
-        if first {
-            let _ = self.handle.post(self.arrive);
+        let mut queue = self.queue();
+        if queue.state != State::Open || queue.arrivals.len() >= QUEUE_LIMIT {
+            return Err(arrival);
         }
+        // One message is enough for all that is there when it comes. A loop that can not be told gets
+        // nothing.
+        if queue.arrivals.is_empty() && self.handle.post(self.arrive).is_err() {
+            return Err(arrival);
+        }
+        queue.arrivals.push_back(arrival);
+        self.queued.store(queue.arrivals.len(), Relaxed);
         Ok(())
     }
 

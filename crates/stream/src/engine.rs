@@ -210,7 +210,7 @@ impl LoopEngine for Running {
         }
         let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
         for listener in listeners.into_values() {
-            listener.task.abort();
+            self.0.close_listener(&listener);
         }
     }
 
@@ -267,8 +267,7 @@ impl StreamLoop {
             .map(|(_, listener)| listener)
             .collect();
         for listener in gone {
-            listener.task.abort();
-            self.drain(&listener);
+            self.close_listener(&listener);
         }
         for listener in listeners {
             let key = (listener.id, listener.member);
@@ -322,6 +321,16 @@ impl StreamLoop {
                 );
             }
         }
+    }
+
+    /// Stops accepting from a socket. In this order: a client that comes later is told to another loop that shares
+    /// the socket, and one that came before, whom the kernel may have told to this loop only, is taken in.
+    fn close_listener(self: &Rc<Self>, listener: &Accepting) {
+        listener.task.abort();
+        if let Some(socket) = &listener.socket {
+            socket.stop();
+        }
+        self.drain(listener);
     }
 
     /// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
@@ -450,6 +459,14 @@ async fn accept_while(
             Ok(Ok(stream)) => engine.accepted(stream, &spec),
             Ok(Err(_)) => return,
             Err(_) => {}
+        }
+    }
+    // As in `close_listener`.
+    socket.stop();
+    for _ in 0..spec.options.backlog.max(0) {
+        match socket.try_accept() {
+            Ok(stream) => engine.accepted(stream, &spec),
+            Err(_) => return,
         }
     }
 }

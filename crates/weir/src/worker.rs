@@ -28,6 +28,8 @@ use crate::watchdog::{Help, Watchdog};
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
 /// How often the control thread looks whether an old configuration is out of use.
 const OLD_CHECK: Duration = Duration::from_millis(20);
+/// How long a peer may take for the rest of a message.
+const PEER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long loops may take to end after everything was closed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
 
@@ -267,6 +269,8 @@ impl Worker {
     /// Another worker process: it may send its idle connections, and gets those of this one if
     /// [`Worker::stop`] says so.
     pub(crate) fn add_peer(&mut self, peer: Channel) {
+        // Without the limit a peer that crashes may cost a reload, not more.
+        let _ = peer.limit_wait(PEER_PATIENCE);
         self.peers.push(peer);
     }
 

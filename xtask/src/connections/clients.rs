@@ -123,7 +123,12 @@ pub(crate) fn is_closed(stream: &TcpStream) -> bool {
     if stream.set_nonblocking(true).is_err() {
         return true;
     }
-    let peeked = stream.peek(&mut [0]);
+    let peeked = loop {
+        match stream.peek(&mut [0]) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            peeked => break peeked,
+        }
+    };
     let open = matches!(peeked, Err(error) if error.kind() == ErrorKind::WouldBlock);
     stream.set_nonblocking(false).is_err() || !open
 }
@@ -151,7 +156,11 @@ pub(crate) fn exchange(mut stream: &TcpStream, text: &str) -> std::io::Result<St
         if let Some(body) = complete {
             return Ok(body);
         }
-        let length = stream.read(&mut buffer)?;
+        let length = match stream.read(&mut buffer) {
+            // A signal to this process says nothing of the server.
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read?,
+        };
         if length == 0 {
             return Err(ErrorKind::UnexpectedEof.into());
         }
