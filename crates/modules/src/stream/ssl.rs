@@ -17,7 +17,12 @@ pub(crate) static MODULE: Module = Module {
     tls: |confs| confs.get::<TlsConf>().service.clone(),
     variables: &VARIABLES,
     start: |engine| {
-        if engine.site().servers.iter().any(|server| server.tls.is_some()) {
+        if engine
+            .site()
+            .servers
+            .iter()
+            .any(|server| server.tls.is_some())
+        {
             net::tls::warm_up();
         }
     },
