@@ -7,7 +7,8 @@ const CONTENT: &str = "0123456789abcdef";
 /// A front that slices by 4, before a server with `/t`; `/cache/` has a cache.
 fn sliced() -> Server {
     http(
-        "proxy_cache_path cache keys_zone=one:1m;
+        "log_format origin '$uri $http_range $status';
+         proxy_cache_path cache keys_zone=one:1m;
          proxy_cache_key $uri$is_args$args$slice_range;
          server { listen 127.0.0.1:%%PORT%%;
             slice 4;
@@ -23,8 +24,7 @@ fn sliced() -> Server {
          server { listen 127.0.0.1:%%PORT1%%; access_log origin.log origin;
             location /changes { add_header Content-Range \"bytes 0-3/100\"; add_header ETag $http_range; return 206 abcd; }
             location /short { add_header Content-Range \"bytes 0-2/100\"; return 206 abc; }
-         }
-         log_format origin '$uri $http_range $status';",
+         }",
     )
     .file("html/t", CONTENT)
     .start()
