@@ -2,7 +2,6 @@
 //! another server of the same configuration.
 
 use std::io::Read;
-use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use weir_tests::{Scripted, Server, Site, http, is_oracle, skip_on_oracle, whole};
@@ -329,10 +328,7 @@ fn health_checks_speak_tls_too() {
     .tolerate("no live upstreams")
     .start();
     // Unknown until the first check has passed.
-    let answered = weir_tests::until(|| {
-        std::thread::sleep(Duration::from_millis(20));
-        (server.get("/").status == 200).then_some(())
-    });
+    let answered = weir_tests::until(|| (server.get("/").status == 200).then_some(()));
     assert!(answered.is_some());
     let line = server.line("error.log", "is unhealthy");
     assert!(
