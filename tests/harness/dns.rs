@@ -1,12 +1,13 @@
 //! A DNS server that answers what a test says.
 
-use std::net::{IpAddr, UdpSocket};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// A name server on a free UDP port of 127.0.0.1. It ends when this is dropped.
+/// A name server on a free port of 127.0.0.1, UDP and TCP. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Dns {
     port: u16,
@@ -42,9 +43,19 @@ impl Dns {
             Arc::new(AtomicBool::new(false)),
         );
         let (said, count, end) = (Arc::clone(&answer), Arc::clone(&queries), Arc::clone(&stop));
+        let streams = TcpListener::bind(("127.0.0.1", port)).ok();
+        if let Some(streams) = &streams {
+            streams.set_nonblocking(true).expect("it can be polled");
+        }
         let thread = std::thread::spawn(move || {
             let mut query = [0; 512];
             while !end.load(Ordering::SeqCst) {
+                if let Some(Ok((stream, _))) = streams.as_ref().map(TcpListener::accept) {
+                    let answer = said.lock().expect("nobody panics with it").clone();
+                    count.fetch_add(1, Ordering::SeqCst);
+                    // A client that says nothing gets nothing.
+                    let _ = converse(stream, &answer);
+                }
                 let Ok((length, from)) = socket.recv_from(&mut query) else {
                     continue;
                 };
@@ -87,16 +98,32 @@ impl Drop for Dns {
     }
 }
 
+/// One question and its answer over TCP, each behind its length.
+fn converse(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut length = [0; 2];
+    stream.read_exact(&mut length)?;
+    let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+    stream.read_exact(&mut query)?;
+    let reply = reply(&query, answer).unwrap_or_default();
+    stream.write_all(&(reply.len() as u16).to_be_bytes())?;
+    stream.write_all(&reply)
+}
+
 /// The query with the flags of a response, and the records of the kind that was asked for.
 fn reply(query: &[u8], answer: &Answer) -> Option<Vec<u8>> {
-    let kind = *query.get(query.len().checked_sub(3)?)?;
+    let end = question_end(query)?;
+    let kind = query[end - 3];
     let (code, addresses, ttl) = match answer {
         Answer::Silence => return None,
         Answer::Code(code) => (*code, &[][..], 0),
         Answer::Addresses(addresses, ttl) => (0, addresses.as_slice(), *ttl),
     };
-    let mut reply = query.to_vec();
+    let mut reply = query[..end].to_vec();
     reply[2..4].copy_from_slice(&[0x81, 0x80 | code]);
+    // One question, and nothing else that the query may have had (EDNS).
+    reply[4..12].copy_from_slice(&[0, 1, 0, 0, 0, 0, 0, 0]);
     for address in addresses {
         let (number, data) = match address {
             IpAddr::V4(ip) => (1, ip.octets().to_vec()),
@@ -113,4 +140,17 @@ fn reply(query: &[u8], answer: &Answer) -> Option<Vec<u8>> {
         reply.extend_from_slice(&data);
     }
     Some(reply)
+}
+
+/// Where the first question ends: a name, then its type and class.
+fn question_end(query: &[u8]) -> Option<usize> {
+    let mut at = 12;
+    loop {
+        match *query.get(at)? {
+            0 => break,
+            length => at += 1 + usize::from(length),
+        }
+    }
+    let end = at + 5;
+    (end <= query.len()).then_some(end)
 }

@@ -3,6 +3,7 @@
 //! Everything here is stated about nginx too, unless a test says `skip_on_oracle` and why.
 
 mod access;
+mod acme;
 mod addition;
 mod auth_request;
 mod autoindex;

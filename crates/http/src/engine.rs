@@ -164,6 +164,7 @@ impl Configuration for HttpConfiguration {
             counters,
         });
         crate::current::set(&engine);
+        engine.site().prepare();
         engine.start_modules();
         engine.listen(context.listeners);
         Box::new(Running(engine))
@@ -230,6 +231,7 @@ impl LoopEngine for Running {
             return;
         };
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
+        self.0.site().prepare();
         self.0.limit.set(context.main.worker_connections);
         if self.0.index == 0 {
             let all = context.zones.get_or_create("http", AllCounters::default);
@@ -499,6 +501,14 @@ impl HttpLoop {
         self.modules
             .iter()
             .find_map(|module| (module.secure)(location))
+    }
+
+    /// What a module shows to a client that wants a proof of a name.
+    pub(crate) fn tls_challenge(&self, name: &str) -> Option<Arc<net::tls::Identity>> {
+        let site = self.site();
+        self.modules
+            .iter()
+            .find_map(|module| (module.tls_challenge)(&site, name))
     }
 
     fn start_modules(&self) {

@@ -39,6 +39,8 @@ pub struct Module {
     pub group: fn(&Location) -> Option<Arc<net::upstream::Group>>,
     /// What a server does about TLS, from the module that has the directives about it.
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
+    /// What is shown to a client that wants a proof, by TLS-ALPN-01, that a name is ours.
+    pub tls_challenge: fn(&Frozen, &str) -> Option<Arc<net::tls::Identity>>,
     /// How a location of such a module speaks TLS to the servers of its group, and the host that it takes them for; `None`:
     /// it does not.
     pub secure: fn(&Location) -> Option<(Secure, BString)>,
@@ -80,6 +82,7 @@ impl Module {
         group: |_| None,
         secure: |_| None,
         tls: |_| None,
+        tls_challenge: |_, _| None,
         phases: &[],
         filter: None,
         enabled: |_| true,

@@ -49,7 +49,7 @@ pub(crate) async fn secure(
         .client_header_timeout;
     let input = client.input.take();
     let untouched = input.is_empty();
-    let outcome = rt::timeout(timeout, handshake(site, endpoint, client, input)).await;
+    let outcome = rt::timeout(timeout, handshake(engine, site, endpoint, client, input)).await;
     let error = match outcome {
         Ok(Ok(Some(session))) => {
             // Whoever has read variables for it has let go of it.
@@ -83,6 +83,9 @@ pub(crate) async fn secure(
             };
             engine.log_client(level, client, format_args!("{error} while SSL handshaking"));
         }
+        Failure::Proven => {
+            engine.debug_client(client, format_args!("a proof of a name was shown"));
+        }
         Failure::Certificate(message) => {
             engine.log_client(
                 Level::Error,
@@ -99,6 +102,8 @@ enum Failure {
     Handshake(HandshakeError),
     /// A certificate that depends on the client can not be had.
     Certificate(String),
+    /// It was a question for a proof, which was answered.
+    Proven,
 }
 
 impl From<HandshakeError> for Failure {
@@ -109,6 +114,7 @@ impl From<HandshakeError> for Failure {
 
 /// `None`: the client speaks plain HTTP; what it has sent is its input again.
 async fn handshake(
+    engine: &HttpLoop,
     site: &Rc<Site>,
     endpoint: &Endpoint,
     client: &Rc<Client>,
@@ -122,6 +128,9 @@ async fn handshake(
         }
     };
     note_name(client, endpoint, &hello);
+    if hello.alpn().iter().any(|name| name == CHALLENGE) {
+        return prove(engine, site, endpoint, client, hello).await;
+    }
     let socket = client.stream.socket();
     let server = client.first_server();
     if service(site, server).is_some_and(|service| service.rejects) {
@@ -138,6 +147,32 @@ async fn handshake(
         identities = Some(load(site, client, server, service).await?);
     }
     Ok(Some(hello.accept(socket, settings, identities).await?))
+}
+
+/// What a client asks for by ALPN that wants a proof of a name (RFC 8737).
+const CHALLENGE: &[u8] = b"acme-tls/1";
+
+/// Shows the proof of a name, and that is all that such a connection is for.
+async fn prove(
+    engine: &HttpLoop,
+    site: &Site,
+    endpoint: &Endpoint,
+    client: &Client,
+    hello: Box<Hello>,
+) -> Result<Option<Session>, Failure> {
+    let identity = hello
+        .server_name()
+        .and_then(|name| engine.tls_challenge(&name.to_ascii_lowercase()));
+    let found = settings(site, endpoint, endpoint.default_server);
+    let (Some(identity), Some((_, settings))) = (identity, found) else {
+        return Err(HandshakeError::NoCertificate.into());
+    };
+    let settings = settings.with_alpn(vec![CHALLENGE.to_vec()]);
+    let socket = client.stream.socket();
+    hello
+        .accept(socket, &settings, Some(vec![identity]))
+        .await?;
+    Err(Failure::Proven)
 }
 
 fn service(site: &Site, server: ServerId) -> Option<&Arc<Service>> {

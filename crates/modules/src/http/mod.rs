@@ -1,6 +1,7 @@
 //! The modules of http, in the order in which they run.
 
 mod access;
+mod acme;
 mod addition;
 mod auth_basic;
 mod auth_request;
@@ -80,6 +81,8 @@ pub static MODULES: &[&::http::Module] = &[
     &realip::MODULE,
     &limit_req::MODULE,
     &limit_conn::MODULE,
+    // Certificates.
+    &acme::MODULE,
     // Access.
     &access::MODULE,
     &auth_basic::MODULE,

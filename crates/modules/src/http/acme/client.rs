@@ -1,0 +1,241 @@
+//! Requests to an ACME server: one at a time, over TLS, on the loop that keeps the certificates.
+//!
+//! The protocol is the business of the crate `instant-acme`; it wants futures that may move between threads, which
+//! those of a loop may not. So each request is posted to the loop, and its answer waited for.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bstr::ByteSlice;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use http_types::request::Parts;
+use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
+use net::resolver::Resolver;
+use net::tls::{ClientName, ClientSettings};
+use net::{ConnectOptions, Transport};
+use proto::h1::Method;
+use proto::h1::Piece;
+use proto::h1::body::{ChunkDecoder, ResponseFraming};
+use proto::h1::response::{Parser, ResponseHead, Status};
+use rt::net::Address;
+use rt::sync::remote_oneshot;
+
+/// How long one request may take altogether.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Bytes of an answer's head that are read.
+const MAX_HEAD: usize = 16 * 1024;
+/// Bytes of an answer that are read; a chain of certificates takes a few thousand.
+const MAX_ANSWER: usize = 1024 * 1024;
+
+/// How the server of an issuer is reached.
+pub(super) struct Access {
+    pub(super) resolver: Arc<Resolver>,
+    pub(super) resolver_timeout: Duration,
+    pub(super) tls: ClientSettings,
+    /// The server's certificate must be good.
+    pub(super) verifies: bool,
+    pub(super) user_agent: String,
+}
+
+/// Sends requests from the loop that it was made on.
+pub(super) struct Client {
+    home: rt::Handle,
+    access: Arc<Access>,
+}
+
+impl Client {
+    pub(super) fn new(access: Arc<Access>) -> Client {
+        Client {
+            home: rt::handle(),
+            access,
+        }
+    }
+}
+
+impl HttpClient for Client {
+    fn request(
+        &self,
+        request: http_types::Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = Result<BytesResponse, Error>> + Send>> {
+        let (home, access) = (self.home.clone(), Arc::clone(&self.access));
+        let (parts, body) = request.into_parts();
+        Box::pin(async move {
+            let content = match body.collect().await {
+                Ok(content) => content.to_bytes(),
+                Err(never) => match never {},
+            };
+            let (sender, receiver) = remote_oneshot::channel();
+            let ask = move || {
+                rt::spawn(async move {
+                    let answer = rt::timeout(PATIENCE, ask(&access, &parts, &content)).await;
+                    let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+                    // Whoever asked may have given up.
+                    let _ = sender.send(answer);
+                });
+            };
+            home.post(ask).map_err(|_| failed("the loop has ended"))?;
+            match receiver.await {
+                Ok(answer) => answer.map_err(|why| failed(&why)),
+                Err(_) => Err(failed("the loop has ended")),
+            }
+        })
+    }
+}
+
+fn failed(why: &str) -> Error {
+    Error::Other(why.to_owned().into())
+}
+
+async fn ask(access: &Access, parts: &Parts, content: &[u8]) -> Result<BytesResponse, String> {
+    let uri = &parts.uri;
+    if uri.scheme_str() != Some("https") {
+        return Err(format!("\"{uri}\" is not https"));
+    }
+    let host = uri.host().ok_or("the URL has no host")?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let port = uri.port_u16().unwrap_or(443);
+    let stream = connect(access, host, port).await?;
+    let mut request = head(parts, host, port, &access.user_agent, content.len());
+    request.extend_from_slice(content);
+    let cannot = |error: std::io::Error| format!("{host}: {error}");
+    stream.write_all(&request).await.map_err(cannot)?;
+    stream.flush().await.map_err(cannot)?;
+    read(&stream, &parts.method)
+        .await
+        .map_err(|why| format!("{host}: {why}"))
+}
+
+async fn connect(access: &Access, host: &str, port: u16) -> Result<Transport, String> {
+    let found = access
+        .resolver
+        .lookup_host(host.as_bytes(), access.resolver_timeout)
+        .await;
+    let addresses = found.map_err(|error| format!("{host} could not be resolved: {error}"))?;
+    let mut last = String::new();
+    for ip in addresses {
+        let address = Address::from(SocketAddr::new(ip, port));
+        let stream = match net::connect(&address, &ConnectOptions::default()).await {
+            Ok(stream) => stream,
+            Err(error) => {
+                last = format!("connect() to {address} failed: {error}");
+                continue;
+            }
+        };
+        let name = ClientName {
+            name: host,
+            identity: None,
+        };
+        let session = net::tls::connect(&stream, &access.tls, name)
+            .await
+            .map_err(|error| format!("{host}: {error}"))?;
+        if access.verifies {
+            if let Some(error) = session.verify_error() {
+                return Err(format!("{host}: certificate verify error: {error}"));
+            }
+            if !session.is_for(host) {
+                return Err(format!("the certificate of {host} is for another name"));
+            }
+        }
+        let mut transport = Transport::plain(stream);
+        transport.secure(session);
+        return Ok(transport);
+    }
+    Err(last)
+}
+
+fn head(parts: &Parts, host: &str, port: u16, agent: &str, length: usize) -> Vec<u8> {
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let host = match host.contains(':') {
+        true => format!("[{host}]"),
+        false => host.to_owned(),
+    };
+    let mut out = format!(
+        "{} {path} HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: {agent}\r\nConnection: close\r\nContent-Length: {length}\r\n",
+        parts.method
+    )
+    .into_bytes();
+    for (name, value) in &parts.headers {
+        proto::h1::response::write_field(name.as_str().as_bytes(), value.as_bytes(), &mut out);
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+async fn read(stream: &Transport, method: &http_types::Method) -> Result<BytesResponse, String> {
+    let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
+    let mut input = Vec::new();
+    let used = loop {
+        if more(stream, &mut input).await? == 0 {
+            return Err("it closed the connection before it answered".to_owned());
+        }
+        match parser.parse(&input, MAX_HEAD, &mut head) {
+            Ok(Status::Complete(used)) => break used,
+            Ok(Status::Partial) => {}
+            Ok(Status::NotHttp) => return Err("the answer is no HTTP".to_owned()),
+            Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
+        }
+    };
+    let mut content = input.split_off(used);
+    let method = Method::from_bytes(method.as_str().as_bytes());
+    let framing = ResponseFraming::of_response(method, head.status, &head.fields)
+        .map_err(|_| "the answer's length makes no sense")?;
+    match framing {
+        ResponseFraming::None => content.clear(),
+        ResponseFraming::Length(length) => {
+            while (content.len() as u64) < length {
+                if more(stream, &mut content).await? == 0 {
+                    return Err("it closed the connection within its answer".to_owned());
+                }
+            }
+        }
+        ResponseFraming::Chunked => content = unchunk(stream, content).await?,
+        ResponseFraming::UntilClose => while more(stream, &mut content).await? > 0 {},
+    }
+    let mut response = http_types::Response::builder().status(head.status);
+    for (name, value) in head.fields.iter() {
+        response = response.header(name, value);
+    }
+    let (parts, ()) = response
+        .body(())
+        .map_err(|error| error.to_string())?
+        .into_parts();
+    Ok(BytesResponse {
+        parts,
+        body: Box::new(Bytes::from(content)),
+    })
+}
+
+async fn more(stream: &Transport, out: &mut Vec<u8>) -> Result<usize, String> {
+    if out.len() >= MAX_ANSWER {
+        return Err("the answer is too long".to_owned());
+    }
+    let read = stream.read_into(out, 16 * 1024).await;
+    read.map_err(|error| error.to_string())
+}
+
+async fn unchunk(stream: &Transport, mut input: Vec<u8>) -> Result<Vec<u8>, String> {
+    let mut decoder = ChunkDecoder::new();
+    let mut content = Vec::new();
+    let mut taken = 0;
+    loop {
+        match decoder.next(&input[taken..]) {
+            Ok(Piece::Data(range)) => {
+                content.extend_from_slice(&input[taken + range.start..taken + range.end]);
+                taken += range.end;
+            }
+            Ok(Piece::End(_)) => return Ok(content),
+            Ok(Piece::More) => {
+                input.clear();
+                taken = 0;
+                if content.len() > MAX_ANSWER || more(stream, &mut input).await? == 0 {
+                    return Err("the answer ends before its end".to_owned());
+                }
+            }
+            Err(_) => return Err("the answer's chunks make no sense".to_owned()),
+        }
+    }
+}

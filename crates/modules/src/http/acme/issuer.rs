@@ -1,0 +1,226 @@
+//! `acme_issuer`: what the configuration says of a certificate authority.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine;
+use bstr::ByteSlice;
+use conf::{Diagnostic, Line, Node};
+use http::configure::Directories;
+use net::tls::{ClientOptions, ClientSettings, Trust};
+use std::sync::Arc;
+
+use super::Name;
+
+/// Where the certificates of public authorities are on this kind of system.
+const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// The longest path of certificates between the server's and a trusted one.
+const MAX_DEPTH: usize = 10;
+
+/// A certificate authority.
+pub(super) struct Issuer {
+    pub(super) name: Name,
+    /// Its directory.
+    pub(super) uri: String,
+    /// URLs such as `mailto:somebody@example.com`.
+    pub(super) contacts: Vec<String>,
+    pub(super) accepts_terms: bool,
+    pub(super) challenge: Challenge,
+    /// Where accounts and certificates are kept.
+    pub(super) folder: PathBuf,
+    /// The account's key, PEM; `None`: one is made.
+    pub(super) account_key: Option<String>,
+    /// The id and the secret that bind the account to one that the authority knows.
+    pub(super) external: Option<(String, Vec<u8>)>,
+    pub(super) profile: Option<String>,
+    pub(super) tls: ClientSettings,
+    pub(super) verifies: bool,
+}
+
+/// How it is proven that a name is ours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Challenge {
+    #[default]
+    Http,
+    Tls,
+}
+
+/// The key of a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum KeyKind {
+    #[default]
+    P256,
+    P384,
+}
+
+impl KeyKind {
+    /// `ecdsa`, `ecdsa:256` or `ecdsa:384`.
+    pub(super) fn parse(text: &[u8]) -> Option<KeyKind> {
+        match text {
+            b"ecdsa" | b"ecdsa:256" => Some(KeyKind::P256),
+            b"ecdsa:384" => Some(KeyKind::P384),
+            _ => None,
+        }
+    }
+}
+
+/// What rows of the block say, before it is put together.
+struct Reading {
+    uri: Option<String>,
+    contacts: Vec<String>,
+    accepts_terms: bool,
+    challenge: Challenge,
+    folder: Option<PathBuf>,
+    account_key: Option<String>,
+    external: Option<(String, Vec<u8>)>,
+    profile: Option<String>,
+    trusted: PathBuf,
+    verifies: bool,
+}
+
+impl Issuer {
+    /// Reads `acme_issuer name { … }`.
+    pub(super) fn read(line: &mut Line) -> Result<Issuer, Diagnostic> {
+        let mut reading = Reading {
+            uri: None,
+            contacts: Vec::new(),
+            accepts_terms: false,
+            challenge: Challenge::default(),
+            folder: None,
+            account_key: None,
+            external: None,
+            profile: None,
+            trusted: SYSTEM_TRUST.into(),
+            verifies: true,
+        };
+        for entry in line.entries() {
+            reading.row(line, entry)?;
+        }
+        let name = Name::from(line.text(0));
+        let Some(uri) = reading.uri else {
+            return Err(line.error(format!("issuer \"{name}\" has no \"uri\"")));
+        };
+        let mut trust = Trust::nobody(MAX_DEPTH);
+        if reading.verifies {
+            let file = reading.trusted.display().to_string();
+            let text = read(line, &reading.trusted).map_err(|why| line.error(why))?;
+            trust
+                .add_certificates(&text, &file)
+                .map_err(|problem| line.error(problem.message))?;
+        }
+        let options = ClientOptions {
+            server_name: true,
+            trust: reading.verifies.then(|| Arc::new(trust)),
+            ..ClientOptions::default()
+        };
+        let tls = options
+            .build()
+            .map_err(|problem| line.error(problem.message))?;
+        let folder = reading.folder.unwrap_or_else(|| {
+            line.level
+                .build
+                .in_prefix(Path::new(&format!("acme_{name}")))
+        });
+        line.shared::<Directories>().0.insert(folder.clone());
+        Ok(Issuer {
+            name,
+            uri,
+            contacts: reading.contacts,
+            accepts_terms: reading.accepts_terms,
+            challenge: reading.challenge,
+            folder,
+            account_key: reading.account_key,
+            external: reading.external,
+            profile: reading.profile,
+            tls,
+            verifies: reading.verifies,
+        })
+    }
+}
+
+impl Reading {
+    fn row(&mut self, line: &mut Line, entry: &Node) -> Result<(), Diagnostic> {
+        let name = entry.name.text.as_slice();
+        let words: Vec<String> = entry
+            .args
+            .iter()
+            .map(|word| word.text.to_string())
+            .collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let invalid = || {
+            let name = &entry.name.text;
+            entry.error(format!("invalid parameters of \"{name}\" in an issuer"))
+        };
+        match (name, &words[..]) {
+            (b"uri", [uri]) => self.uri = Some((*uri).to_owned()),
+            (b"contact", contacts) if !contacts.is_empty() => {
+                self.contacts = contacts.iter().map(|text| contact(text)).collect();
+            }
+            (b"accept_terms_of_service", []) => self.accepts_terms = true,
+            (b"challenge", ["http-01" | "http"]) => self.challenge = Challenge::Http,
+            (b"challenge", ["tls-alpn-01" | "tls-alpn"]) => self.challenge = Challenge::Tls,
+            (b"state_path", ["off"]) => {}
+            (b"state_path", [_]) => self.folder = Some(line.prefix_path(&entry.args[0])),
+            (b"account_key", ["ecdsa" | "ecdsa:256"]) => self.account_key = None,
+            (b"account_key", [kind]) if kind.starts_with("rsa:") || kind.starts_with("ecdsa:") => {
+                return Err(invalid().note("account keys are ecdsa:256, or a file with such a key"));
+            }
+            (b"account_key", [_]) => {
+                let path = line.path(&entry.args[0]);
+                let text = read(line, &path).map_err(|why| entry.error(why))?;
+                self.account_key = Some(text.to_str_lossy().into_owned());
+            }
+            (b"external_account_key", [id, _]) => {
+                let path = line.path(&entry.args[1]);
+                let text = read(line, &path).map_err(|why| entry.error(why))?;
+                let secret = base64::engine::general_purpose::URL_SAFE_NO_PAD
+                    .decode(text.trim().trim_end_with(|c| c == '='))
+                    .map_err(|_| invalid().note("the file holds the key in base64url"))?;
+                self.external = Some(((*id).to_owned(), secret));
+            }
+            (b"profile", [name] | [name, "require"]) => self.profile = Some((*name).to_owned()),
+            (b"ssl_trusted_certificate", [_]) => self.trusted = line.path(&entry.args[0]),
+            (b"ssl_verify", ["on"]) => self.verifies = true,
+            (b"ssl_verify", ["off"]) => self.verifies = false,
+            (b"preferred_chain", [_]) => {
+                line.level.report(Diagnostic::warning(
+                    "\"preferred_chain\" has no effect: the chain that the server sends is taken",
+                    entry.name.span,
+                ));
+            }
+            (
+                b"uri"
+                | b"contact"
+                | b"accept_terms_of_service"
+                | b"challenge"
+                | b"state_path"
+                | b"account_key"
+                | b"external_account_key"
+                | b"profile"
+                | b"ssl_trusted_certificate"
+                | b"ssl_verify"
+                | b"preferred_chain",
+                _,
+            ) => return Err(invalid()),
+            _ => {
+                let name = &entry.name.text;
+                return Err(entry.error(format!("unknown directive \"{name}\" in an issuer")));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn contact(text: &str) -> String {
+    match text.contains(':') {
+        true => text.to_owned(),
+        false => format!("mailto:{text}"),
+    }
+}
+
+fn read(line: &mut Line, path: &Path) -> Result<Vec<u8>, String> {
+    line.files().read(path).map_err(|error| {
+        let why = base::text::errno_text(&error);
+        format!("open() \"{}\" failed {why}", path.display())
+    })
+}

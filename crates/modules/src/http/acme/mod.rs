@@ -1,0 +1,297 @@
+//! `acme_issuer` and `acme_certificate`: certificates that are obtained and renewed by themselves (RFC 8555).
+//!
+//! ```nginx
+//! resolver 127.0.0.53;
+//! acme_issuer letsencrypt {
+//!     uri         https://acme-v02.api.letsencrypt.org/directory;
+//!     contact     admin@example.com;
+//!     accept_terms_of_service;
+//! }
+//! server {
+//!     listen 80;                 # where HTTP-01 is asked for
+//!     listen 443 ssl;
+//!     server_name example.com www.example.com;
+//!     acme_certificate    letsencrypt;
+//!     ssl_certificate     $acme_certificate;
+//!     ssl_certificate_key $acme_certificate_key;
+//! }
+//! ```
+//!
+//! The directives are those of nginx's own acme module. One loop keeps the certificates: [`order`] obtains them over
+//! [`client`], [`state`] has them for all loops and answers the server's questions, and files in the issuer's folder
+//! survive the process.
+
+mod client;
+mod issuer;
+mod order;
+mod state;
+
+use std::cell::RefCell;
+use std::sync::{Arc, OnceLock};
+
+use bstr::{BString, ByteSlice};
+use bytes::Bytes;
+use conf::{Arity, Diagnostic, Directive, HTTP, Line, Repeat, SERVER, Setter, Table, Variable};
+use http::body::Body;
+use http::engine::HttpLoop;
+use http::site::{Frozen, Server};
+use http::{Module, Outcome, Phase, Request, Step};
+use net::server_name::ServerName;
+use net::tls::Identity;
+
+use issuer::{Issuer, KeyKind};
+use order::Keeper;
+use state::State;
+
+pub(crate) static MODULE: Module = Module {
+    name: "acme",
+    doc: "Obtains and renews certificates by itself.",
+    main: &DIRECTIVES,
+    server: &SERVER_DIRECTIVES,
+    phases: &[(Phase::PostRead, answer)],
+    variables: &[
+        Variable::new(
+            "acme_certificate",
+            |r: &mut Request, out| show(r, out, |issued| &issued.certificate),
+            "The certificate of the server's `acme_certificate`, for `ssl_certificate`.",
+        ),
+        Variable::new(
+            "acme_certificate_key",
+            |r: &mut Request, out| show(r, out, |issued| &issued.key),
+            "Its key, for `ssl_certificate_key`.",
+        ),
+    ],
+    tls_challenge: shown,
+    commit: |site, zones| {
+        let conf = site.main_confs.get::<Conf>();
+        if !conf.issuers.is_empty() {
+            let state = zones.get_or_create("acme", State::default);
+            // The first generation that commits is the only one of this configuration.
+            let _ = conf.state.set(state);
+        }
+        Ok(())
+    },
+    start,
+    stop: |_| drop(KEEPERS.take()),
+    ..Module::EMPTY
+};
+
+static DIRECTIVES: Table<Conf> = Table::new(&[
+    Directive {
+        name: "acme_issuer",
+        syntax: "name { ... }",
+        default: None,
+        contexts: HTTP,
+        since: "0.2",
+        doc: "A certificate authority that speaks ACME: `uri` of its directory, `contact`, `accept_terms_of_service`, \
+              `challenge http-01 | tls-alpn-01`, `state_path`, `account_key`, `external_account_key id file`, `profile`, \
+              `ssl_trusted_certificate`, `ssl_verify on | off`. A `resolver` beside it finds the server's address.",
+        set: Setter::Block(Arity::ONE, Repeat::Many, |conf, line| {
+            let issuer = Issuer::read(line)?;
+            if conf.issuers.iter().any(|known| known.name == issuer.name) {
+                return Err(line.error_at(0, format!("duplicate issuer \"{}\"", issuer.name)));
+            }
+            conf.issuers.push(Arc::new(issuer));
+            // Servers are read after this, and see it there.
+            line.shared::<Conf>().issuers.clone_from(&conf.issuers);
+            Ok(())
+        }),
+    },
+    Directive {
+        name: "acme_shared_zone",
+        syntax: "zone=name:size",
+        default: None,
+        contexts: HTTP,
+        since: "0.2",
+        doc: "Accepted; the loops of Weir share memory anyway.",
+        set: Setter::Ignored(Arity::ONE, "the loops share memory anyway"),
+    },
+]);
+
+static SERVER_DIRECTIVES: Table<ServerConf> = Table::new(&[Directive {
+    name: "acme_certificate",
+    syntax: "issuer [identifier …] [key=ecdsa:256 | ecdsa:384]",
+    default: None,
+    contexts: SERVER,
+    since: "0.2",
+    doc: "A certificate of an issuer for these names, or else for those of `server_name` that are whole names. \
+          `$acme_certificate` and `$acme_certificate_key` stand for it.",
+    set: Setter::Custom(Arity::at_least(1), Repeat::Once, certificate),
+}]);
+
+/// The issuers.
+#[derive(Clone, Default)]
+struct Conf {
+    issuers: Vec<Arc<Issuer>>,
+    state: Arc<OnceLock<Arc<State>>>,
+}
+
+/// What a server wants.
+#[derive(Clone, Default)]
+struct ServerConf {
+    wanted: Option<Wanted>,
+}
+
+#[derive(Clone)]
+struct Wanted {
+    issuer: Arc<Issuer>,
+    /// Names that the directive says; none: those of the server.
+    names: Vec<String>,
+    key: KeyKind,
+}
+
+fn certificate(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
+    let issuers = line.shared::<Conf>().issuers.clone();
+    let name = line.text(0);
+    let Some(issuer) = issuers.into_iter().find(|issuer| issuer.name == name) else {
+        return Err(line.error_at(0, format!("unknown issuer \"{}\"", name.as_bstr())));
+    };
+    let mut wanted = Wanted {
+        issuer,
+        names: Vec::new(),
+        key: KeyKind::default(),
+    };
+    for index in 1..line.args().len() {
+        let text = line.text(index);
+        if let Some(kind) = text.strip_prefix(b"key=") {
+            wanted.key = KeyKind::parse(kind).ok_or_else(|| line.invalid_parameter(index))?;
+        } else if is_name(text) {
+            wanted.names.push(text.to_str_lossy().to_ascii_lowercase());
+        } else {
+            let message = format!("invalid identifier \"{}\"", text.as_bstr());
+            return Err(line
+                .error_at(index, message)
+                .note("wildcards need a proof by DNS, which is not supported"));
+        }
+    }
+    conf.wanted = Some(wanted);
+    Ok(())
+}
+
+/// Whether a certificate can be had for this name by a proof over HTTP or TLS.
+fn is_name(text: &[u8]) -> bool {
+    !text.is_empty()
+        && text.is_ascii()
+        && text
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':'))
+}
+
+impl Wanted {
+    /// The names, for a server.
+    fn names_for(&self, server: &Server) -> Vec<String> {
+        if !self.names.is_empty() {
+            return self.names.clone();
+        }
+        let exact = server.core.names.iter().filter_map(|name| match name {
+            ServerName::Exact(name) => Some(name),
+            _ => None,
+        });
+        let mut names: Vec<String> = exact
+            .filter(|name| is_name(name))
+            .map(|name| name.to_string())
+            .collect();
+        names.sort();
+        names.dedup();
+        names
+    }
+
+    /// What tells it from other certificates, also as a file's name.
+    fn key_for(&self, server: &Server) -> String {
+        let names = self.names_for(server).join(",");
+        let sum = base::hash::murmur2(names.as_bytes());
+        let first: String = names.chars().take_while(|c| *c != ',').take(100).collect();
+        format!("{}-{first}-{sum:08x}", self.issuer.name)
+    }
+}
+
+fn show(request: &mut Request, out: &mut Vec<u8>, part: fn(&state::Issued) -> &String) -> bool {
+    let conf = request.server_conf::<ServerConf>();
+    let site = std::rc::Rc::clone(&request.site);
+    let (Some(wanted), Some(state)) = (&conf.wanted, site.main_confs.get::<Conf>().state.get())
+    else {
+        return false;
+    };
+    let Some(issued) = state.issued(&wanted.key_for(site.server(request.server))) else {
+        return false;
+    };
+    out.extend_from_slice(b"data:");
+    out.extend_from_slice(part(&issued).as_bytes());
+    true
+}
+
+/// Where HTTP-01 asks (RFC 8555, section 8.3).
+const WELL_KNOWN: &[u8] = b"/.well-known/acme-challenge/";
+
+/// Answers the questions of HTTP-01, on whatever server.
+fn answer(request: &mut Request) -> Step<'_> {
+    let Some(token) = request.uri.path.strip_prefix(WELL_KNOWN) else {
+        return Outcome::Declined.into();
+    };
+    let site = std::rc::Rc::clone(&request.site);
+    let Some(state) = site.main_confs.get::<Conf>().state.get() else {
+        return Outcome::Declined.into();
+    };
+    let Some(answer) = token.to_str().ok().and_then(|token| state.token(token)) else {
+        return Outcome::Declined.into();
+    };
+    request.out.status = 200;
+    request.out.content_type = "application/octet-stream".into();
+    request.out.content_length = Some(answer.len() as u64);
+    request.out.body = Body::Bytes(Bytes::from(answer));
+    Outcome::Respond.into()
+}
+
+/// What TLS-ALPN-01 wants to be shown for a name (RFC 8737).
+fn shown(site: &Frozen, name: &str) -> Option<Arc<Identity>> {
+    site.main_confs.get::<Conf>().state.get()?.shown(name)
+}
+
+thread_local! {
+    /// The tasks of the generation that is served, on the loop that does them.
+    static KEEPERS: RefCell<Vec<rt::JoinHandle<()>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn start(engine: &HttpLoop) {
+    if engine.index != 0 {
+        return;
+    }
+    let site = engine.site();
+    let conf = site.main_confs.get::<Conf>();
+    let mut tasks = Vec::new();
+    for issuer in &conf.issuers {
+        let Some(state) = conf.state.get() else {
+            continue;
+        };
+        let mut orders: Vec<(String, Vec<String>, KeyKind)> = Vec::new();
+        for server in &site.servers {
+            let Some(wanted) = &server.confs.get::<ServerConf>().wanted else {
+                continue;
+            };
+            let what = wanted.key_for(server);
+            let names = wanted.names_for(server);
+            if wanted.issuer.name != issuer.name
+                || names.is_empty()
+                || orders.iter().any(|(known, ..)| *known == what)
+            {
+                continue;
+            }
+            orders.push((what, names, wanted.key));
+        }
+        let resolver = site.outer_confs.get::<http::core::ResolverConf>();
+        let keeper = Keeper {
+            issuer: Arc::clone(issuer),
+            state: Arc::clone(state),
+            resolver: Arc::clone(&resolver.resolver),
+            resolver_timeout: resolver.timeout,
+            log: engine.log.clone(),
+            orders,
+        };
+        tasks.push(rt::spawn_handle("acme", keeper.run()).abort_on_drop());
+    }
+    // Those of the former generation end here.
+    drop(KEEPERS.replace(tasks));
+}
+
+/// A text for people; names of issuers are bytes as every word is.
+type Name = BString;

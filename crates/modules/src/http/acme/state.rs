@@ -1,0 +1,119 @@
+//! What the loops share about certificates: those that were issued, and the proofs that the ACME server asks for.
+//!
+//! It survives reloads; what must survive the process lies in the issuer's folder.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use net::tls::Identity;
+
+/// Proofs that are kept at a time; more orders wait for theirs.
+const MAX_PROOFS: usize = 1000;
+
+/// A certificate with its key, both PEM.
+pub(super) struct Issued {
+    pub(super) certificate: String,
+    pub(super) key: String,
+}
+
+/// Shared by all loops.
+#[derive(Default)]
+pub(super) struct State {
+    /// By what was ordered.
+    issued: Mutex<HashMap<String, Arc<Issued>>>,
+    /// HTTP-01: what to answer for a token.
+    tokens: Mutex<HashMap<String, String>>,
+    /// TLS-ALPN-01: what to show for a name.
+    shown: Mutex<HashMap<String, Arc<Identity>>>,
+}
+
+impl State {
+    pub(super) fn issued(&self, what: &str) -> Option<Arc<Issued>> {
+        lock(&self.issued).get(what).cloned()
+    }
+
+    pub(super) fn set_issued(&self, what: &str, issued: Issued) {
+        lock(&self.issued).insert(what.to_owned(), Arc::new(issued));
+    }
+
+    pub(super) fn token(&self, token: &str) -> Option<String> {
+        lock(&self.tokens).get(token).cloned()
+    }
+
+    pub(super) fn shown(&self, name: &str) -> Option<Arc<Identity>> {
+        lock(&self.shown).get(name).cloned()
+    }
+
+    /// Keeps an answer for a token, until the proof is dropped.
+    pub(super) fn answer(self: &Arc<Self>, token: &str, answer: &str) -> Result<Proof, String> {
+        keep(&self.tokens, token, answer.to_owned())?;
+        Ok(Proof {
+            state: Arc::clone(self),
+            what: What::Token(token.to_owned()),
+        })
+    }
+
+    /// Keeps a certificate to show for a name, until the proof is dropped.
+    pub(super) fn show(
+        self: &Arc<Self>,
+        name: &str,
+        identity: Arc<Identity>,
+    ) -> Result<Proof, String> {
+        keep(&self.shown, name, identity)?;
+        Ok(Proof {
+            state: Arc::clone(self),
+            what: What::Name(name.to_owned()),
+        })
+    }
+}
+
+fn keep<T>(map: &Mutex<HashMap<String, T>>, key: &str, value: T) -> Result<(), String> {
+    let mut map = lock(map);
+    if map.len() >= MAX_PROOFS {
+        return Err("too many proofs at a time".to_owned());
+    }
+    map.insert(key.to_owned(), value);
+    Ok(())
+}
+
+/// A proof for the ACME server, there as long as this lives.
+pub(super) struct Proof {
+    state: Arc<State>,
+    what: What,
+}
+
+enum What {
+    Token(String),
+    Name(String),
+}
+
+impl Drop for Proof {
+    fn drop(&mut self) {
+        match &self.what {
+            What::Token(token) => drop(lock(&self.state.tokens).remove(token)),
+            What::Name(name) => drop(lock(&self.state.shown).remove(name)),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a file that only its owner can read: first beside, then in the place of the old one. Waits for the disk.
+pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
+    use std::io::Write;
+    let beside = path.with_extension("new");
+    let mut file = std::fs::File::options()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)
+}
