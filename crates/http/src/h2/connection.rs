@@ -168,12 +168,13 @@ impl Connection {
         self.link.register(context);
         self.count_ended();
         loop {
+            // Before anything is written: what it says must leave too.
+            self.look_for_the_end(context);
             let is_sent = match self.poll_write(context) {
                 Poll::Ready(Ok(())) => true,
                 Poll::Ready(Err(error)) => return self.write_failed(&error),
                 Poll::Pending => false,
             };
-            self.look_for_the_end(context);
             if is_sent && self.is_over() {
                 return Poll::Ready(End::Linger);
             }
@@ -503,7 +504,9 @@ impl Connection {
             if self.waits == Waits::Request && self.last > 0 {
                 self.finish(ErrorCode::NO_ERROR);
             } else if self.gives_up_headers() {
-                self.read_timer.set(self.limits.header_timeout);
+                let core = &self.limits.core;
+                self.read_timer
+                    .set(core.keepalive_timeout.max(self.limits.header_timeout));
             } else {
                 self.log(
                     Level::Info,
