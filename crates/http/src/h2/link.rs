@@ -47,6 +47,10 @@ pub(super) struct Link {
     /// Requests that came to their end since the connection's task looked.
     pub(super) served: Cell<u32>,
     /// Requests that have ended, to become others.
+    #[allow(
+        clippy::vec_box,
+        reason = "they come and go as boxes, because a request is large"
+    )]
     pub(super) spares: RefCell<Vec<Box<Request>>>,
     /// The host that the client asked for last.
     pub(super) last_host: RefCell<LastHost>,

@@ -227,13 +227,13 @@ impl RequestReader {
         if !self.in_fields {
             self.begin_fields(head)?;
         }
-        if odd && (name.iter().any(|b| *b != b'_' && is_odd(*b)) || is_underscored(name, limits)) {
-            if limits.invalid_headers == InvalidHeaders::Ignored {
-                if self.ignored.len() < Head::MAX_IGNORED {
-                    self.ignored.push(name.to_vec());
-                }
-                return Ok(());
+        let is_invalid =
+            odd && (name.iter().any(|b| *b != b'_' && is_odd(*b)) || is_underscored(name, limits));
+        if is_invalid && limits.invalid_headers == InvalidHeaders::Ignored {
+            if self.ignored.len() < Head::MAX_IGNORED {
+                self.ignored.push(name.to_vec());
             }
+            return Ok(());
         }
         if known == Known::Cookie {
             if !self.cookie.is_empty() {
