@@ -70,14 +70,17 @@ impl Stack {
 
     /// Makes room for `n` more values; `false` when the stack is at its end.
     pub(crate) fn reserve(&self, n: c_int) -> bool {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_checkstack(self.l, n) != 0 }
     }
 
     pub(crate) fn top(&self) -> c_int {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_gettop(self.l) }
     }
 
     pub(crate) fn set_top(&self, n: c_int) {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_settop(self.l, n) }
     }
 
@@ -86,6 +89,7 @@ impl Stack {
     }
 
     pub(crate) fn kind(&self, at: c_int) -> Kind {
+        // SAFETY: what stands above the `impl` holds for this call.
         match unsafe { ffi::lua_type(self.l, at) } {
             ffi::LUA_TNIL => Kind::Nil,
             ffi::LUA_TBOOLEAN => Kind::Boolean,
@@ -106,11 +110,13 @@ impl Stack {
     }
 
     pub(crate) fn boolean(&self, at: c_int) -> bool {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_toboolean(self.l, at) != 0 }
     }
 
     /// A number, or a string that reads as one.
     pub(crate) fn number(&self, at: c_int) -> Option<f64> {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { (ffi::lua_isnumber(self.l, at) != 0).then(|| ffi::lua_tonumber(self.l, at)) }
     }
 
@@ -122,6 +128,7 @@ impl Stack {
             return None;
         }
         let mut length = 0;
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe {
             let text = ffi::lua_tolstring(self.l, at, &mut length);
             (!text.is_null()).then(|| slice::from_raw_parts(text.cast(), length))
@@ -140,52 +147,62 @@ impl Stack {
     }
 
     pub(crate) fn light(&self, at: c_int) -> *mut c_void {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_touserdata(self.l, at) }
     }
 
     pub(crate) fn length(&self, at: c_int) -> usize {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_objlen(self.l, at) }
     }
 
     pub(crate) fn is_same(&self, a: c_int, b: c_int) -> bool {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawequal(self.l, a, b) != 0 }
     }
 
     pub(crate) fn push_nil(&self) {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushnil(self.l) }
     }
 
     pub(crate) fn push_boolean(&self, value: bool) {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushboolean(self.l, c_int::from(value)) }
     }
 
     pub(crate) fn push_number(&self, value: f64) {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushnumber(self.l, value) }
     }
 
     pub(crate) fn push_bytes(&self, value: impl AsRef<[u8]>) {
         self.reserve(1);
         let value = value.as_ref();
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushlstring_(self.l, value.as_ptr().cast(), value.len()) }
     }
 
     pub(crate) fn push_light(&self, value: *mut c_void) {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushlightuserdata(self.l, value) }
     }
 
     /// Pushes a copy of what stands at `at`.
     pub(crate) fn push_copy(&self, at: c_int) {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_pushvalue(self.l, at) }
     }
 
     /// Pushes a function of ours.
     pub(crate) fn push_native(&self, native: Native) {
         self.reserve(2);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe {
             ffi::lua_pushlightuserdata(self.l, native as *mut c_void);
             ffi::lua_pushcclosure(self.l, native::call, 1);
@@ -193,16 +210,19 @@ impl Stack {
     }
 
     pub(crate) fn insert(&self, at: c_int) {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_insert(self.l, at) }
     }
 
     pub(crate) fn remove(&self, at: c_int) {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_remove(self.l, at) }
     }
 
     pub(crate) fn push_table(&self, array: usize, fields: usize) {
         self.reserve(3);
         let bounded = |n: usize| c_int::try_from(n).unwrap_or(0);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_createtable(self.l, bounded(array), bounded(fields)) }
     }
 
@@ -211,17 +231,20 @@ impl Stack {
         let table = self.absolute(table);
         self.push_bytes(name);
         self.insert(-2);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawset(self.l, table) }
     }
 
     /// Sets `t[key] = value` of what is on top, key below value; pops both. No metamethods. The key is neither nil nor
     /// NaN.
     pub(crate) fn set_pair(&self, table: c_int) {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawset(self.l, table) }
     }
 
     /// Sets element `n` of the table at `table` to the value on top, which is popped. No metamethods.
     pub(crate) fn set_element(&self, table: c_int, n: usize) {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawseti_(self.l, table, c_int::try_from(n).unwrap_or(c_int::MAX)) }
     }
 
@@ -229,12 +252,14 @@ impl Stack {
     pub(crate) fn field(&self, table: c_int, name: impl AsRef<[u8]>) -> Kind {
         let table = self.absolute(table);
         self.push_bytes(name);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawget_(self.l, table) };
         self.kind(-1)
     }
 
     /// Pushes the field of the table at `table` that the value on top names, in its place. No metamethods.
     pub(crate) fn field_of_top(&self, table: c_int) -> Kind {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawget_(self.l, table) };
         self.kind(-1)
     }
@@ -242,6 +267,7 @@ impl Stack {
     /// Pushes element `n` of the table at `table`. No metamethods.
     pub(crate) fn element(&self, table: c_int, n: usize) -> Kind {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_rawgeti_(self.l, table, c_int::try_from(n).unwrap_or(c_int::MAX)) };
         self.kind(-1)
     }
@@ -250,23 +276,27 @@ impl Stack {
     /// nil. Neither key nor table may change meanwhile; a key that is a number must not be read as bytes.
     pub(crate) fn next(&self, table: c_int) -> bool {
         self.reserve(2);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_next(self.l, table) != 0 }
     }
 
     /// Gives the value at `at` the table on top as its metatable, which is popped.
     pub(crate) fn set_metatable(&self, at: c_int) {
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_setmetatable(self.l, at) };
     }
 
     /// Pushes the metatable of a value, if it has one.
     pub(crate) fn push_metatable(&self, at: c_int) -> bool {
         self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_getmetatable(self.l, at) != 0 }
     }
 
     /// Moves the `n` values on top to another thread of the same state.
     pub(crate) fn move_to(&self, other: &Stack, n: c_int) {
         other.reserve(n);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::lua_xmove(self.l, other.l, n) }
     }
 
@@ -286,6 +316,7 @@ impl Stack {
         // Lua shortens the name of a file where it must, and shows any other as it is.
         let mark = if name.starts_with('/') { '@' } else { '=' };
         let name = CString::new(format!("{mark}{name}")).unwrap_or_default();
+        // SAFETY: what stands above the `impl` holds for this call.
         let status = unsafe {
             ffi::luaL_loadbufferx(
                 self.l,
@@ -326,6 +357,7 @@ impl Stack {
     /// Where the function at `level` is at work, as `file:line: `.
     pub(crate) fn place(&self, level: c_int) -> Vec<u8> {
         self.reserve(2);
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::luaL_where(self.l, level) };
         let text = self.bytes(-1).map(<[u8]>::to_vec).unwrap_or_default();
         self.pop(1);
@@ -365,6 +397,7 @@ impl Stack {
         if !self.reserve(20) {
             return message.into_bytes();
         }
+        // SAFETY: what stands above the `impl` holds for this call.
         unsafe { ffi::luaL_traceback(self.l, self.l, message.as_ptr(), 0) };
         let text = self.bytes(-1).map(<[u8]>::to_vec).unwrap_or_default();
         self.pop(1);
