@@ -30,6 +30,47 @@ pub fn write_http_date(out: &mut Vec<u8>) {
     with_texts(|texts| out.extend_from_slice(&texts.http));
 }
 
+const DATE_LENGTH: usize = "Sun, 06 Nov 1994 08:49:37 GMT".len();
+
+/// The dates that were written last, by their seconds: the same files are asked for again and again.
+type Dates = [(i64, [u8; DATE_LENGTH]); 60];
+
+thread_local! {
+    static DATES: RefCell<Dates> = const { RefCell::new([(i64::MIN, [0; DATE_LENGTH]); 60]) };
+}
+
+/// Appends another time as header fields have it.
+pub fn write_date_of(seconds: i64, out: &mut Vec<u8>) {
+    DATES.with_borrow_mut(|dates| out.extend_from_slice(date_of(seconds, dates)));
+}
+
+fn date_of(seconds: i64, dates: &mut Dates) -> &[u8; DATE_LENGTH] {
+    let known = &mut dates[seconds.rem_euclid(60) as usize];
+    if known.0 != seconds {
+        let mut text = Vec::with_capacity(DATE_LENGTH);
+        date::write_http(seconds, &mut text);
+        if let Ok(text) = text.as_slice().try_into() {
+            *known = (seconds, text);
+        }
+    }
+    &known.1
+}
+
+/// The time that a header field tells, if it is written as [`write_date_of`] writes it.
+pub fn canonical_date(text: &[u8]) -> Option<i64> {
+    let text: &[u8; DATE_LENGTH] = text.try_into().ok()?;
+    let digit = |at: usize| text[at].wrapping_sub(b'0') as usize;
+    DATES.with_borrow_mut(|dates| {
+        if let Some((seconds, known)) = dates.get(digit(23) * 10 + digit(24))
+            && known == text
+        {
+            return Some(*seconds);
+        }
+        let seconds = date::parse(text)?;
+        (date_of(seconds, dates) == text).then_some(seconds)
+    })
+}
+
 /// Appends the present local time as `$time_local` shows it, the format of access logs.
 pub fn write_local_time(out: &mut Vec<u8>) {
     with_texts(|texts| out.extend_from_slice(&texts.local));
@@ -74,6 +115,26 @@ impl Texts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_read_as_they_are_written() {
+        for seconds in [0, 784_111_777, 784_111_777 + 60, 784_111_777] {
+            let mut text = Vec::new();
+            write_date_of(seconds, &mut text);
+            let mut expected = Vec::new();
+            date::write_http(seconds, &mut expected);
+            assert_eq!(text, expected);
+            assert_eq!(canonical_date(&text), Some(seconds));
+        }
+        for text in [
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "",
+            "Sun, 06 Nov 1994 08:49:zz GMT",
+        ] {
+            assert_eq!(canonical_date(text.as_bytes()), None, "{text}");
+        }
+    }
 
     #[test]
     fn texts_agree_with_each_other() {

@@ -313,6 +313,16 @@ impl LoopEngine for Running {
 }
 
 impl HttpLoop {
+    /// Lends the present configuration.
+    pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<Site>) -> R) -> R {
+        f(&self.site.borrow())
+    }
+
+    /// Which configuration is the present one.
+    pub fn generation(&self) -> u64 {
+        self.site.borrow().generation
+    }
+
     /// The present configuration.
     pub fn site(&self) -> Rc<Site> {
         Rc::clone(&self.site.borrow())

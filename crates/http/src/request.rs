@@ -268,8 +268,10 @@ impl Variables {
 
     /// Forgets what modules keep for the request; it must have ended.
     pub fn release_shared(&self) {
-        // Out of its cell first: what is dropped may look for something here.
-        drop(std::mem::take(&mut *self.shared.borrow_mut()));
+        if !self.shared.borrow().is_empty() {
+            // Out of its cell first: what is dropped may look for something here.
+            drop(std::mem::take(&mut *self.shared.borrow_mut()));
+        }
     }
 
     /// The remembered value: `None` when nothing is remembered, `Some(None)` when it is known that there is none.

@@ -56,8 +56,14 @@ impl Request {
     pub fn document_root(&mut self) -> BString {
         let site = Rc::clone(&self.site);
         let root = &site.location(self.location).core.root;
+        if let Some(constant) = root.path.constant() {
+            // Room for the path below it.
+            let mut path = Vec::with_capacity(constant.len() + self.uri.path.len());
+            path.extend_from_slice(constant);
+            return path.into();
+        }
         let path = self.value(&root.path);
-        if root.path.constant().is_some() || path.starts_with(b"/") {
+        if path.starts_with(b"/") {
             return path;
         }
         // Constant paths were made absolute when the configuration was read.

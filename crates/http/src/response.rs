@@ -28,6 +28,8 @@ pub struct Response {
     pub last_modified: Option<i64>,
     /// The entity tag with its quotes, and `W/` when weak.
     pub etag: Option<BString>,
+    /// The memory of an entity tag that is gone.
+    pub(crate) spare_etag: BString,
     /// The redirect target as the handler gave it; made absolute at the wire when it is a path.
     pub location: Option<BString>,
     /// All other header fields.
@@ -73,9 +75,12 @@ impl Response {
         self.reason = None;
         self.content_type.clear();
         self.charset.clear();
+        self.content_type_as_sent = None;
         self.content_length = None;
         self.last_modified = None;
-        self.etag = None;
+        if let Some(etag) = self.etag.take() {
+            self.spare_etag = etag;
+        }
         self.location = None;
         self.fields.clear();
         self.unsaid = Unsaid::default();
@@ -97,6 +102,16 @@ impl Response {
             out.extend_from_slice(b"; charset=");
             out.extend_from_slice(&self.charset);
         }
+    }
+
+    /// An entity tag to be written, for a response of a connection that has sent others before.
+    pub fn new_etag(&mut self) -> &mut Vec<u8> {
+        let mut etag = self.etag.take().unwrap_or_default();
+        if etag.capacity() == 0 {
+            etag = std::mem::take(&mut self.spare_etag);
+        }
+        etag.clear();
+        self.etag.insert(etag)
     }
 
     /// The content's length when it is known.

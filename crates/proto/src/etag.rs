@@ -12,12 +12,17 @@ pub fn write_file(modified: i64, length: u64, out: &mut Vec<u8>) {
 /// Appends a number in hexadecimal, without zeros in front. By hand, because every response of a file has two.
 fn write_hex(number: u64, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let places = (u64::BITS - number.leading_zeros()).div_ceil(4).max(1);
-    out.extend(
-        (0..places)
-            .rev()
-            .map(|place| DIGITS[(number >> (4 * place)) as usize & 15]),
-    );
+    let mut digits = [0; 16];
+    let (mut at, mut rest) = (digits.len(), number);
+    loop {
+        at -= 1;
+        digits[at] = DIGITS[rest as usize & 15];
+        rest >>= 4;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
 }
 
 /// Whether a tag is weak.

@@ -127,6 +127,12 @@ impl Fields {
         });
     }
 
+    /// As [`Fields::push`], for a name that has been looked up already.
+    pub fn push_spelled(&mut self, known: Known, name: &[u8], value: &[u8]) {
+        debug_assert!(known == Known::from_name(name));
+        self.push_as(known, name, |arena| arena.extend_from_slice(value));
+    }
+
     /// Appends a field under its usual spelling.
     pub fn push_known(&mut self, known: Known, value: &[u8]) {
         debug_assert!(known != Known::Other);

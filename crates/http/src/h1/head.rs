@@ -3,12 +3,14 @@
 //! The fields come in nginx's order, which people compare by eye: status line, `Server`, `Date`, what describes the
 //! content, what describes the connection, and then the fields of handlers and filters as they were added.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use proto::Known;
 use proto::h1::response::{write_end, write_field, write_fields, write_status_line};
 
 use crate::request::{Request, Version};
+use crate::response::{Response, Unsaid};
 
 /// How the end of a response's content shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,23 +35,18 @@ pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Frami
         // A simple response has no head (RFC 1945, section 6).
         return framing;
     }
-    let site = Rc::clone(&request.site);
+    let site = &request.site;
     let core = &site.location(request.location).core;
     let response = &request.out;
-    write_status_line(
-        response.status,
-        response.reason.as_ref().map(|reason| reason.as_slice()),
-        out,
-    );
-    if !response.fields.has(Known::Server) && !response.unsaid.server {
-        out.extend_from_slice(b"Server: ");
-        out.extend_from_slice(core.server_tokens.text(&site.identity).as_bytes());
-        out.extend_from_slice(b"\r\n");
-    }
-    if !response.fields.has(Known::Date) && !response.unsaid.date {
-        out.extend_from_slice(b"Date: ");
-        crate::clock::write_http_date(out);
-        out.extend_from_slice(b"\r\n");
+    let server = core.server_tokens.text(&site.identity);
+    let usual = response.status == 200
+        && response.reason.is_none()
+        && response.unsaid == Unsaid::default()
+        && !response.fields.has(Known::Server)
+        && !response.fields.has(Known::Date);
+    match usual {
+        true => write_usual_opening(server, out),
+        false => write_opening(response, server, out),
     }
     write_content_fields(request, framing, out);
     if request.out.location.is_some() {
@@ -66,6 +63,52 @@ pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Frami
     write_fields(&request.out.fields, out);
     write_end(out);
     framing
+}
+
+/// The status line, `Server` and `Date`.
+fn write_opening(response: &Response, server: &str, out: &mut Vec<u8>) {
+    write_status_line(
+        response.status,
+        response.reason.as_ref().map(|reason| reason.as_slice()),
+        out,
+    );
+    if !response.fields.has(Known::Server) && !response.unsaid.server {
+        out.extend_from_slice(b"Server: ");
+        out.extend_from_slice(server.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    if !response.fields.has(Known::Date) && !response.unsaid.date {
+        out.extend_from_slice(b"Date: ");
+        crate::clock::write_http_date(out);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// The opening of a response that is like the one before it: one copy of what was written then.
+fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
+    struct Last {
+        second: u64,
+        server: String,
+        text: Vec<u8>,
+    }
+    thread_local! {
+        static LAST: RefCell<Last> =
+            const { RefCell::new(Last { second: 0, server: String::new(), text: Vec::new() }) };
+    }
+    LAST.with_borrow_mut(|last| {
+        let second = rt::wall_millis() / 1000;
+        if last.second != second || last.server != server {
+            let usual = Response {
+                status: 200,
+                ..Response::default()
+            };
+            last.text.clear();
+            write_opening(&usual, server, &mut last.text);
+            last.server = server.to_owned();
+            last.second = second;
+        }
+        out.extend_from_slice(&last.text);
+    });
 }
 
 fn core_gzip_vary(request: &Request) -> bool {
@@ -125,7 +168,7 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
     }
     if let Some(time) = response.last_modified {
         out.extend_from_slice(b"Last-Modified: ");
-        proto::date::write_http(time, out);
+        crate::clock::write_date_of(time, out);
         out.extend_from_slice(b"\r\n");
     }
 }

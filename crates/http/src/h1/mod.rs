@@ -97,7 +97,7 @@ enum Next {
 
 impl Connection {
     async fn one_request(&mut self) -> Next {
-        refresh_endpoint(&self.client, &self.engine.site());
+        self.refresh_endpoint();
         let mut request = match self.request.take() {
             Some(last) => last,
             None => self.first_request(),
@@ -122,7 +122,7 @@ impl Connection {
     async fn serve_request(&mut self, request: &mut Request) -> Next {
         let outcome = self.read_head(request).await;
         // A reload may have come while the connection was idle: the request belongs to the new configuration.
-        refresh_endpoint(&self.client, &self.engine.site());
+        self.refresh_endpoint();
         match outcome {
             Err(NoHead::Quiet) => return Next::Close,
             Err(NoHead::Leaving) => return Next::Leave,
@@ -148,13 +148,21 @@ impl Connection {
         self.respond(request).await
     }
 
+    /// Points the client at its listening address in the present configuration.
+    #[inline]
+    fn refresh_endpoint(&self) {
+        if self.client.generation.get() != self.engine.generation() {
+            refresh_endpoint(&self.client, &self.engine.site());
+        }
+    }
+
     /// Makes a complete head a request to the default server of its address.
     fn begin(&mut self, request: &mut Request) {
         self.client.requests.set(self.client.requests.get() + 1);
         self.engine.counters.requests.add(1);
         self.staged.enter(Stage::Writing);
         let server = self.client.first_server();
-        request.renew(&self.engine.site(), server);
+        self.engine.with_site(|site| request.renew(site, server));
         request.method = request.head.wire.method;
         if rt::error_log::debug_is_on() {
             debug_head(request);
@@ -205,7 +213,20 @@ impl Connection {
                 Some(()) => Ok(()),
                 None => self.sender.send(request, framing).await,
             };
-            self.after_response(request, framing, sent).await
+            let next = match sent {
+                Ok(()) => self.after_response(request),
+                Err(error) => self.broken_response(request, framing, error),
+            };
+            // The next request begins where the content of this one ends.
+            match next {
+                Next::Request if !request.body.is_complete() => {
+                    match lingering::discard(request).await {
+                        true => Next::Request,
+                        false => Next::Linger(request.core()),
+                    }
+                }
+                next => next,
+            }
         };
         if log_phase::is_wanted(request) {
             log_phase::end(request).await;
@@ -245,25 +266,13 @@ impl Connection {
         }
     }
 
-    async fn after_response(
-        &mut self,
-        request: &mut Request,
-        framing: head::Framing,
-        sent: Result<(), SendError>,
-    ) -> Next {
-        let site = Rc::clone(&request.site);
-        let core = &site.location(request.location).core;
-        if let Err(error) = sent {
-            return self.broken_response(request, framing, error);
-        }
+    /// What becomes of the connection when a response was sent to its end.
+    fn after_response(&self, request: &Request) -> Next {
+        let core = &request.site.location(request.location).core;
         if request.flow.upgraded {
             return Next::Close;
         }
-        let unread = !request.body.is_complete();
         if !request.flow.close {
-            if unread && !lingering::discard(request).await {
-                return Next::Linger(Arc::clone(core));
-            }
             self.client.keepalive_timeout.set(self.idle_timeout(core));
             self.client
                 .keepalive_min_timeout
@@ -271,7 +280,7 @@ impl Connection {
             return Next::Request;
         }
         use crate::core::location::Lingering;
-        let pending = unread || !self.client.input.borrow().is_empty();
+        let pending = !request.body.is_complete() || !self.client.input.borrow().is_empty();
         match core.lingering_close {
             Lingering::Always => Next::Linger(Arc::clone(core)),
             Lingering::On if pending && !request.flow.no_lingering => {
@@ -289,6 +298,7 @@ impl Connection {
         }
     }
 
+    #[cold]
     fn broken_response(&self, request: &Request, framing: head::Framing, error: SendError) -> Next {
         match error {
             SendError::TimedOut => {

@@ -28,6 +28,8 @@ const IDLE_INPUT: usize = 4 * 1024;
 pub(super) struct Reading {
     parser: Parser,
     limits: Limits,
+    /// The generation of the configuration that has these limits, for the default server of the address.
+    limits_of: Option<u64>,
     timer: rt::Timer,
     progress: Progress,
     /// It is the first of its connection.
@@ -88,19 +90,22 @@ impl Connection {
     }
 
     fn await_head(&mut self) {
-        let site = self.engine.site();
-        let (server, chooses) = {
-            let endpoint = self.client.endpoint.borrow();
-            (self.client.first_server(), endpoint.chooses())
-        };
         let reading = &mut self.reading;
-        reading.limits = limits_of(&site, server, chooses);
         reading.progress = Progress::Awaited;
         reading.first = self.client.requests.get() == 0;
-        reading.timer.set(match reading.first {
-            true => site.server(server).core.client_header_timeout,
-            false => self.client.keepalive_timeout.get(),
-        });
+        let generation = self.client.generation.get();
+        if reading.first || reading.limits_of != Some(generation) {
+            let endpoint = self.client.endpoint.borrow();
+            let (server, site) = (self.client.first_server(), self.engine.site());
+            reading.limits = limits_of(&site, server, endpoint.chooses());
+            reading.limits_of = Some(generation);
+            reading
+                .timer
+                .set(site.server(server).core.client_header_timeout);
+        }
+        if !reading.first {
+            reading.timer.set(self.client.keepalive_timeout.get());
+        }
         let mut input = self.client.input.borrow_mut();
         reading.pipelined = !reading.first && !input.is_empty();
         if input.is_empty() && input.capacity() > IDLE_INPUT {
@@ -188,6 +193,7 @@ impl Connection {
                 Ok(Status::Host(range)) => {
                     let server = self.server_of_host(&buffer[range]);
                     self.reading.limits = limits_of(&self.engine.site(), server, false);
+                    self.reading.limits_of = None;
                 }
                 Err(reject) => break Err(NoHead::Rejected(reject)),
             }

@@ -201,7 +201,7 @@ fn copy_field(
         Known::ContentLength | Known::TransferEncoding | Known::Connection | Known::KeepAlive => {}
         Known::ContentType => set_content_type(request, value),
         Known::LastModified => copy_last_modified(request, name, value),
-        Known::Etag => request.out.etag = Some(value.into()),
+        Known::Etag => request.out.new_etag().extend_from_slice(value),
         Known::Location => {
             let mut mapped = Vec::new();
             if map(request, known, value, &mut mapped) {
@@ -220,7 +220,7 @@ fn copy_field(
         }
         Known::Upgrade if request.head.version() >= Version::Http2 => {}
         Known::AcceptRanges if settings.force_ranges => {}
-        _ => request.out.fields.push(name, value),
+        _ => request.out.fields.push_spelled(known, name, value),
     }
 }
 
@@ -271,7 +271,8 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
 /// Takes `; charset=` off a media type, so that charset filters see both.
 fn set_content_type(request: &mut Request, value: &[u8]) {
     let (media_type, charset) = split_charset(value);
-    request.out.content_type = media_type.into();
+    request.out.content_type.clear();
+    request.out.content_type.extend_from_slice(media_type);
     if charset.is_empty() {
         return;
     }
@@ -304,15 +305,9 @@ fn split_charset(value: &[u8]) -> (&[u8], BString) {
 
 /// A date that is written as we write it becomes the response's; any other is passed on as it is.
 fn copy_last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
-    let Some(time) = proto::date::parse(value) else {
-        return request.out.fields.push(name, value);
-    };
-    let mut canonical = Vec::new();
-    proto::date::write_http(time, &mut canonical);
-    if canonical == value {
-        request.out.last_modified = Some(time);
-    } else {
-        request.out.fields.push(name, value);
+    match crate::clock::canonical_date(value) {
+        Some(time) => request.out.last_modified = Some(time),
+        None => request.out.fields.push(name, value),
     }
 }
 

@@ -5,7 +5,7 @@
 //! no value can break out of its line.
 
 use super::body::BadFraming;
-use super::field_line::{self, Underscores};
+use super::field_line::{self, FieldLine, Underscores};
 use super::request::Version;
 use crate::fields::{Fields, Span};
 use crate::known::Known;
@@ -261,7 +261,20 @@ impl Parser {
     }
 
     fn advance(&mut self, buf: &[u8], head: &mut ResponseHead) -> Result<Status, BadResponse> {
-        while let Some(offset) = memchr(b'\n', &buf[self.searched..]) {
+        loop {
+            // A line that was begun in an earlier call is not looked at from its start again.
+            if self.in_fields
+                && self.searched == self.line_start
+                && let Some((field, next)) = field_line::parse_ordinary(buf, self.line_start)
+            {
+                let line = Span::new(self.line_start, next - 2);
+                (self.line_start, self.searched) = (next, next);
+                self.keep(buf, field, line, head)?;
+                continue;
+            }
+            let Some(offset) = memchr(b'\n', &buf[self.searched..]) else {
+                break;
+            };
             let (start, end) = (self.line_start, self.searched + offset);
             self.searched = end + 1;
             self.line_start = end + 1;
@@ -296,6 +309,7 @@ impl Parser {
         Ok(Status::Partial)
     }
 
+    /// The rarer header lines.
     fn field(
         &mut self,
         buf: &[u8],
@@ -311,6 +325,18 @@ impl Parser {
             let byte = buf.get(at).copied().unwrap_or(b'\n');
             BadResponse::InvalidField(line[..(at - start).min(line.len())].to_vec(), byte)
         })?;
+        self.keep(buf, field, Span::new(start, start + line.len()), head)
+    }
+
+    /// Adds a field to the head.
+    #[inline]
+    fn keep(
+        &mut self,
+        buf: &[u8],
+        field: FieldLine,
+        line: Span,
+        head: &mut ResponseHead,
+    ) -> Result<(), BadResponse> {
         let bit = field.known.bit();
         if self.seen & bit & UNIQUE != 0 {
             let previous = head
@@ -320,11 +346,12 @@ impl Parser {
             let previous = previous
                 .map(|(_, value)| value.of(buf).to_vec())
                 .unwrap_or_default();
-            return Err(BadResponse::Duplicate(field.known, line.to_vec(), previous));
+            let line = line.of(buf).to_vec();
+            return Err(BadResponse::Duplicate(field.known, line, previous));
         }
         if self.seen & bit & FIRST_WINS != 0 {
             if head.repeated.len() < ResponseHead::MAX_REPEATED {
-                head.repeated.push(Span::new(start, start + line.len()));
+                head.repeated.push(line);
             }
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 
@@ -107,35 +107,78 @@ impl File {
     /// not be known. A short count says only that what follows is not in memory, or the file ends; 0 is
     /// the end.
     pub fn try_read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        if self.is_direct() {
+        let Some(flags) = self.nowait_flags() else {
             return Err(io::ErrorKind::WouldBlock.into());
-        }
-        let flags = match self.0.nowait.load(Relaxed) {
-            NOWAIT_NEEDLESS => ReadWriteFlags::empty(),
-            NOWAIT_WORKS if !REFUSED.load(Relaxed) => ReadWriteFlags::NOWAIT,
-            _ => return Err(io::ErrorKind::WouldBlock.into()),
         };
         match rustix::io::preadv2(self, &mut [IoSliceMut::new(buf)], offset, flags) {
             Ok(n) => Ok(n),
-            Err(Errno::AGAIN | Errno::INTR) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(error @ (Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
-                self.nowait_failed(error);
-                if self.never_waits() {
-                    return self.try_read_at(buf, offset);
-                }
-                Err(io::ErrorKind::WouldBlock.into())
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => self.read_failed(error, |file| file.try_read_at(buf, offset)),
         }
     }
 
     /// As [`File::try_read_at`], appending at most `max` bytes to `out`.
     pub fn try_read_into(&self, out: &mut Vec<u8>, max: usize, offset: u64) -> io::Result<usize> {
-        let begin = out.len();
-        out.resize(begin + max, 0);
-        let result = self.try_read_at(&mut out[begin..], offset);
-        out.truncate(begin + *result.as_ref().unwrap_or(&0));
-        result
+        let Some(flags) = self.nowait_flags() else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        let Ok(position) = i64::try_from(offset) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        out.reserve(max);
+        let vector = libc::iovec {
+            iov_base: out.spare_capacity_mut().as_mut_ptr().cast(),
+            iov_len: max,
+        };
+        // SAFETY: the descriptor is open while `self` lives, and `vector` names `max` bytes of memory that `out` owns and
+        // nobody else uses: `reserve` made sure of so many behind its length.
+        // JUSTIFICATION: rustix has `preadv2` for initialised memory only. To zero 10 KB for each response of so much costs
+        // 150 ns, a tenth of what the call itself does.
+        let read = unsafe {
+            let fd = self.as_fd().as_raw_fd();
+            libc::preadv2(fd, &vector, 1, position, flags.bits() as i32)
+        };
+        match usize::try_from(read) {
+            Ok(n) => {
+                // SAFETY: the call has written the first `n <= max` bytes of the spare capacity.
+                // JUSTIFICATION: as above.
+                unsafe { out.set_len(out.len() + n) };
+                Ok(n)
+            }
+            Err(_) => {
+                let error = Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO);
+                self.read_failed(error, |file| file.try_read_into(out, max, offset))
+            }
+        }
+    }
+
+    /// How to read without waiting; `None` when that is not possible.
+    fn nowait_flags(&self) -> Option<ReadWriteFlags> {
+        match self.0.nowait.load(Relaxed) {
+            _ if self.is_direct() => None,
+            NOWAIT_NEEDLESS => Some(ReadWriteFlags::empty()),
+            NOWAIT_WORKS if !REFUSED.load(Relaxed) => Some(ReadWriteFlags::NOWAIT),
+            _ => None,
+        }
+    }
+
+    /// What a failed nowait read means; `again` is how to read once more, if there is another way.
+    #[cold]
+    fn read_failed(
+        &self,
+        error: Errno,
+        again: impl FnOnce(&Self) -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        match error {
+            Errno::AGAIN | Errno::INTR => Err(io::ErrorKind::WouldBlock.into()),
+            Errno::OPNOTSUPP | Errno::NOSYS | Errno::PERM | Errno::INVAL => {
+                self.nowait_failed(error);
+                match self.never_waits() {
+                    true => again(self),
+                    false => Err(io::ErrorKind::WouldBlock.into()),
+                }
+            }
+            error => Err(error.into()),
+        }
     }
 
     fn nowait_failed(&self, error: Errno) {

@@ -100,12 +100,10 @@ impl Return {
             return Outcome::Status(self.status);
         }
         // `X-Accel-Redirect` keeps the type that the application named.
-        let content_type = match request.out.content_type.is_empty() {
-            true => types::content_type(request),
-            false => std::mem::take(&mut request.out.content_type),
-        };
+        if request.out.content_type.is_empty() {
+            types::set_content_type(request);
+        }
         let out = &mut request.out;
-        out.content_type = content_type;
         out.content_length = Some(text.len() as u64);
         out.body = Body::bytes(Vec::from(text));
         Outcome::Respond
