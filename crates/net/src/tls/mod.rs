@@ -90,11 +90,3 @@ fn provider() -> &'static Arc<CryptoProvider> {
 fn algorithms() -> WebPkiSupportedAlgorithms {
     provider().signature_verification_algorithms
 }
-
-/// Makes this thread ready for its first handshake. The generator of random bytes gathers its seed once for each thread,
-/// which takes far longer than a turn of a loop may: a loop does it before it serves.
-pub fn warm_up() {
-    let mut bytes = [0; 32];
-    // Without random bytes the first handshake will say so.
-    let _ = aws_lc_rs::rand::fill(&mut bytes);
-}
