@@ -137,7 +137,15 @@ fn a_new_binary_that_does_not_start_changes_nothing() {
     let back = until(|| (pid_in(&server, "nginx.pid") == pid).then_some(()));
     assert!(back.is_some());
     assert_eq!(client.get("/").text(), "old");
+    let refusals = || {
+        server
+            .read("error.log")
+            .matches("unknown directive")
+            .count()
+    };
+    let before = refusals();
     server.signal(Signal::HUP);
+    assert!(until(|| (refusals() > before).then_some(())).is_some());
     assert_eq!(client.get("/").text(), "old");
     server.reconfigure("server { listen 127.0.0.1:%%PORT%%; location / { return 200 new; } }");
     server.signal(Signal::HUP);

@@ -294,6 +294,11 @@ impl Worker {
             let seats = Seats {
                 list: self.loops.iter().cloned().collect(),
             };
+            // The master may tell of this worker when its loops are just about to take their configuration.
+            let deadline = Instant::now() + PEER_PATIENCE;
+            while seats.lightest().is_none() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             settle(Arrival { kind, what }, &seats);
         }
         true
