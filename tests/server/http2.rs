@@ -181,6 +181,9 @@ fn a_length_that_is_not_true_is_refused() {
 
 #[test]
 fn malformed_requests_are_refused_and_the_connection_lives() {
+    if skip_on_oracle("nginx before 1.29 takes fields that belong to a connection") {
+        return;
+    }
     let server = site("location / { return 200 ok; }").start();
     let mut client = client(&server);
     let get = [
