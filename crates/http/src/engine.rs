@@ -16,7 +16,8 @@ use conf::{Diagnostic, Line, Rows};
 use net::Transport;
 use net::passing::Passed;
 use rt::engine::{
-    Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones,
+    Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main,
+    ParcelSink, Zones,
 };
 use rt::error_log::{Level, Logger};
 use rt::listen::ListenAddress;
@@ -189,7 +190,7 @@ pub struct HttpLoop {
     seat: Arc<Seat>,
     seats: RefCell<Seats>,
     /// Where connections go that are asked to leave.
-    sink: RefCell<Option<Rc<dyn Fn(Parcel)>>>,
+    sink: RefCell<Option<ParcelSink>>,
     /// All connections leave.
     leaving: Cell<bool>,
     /// Those that serve connections.
@@ -263,7 +264,7 @@ impl LoopEngine for Running {
         self.0.accept_for(index, &still);
     }
 
-    fn shed(&self, count: usize, sink: Rc<dyn Fn(Parcel)>) {
+    fn shed(&self, count: usize, sink: ParcelSink) {
         if self.0.leaving.get() {
             return;
         }
@@ -277,7 +278,7 @@ impl LoopEngine for Running {
         }
     }
 
-    fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {
+    fn hand_over(&self, sink: ParcelSink) {
         self.0.leaving.set(true);
         self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
@@ -363,16 +364,10 @@ impl HttpLoop {
             self.close_listener(&listener);
         }
         for listener in listeners {
-            match self
-                .listeners
-                .borrow_mut()
-                .get_mut(&(listener.id, listener.member))
-            {
-                Some(known) => {
-                    known.members = listener.members;
-                    continue;
-                }
-                None => {}
+            let key = (listener.id, listener.member);
+            if let Some(known) = self.listeners.borrow_mut().get_mut(&key) {
+                known.members = listener.members;
+                continue;
             }
             self.start_accepting(listener);
         }

@@ -23,6 +23,9 @@ use crate::luajit::{Ref, State};
 use crate::run::{End, Run};
 use crate::scope::Scope;
 
+/// A chunk's name and its code.
+type NamedCode = (String, Vec<u8>);
+
 /// A machine.
 pub(crate) struct Vm {
     pub(crate) state: Rc<State>,
@@ -36,7 +39,7 @@ pub(crate) struct Vm {
     /// Compiled functions by the number of their chunk in the configuration.
     functions: RefCell<Vec<Option<Rc<Ref>>>>,
     /// Compiled functions by name and code: the same code twice is one function.
-    by_content: RefCell<HashMap<(String, Vec<u8>), Rc<Ref>>>,
+    by_content: RefCell<HashMap<NamedCode, Rc<Ref>>>,
     /// Compiled regular expressions, by options and pattern.
     pub(crate) patterns: RefCell<Lru<Vec<u8>, Rc<Pattern>>>,
     /// Idle connections of scripts' sockets.

@@ -54,6 +54,9 @@ pub trait Configuration: Send + Sync {
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
+/// Takes connections that leave their loop.
+pub type ParcelSink = Rc<dyn Fn(Parcel)>;
+
 /// An engine at work on one loop. Lives as long as the loop, across reloads.
 pub trait LoopEngine {
     /// Serves by `configuration` from now on.
@@ -75,13 +78,13 @@ pub trait LoopEngine {
     }
 
     /// Gives about so many of the connections that wait for their next request to `sink`.
-    fn shed(&self, count: usize, sink: Rc<dyn Fn(Parcel)>) {
+    fn shed(&self, count: usize, sink: ParcelSink) {
         let _ = (count, sink);
     }
 
     /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next
     /// request to `sink`; those that serve one follow when it has ended. What can not move is closed.
-    fn hand_over(&self, sink: Rc<dyn Fn(Parcel)>) {
+    fn hand_over(&self, sink: ParcelSink) {
         let _ = sink;
         self.stop();
     }

@@ -231,7 +231,7 @@ mod tests {
         let seats = Seats {
             list: loops.iter().map(|(_, seat)| seat.clone()).collect(),
         };
-        let mut fill = |counts: [usize; 4]| {
+        let fill = |counts: [usize; 4]| {
             for ((_, seat), count) in loops.iter().zip(counts) {
                 while seat.load() < count {
                     seat.opened();

@@ -13,7 +13,10 @@ use crate::request::{Request, Version};
 pub(super) const MOST: u32 = 100;
 
 /// Takes interim responses in place of the client, for a request that has none of its own: a fetch of the cache.
-pub(crate) struct Relay(pub(crate) Rc<dyn Fn(&[u8])>);
+pub(crate) struct Relay(pub(crate) Rc<Take>);
+
+/// What takes the bytes of an interim response.
+pub(crate) type Take = dyn Fn(&[u8]);
 
 /// Passes an interim response on, if it is to be. `length` is how many bytes of them came with this one: more than one
 /// buffer of them is too much, as in nginx.

@@ -166,7 +166,7 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
 type Running = Pin<Box<dyn Future<Output = Value>>>;
 
 /// Runs them side by side.
-async fn all(requests: Vec<Box<Request>>) -> Reply {
+async fn all(requests: impl IntoIterator<Item = Box<Request>>) -> Reply {
     let mut running: Vec<Option<Running>> = requests
         .into_iter()
         .map(|request| Some(Box::pin(one(request)) as Running))

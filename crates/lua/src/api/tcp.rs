@@ -325,7 +325,7 @@ fn handshake(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let name = optional_text(stack, 3)?;
     let verify = stack.boolean(4);
-    let wants_session = !(stack.kind(2) == Kind::Boolean && !stack.boolean(2));
+    let wants_session = stack.kind(2) != Kind::Boolean || stack.boolean(2);
     let transport = match socket.open() {
         Ok(transport) => transport,
         Err(message) => return answer(stack, Value::failure(message)),

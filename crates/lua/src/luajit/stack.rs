@@ -365,7 +365,7 @@ impl Stack {
     }
 
     /// What a value's `__tostring` says; `None` when it has none, or when that fails.
-    pub(crate) fn to_text(&self, at: c_int) -> Option<Vec<u8>> {
+    pub(crate) fn to_text(self, at: c_int) -> Option<Vec<u8>> {
         let at = self.absolute(at);
         if !self.push_metatable(at) {
             return None;

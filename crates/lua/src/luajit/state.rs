@@ -74,8 +74,5 @@ impl Drop for State {
 pub(crate) fn syntax_error(code: &[u8], name: &str) -> Option<Vec<u8>> {
     let state = State::bare(CHECK_LIMIT)?;
     let stack = state.stack();
-    match stack.load(code, name) {
-        Ok(()) => None,
-        Err(message) => Some(message),
-    }
+    stack.load(code, name).err()
 }

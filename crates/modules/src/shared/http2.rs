@@ -482,7 +482,7 @@ fn take_field(field: &Field<'_>, head: &mut ResponseHead) -> Option<Fault> {
         return Some(Fault::new("upstream sent duplicate :status header"));
     }
     let status = match field.value {
-        [digits @ ..] if digits.len() == 3 && digits.iter().all(u8::is_ascii_digit) => digits
+        digits if digits.len() == 3 && digits.iter().all(u8::is_ascii_digit) => digits
             .iter()
             .fold(0, |n, digit| n * 10 + u16::from(digit - b'0')),
         _ => 0,
