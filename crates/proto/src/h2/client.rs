@@ -129,7 +129,7 @@ impl Client {
                 max_continuations: MAX_CONTINUATIONS,
                 ..ReaderLimits::default()
             }),
-            decoder: Decoder::default().tolerant(),
+            decoder: Decoder::default(),
             encoder: Encoder::default(),
             peer,
             limits: ListLimits {

@@ -61,7 +61,6 @@ pub struct Decoder {
     /// The text of a name and of a value that came in the Huffman code.
     name: Vec<u8>,
     value: Vec<u8>,
-    tolerant: bool,
 }
 
 impl Default for Decoder {
@@ -89,14 +88,7 @@ impl Decoder {
             allowed: table_size,
             name: Vec::new(),
             value: Vec::new(),
-            tolerant: false,
         }
-    }
-
-    /// Takes a whole byte of padding after a text, as nginx does: some servers write one where a text ends with a byte.
-    pub fn tolerant(mut self) -> Decoder {
-        self.tolerant = true;
-        self
     }
 
     /// Decompresses one whole block and gives each field to `take`. A list that is larger than
@@ -155,14 +147,14 @@ impl Decoder {
         let index = integer::read(first, prefix, rest).ok_or(HpackError::Truncated)?;
         let name = match index {
             0 => {
-                read_text(rest, self.tolerant, &mut self.name)?;
+                read_text(rest, &mut self.name)?;
                 Source::Scratch
             }
             1..=61 => Source::Static(index - 1),
             _ if self.table.get(index - 62).is_none() => return Err(HpackError::InvalidIndex),
             _ => Source::Dynamic(index - 62),
         };
-        read_text(rest, self.tolerant, &mut self.value)?;
+        read_text(rest, &mut self.value)?;
         let known = match name {
             Source::Scratch => Known::from_name(&self.name),
             Source::Static(i) => static_table::KNOWN[i],
@@ -223,7 +215,7 @@ impl Decoder {
 
 /// Reads a text (section 5.2) into `out`, in place of what was there.
 #[inline]
-fn read_text(rest: &mut &[u8], tolerant: bool, out: &mut Vec<u8>) -> Result<(), HpackError> {
+fn read_text(rest: &mut &[u8], out: &mut Vec<u8>) -> Result<(), HpackError> {
     let (&first, after) = rest.split_first().ok_or(HpackError::Truncated)?;
     *rest = after;
     let length = integer::read(first, 7, rest).ok_or(HpackError::Truncated)?;
@@ -234,11 +226,7 @@ fn read_text(rest: &mut &[u8], tolerant: bool, out: &mut Vec<u8>) -> Result<(), 
         out.extend_from_slice(text);
         return Ok(());
     }
-    let decoded = huffman::decode(text, out).or_else(|invalid| match text.split_last() {
-        Some((0xff, short)) if tolerant => huffman::decode(short, out),
-        _ => Err(invalid),
-    });
-    decoded.map_err(|_| HpackError::InvalidHuffman)
+    huffman::decode(text, out).map_err(|_| HpackError::InvalidHuffman)
 }
 
 #[cfg(test)]
@@ -335,7 +323,7 @@ mod tests {
             ("7f00", HpackError::InvalidIndex),
             ("4003", HpackError::Truncated),
             ("40036161", HpackError::Truncated),
-            ("0081ff00", HpackError::InvalidHuffman),
+            ("0082ffff00", HpackError::InvalidHuffman),
             ("8220", HpackError::InvalidTableSize),
             ("3fe21f", HpackError::InvalidTableSize),
         ] {
