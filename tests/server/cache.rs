@@ -292,7 +292,7 @@ fn large_objects_come_whole_and_in_parts_and_stay_over_a_reload() {
     let origin = Scripted::start(move |stream, _| {
         read_until(stream, b"\r\n\r\n");
         let head = format!(
-            "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nETag: \"x\"\r\nContent-Length: {}\r\n\r\n",
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=600\r\nAccept-Ranges: bytes\r\nETag: \"x\"\r\nContent-Length: {}\r\n\r\n",
             answer.len()
         );
         send(stream, [head.as_bytes(), &answer].concat());
