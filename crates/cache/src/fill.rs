@@ -323,6 +323,17 @@ impl Fill {
         self.change(|state| state.phase = Phase::Passing);
     }
 
+    /// Whether what it fetches was purged since it began: who comes now must not get it.
+    pub(crate) fn is_purged(&self) -> bool {
+        let head = self.state().head.clone();
+        let tags = head.as_ref().map_or(&[][..], |head| &head.tags);
+        let key = self.target().0;
+        self.core
+            .purges()
+            .verdict(self.born, key.text(), tags)
+            .is_some()
+    }
+
     /// The commit, on the writer's thread, after all extents.
     fn commit(self: Arc<Self>, core: &Arc<Core>, log: &mut Log, whole: bool) {
         let Some(entry) = self.prepare(core, log, whole) else {

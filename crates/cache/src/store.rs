@@ -530,7 +530,7 @@ impl Store {
         let running = tables
             .running
             .get(&(hash, offset))
-            .filter(|fill| fill.answers_to(key));
+            .filter(|fill| fill.answers_to(key) && !fill.is_purged());
         if let Some(follower) = running.and_then(|fill| fill.follow()) {
             return Start::Join(follower);
         }
@@ -569,7 +569,9 @@ impl Store {
         let hash = self.0.hash(key);
         let tables = self.0.fills.lock();
         let running = tables.running.get(&(hash, 0));
-        running.filter(|fill| fill.answers_to(key))?.follow()
+        running
+            .filter(|fill| fill.answers_to(key) && !fill.is_purged())?
+            .follow()
     }
 
     /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at

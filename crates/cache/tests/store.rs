@@ -373,6 +373,10 @@ fn a_fill_that_began_before_a_purge_is_not_served_after_it() {
             writer.head(head("h"));
             writer.write(body(1, 500)).await.unwrap();
             store.purge(what, Mode::Hard);
+            assert!(
+                store.filling(&Key::new(b"k")).is_none(),
+                "{what:?}: nobody joins what was purged"
+            );
             writer.finish();
             assert_eq!(follower.next(1000).await, Ok(Some(body(1, 500))));
             store.flush().await;
