@@ -165,7 +165,6 @@ impl Configuration for HttpConfiguration {
             counters,
         });
         crate::current::set(&engine);
-        engine.site().prepare();
         engine.start_modules();
         engine.listen(context.listeners);
         Box::new(Running(engine))
@@ -232,7 +231,6 @@ impl LoopEngine for Running {
             return;
         };
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
-        self.0.site().prepare();
         self.0.limit.set(context.main.worker_connections);
         if self.0.index == 0 {
             let all = context.zones.get_or_create("http", AllCounters::default);

@@ -31,13 +31,6 @@ impl Site {
     pub fn new(frozen: Arc<Frozen>) -> Rc<Site> {
         Rc::new(Site { frozen })
     }
-
-    /// Does on this loop what takes long the first time, before there are clients.
-    pub(crate) fn prepare(&self) {
-        if self.endpoints.iter().any(|endpoint| endpoint.tls) {
-            net::tls::warm_up();
-        }
-    }
 }
 
 impl Deref for Site {

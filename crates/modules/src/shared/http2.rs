@@ -90,7 +90,7 @@ pub(crate) struct Http2<S> {
     /// How much content is announced.
     content: Content,
     client: Option<Box<Client>>,
-    /// Content framed on the present connection, in bytes.
+    /// Of the fixed content, what is framed on the present connection, in bytes.
     framed: u64,
     length: ContentLength,
     /// Content of the response that is still to come, if its length is known.
@@ -350,15 +350,12 @@ impl<S: Speaker> Protocol for Http2<S> {
     }
 
     fn write_content(&mut self, piece: &[u8], out: &mut Vec<u8>) {
-        self.framed += piece.len() as u64;
-        let is_last = self.content == Content::Length(self.framed);
         if let Some(client) = &mut self.client {
-            client.content(piece, is_last, out);
+            client.content(piece, false, out);
         }
     }
 
     fn write_last_content(&mut self, piece: &[u8], trailers: &Fields, out: &mut Vec<u8>) {
-        self.framed += piece.len() as u64;
         if let Some(client) = &mut self.client {
             client.content(piece, trailers.is_empty(), out);
             client.end(trailers, out);
