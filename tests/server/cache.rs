@@ -124,6 +124,40 @@ fn keys_bypass_and_no_cache() {
 }
 
 #[test]
+fn who_has_an_answer_finds_it_with_his_next_request() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(
+        &origin,
+        "proxy_cache_key $uri; proxy_cache_bypass $arg_bypass;",
+    );
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    for number in 2..60 {
+        let answer = format!("answer {number}");
+        assert_seen(&server, "/a?bypass=1", "BYPASS", &answer);
+        assert_seen(&server, "/a", "HIT", &answer);
+    }
+}
+
+#[test]
+fn who_has_a_variant_finds_it_with_his_next_request() {
+    let origin = counting("Cache-Control: max-age=60\r\nVary: X-Kind\r\n");
+    let server = cached(
+        &origin,
+        "proxy_cache_key $uri; proxy_cache_bypass $arg_bypass;",
+    );
+    for number in 1..30 {
+        let kind = format!("X-Kind: {}", number % 3);
+        let renewed = server.get_with("/a?bypass=1", &[&kind]);
+        let found = server.get_with("/a", &[&kind]);
+        assert_eq!(renewed.text(), format!("answer {number}"));
+        assert_eq!(
+            (found.field("X-Cache"), found.text()),
+            ("HIT", renewed.text())
+        );
+    }
+}
+
+#[test]
 fn seldom_asked_for_is_not_stored() {
     let origin = counting("Cache-Control: max-age=60\r\n");
     let server = cached(&origin, "proxy_cache_min_uses 3;");

@@ -235,6 +235,11 @@ impl Fill {
         [self.hash, self.target().1]
     }
 
+    /// Whether the body came to its end.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.state().end == Some(Ok(()))
+    }
+
     pub(crate) fn answers_to(&self, key: &Key) -> bool {
         self.key == *key || self.target().0 == key
     }
@@ -295,6 +300,18 @@ impl Fill {
                 fill.write_extent(core, log, offset, &data)
             }));
         }
+    }
+
+    /// Hands the store's writer what is left, and the commit.
+    fn commit_soon(self: &Arc<Self>, whole: bool) {
+        if self.state().phase != Phase::Storing {
+            self.core.fills.remove(self);
+            return;
+        }
+        self.store_ready(true);
+        let fill = Arc::clone(self);
+        self.core
+            .enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
     }
 
     fn write_extent(self: Arc<Self>, core: &Arc<Core>, log: &mut Log, offset: u64, data: &Bytes) {
@@ -483,10 +500,19 @@ impl Writer {
         if !fits {
             self.0.core.fills.remove(&self.0);
         }
+        // Whoever is told that there is no body has the whole answer, and may ask again.
+        let whole = fits && self.0.base == 0 && head.length == Some(0);
+        if whole {
+            self.0.core.fills.arrive(&self.0);
+        }
         self.0.change(|state| {
             state.phase = if fits { Phase::Storing } else { Phase::Passing };
             state.head = Some(Arc::new(head));
+            state.end = whole.then_some(Ok(()));
         });
+        if whole {
+            self.0.commit_soon(true);
+        }
     }
 
     /// The same, stored under another key: that of a variant, which this head was found to be. Those who look for it
@@ -541,21 +567,46 @@ impl Writer {
     }
 
     /// Brings a piece of the body; waits while too much of it is neither stored nor taken. Call [`Writer::head`] or
-    /// [`Writer::pass`] before.
+    /// [`Writer::pass`] before. With the last byte of a body of known length it has come to its end: what is written after
+    /// that is not taken, and how the producer ends has no say any more.
     pub async fn write(&mut self, bytes: Bytes) -> Result<(), Abandoned> {
         let mut rest = bytes;
-        while !rest.is_empty() {
+        while !rest.is_empty() && !self.is_complete() {
             poll_fn(|cx| self.poll_room(cx)).await?;
             let chunk = rest.split_to(rest.len().min(EXTENT_MAX));
+            let whole = self.is_last(chunk.len());
+            // A client that has the last byte has the whole answer, and what it asks next must find it.
+            if whole {
+                self.0.core.fills.arrive(&self.0);
+            }
             self.0.change(|state| {
                 let at = state.received;
                 state.received += chunk.len() as u64;
                 state.chunk_bytes += chunk.len();
                 state.chunks.push_back((at, chunk));
+                if whole {
+                    state.end = Some(Ok(()));
+                }
             });
-            self.0.store_ready(false);
+            match whole {
+                true => self.0.commit_soon(true),
+                false => self.0.store_ready(false),
+            }
         }
         Ok(())
+    }
+
+    /// Whether a body that is stored is whole with these bytes. One that is longer than it said is not.
+    fn is_last(&self, len: usize) -> bool {
+        let state = self.0.state();
+        let length = state.head.as_ref().and_then(|head| head.length);
+        let end = state.received + len as u64;
+        self.0.base == 0 && state.phase == Phase::Storing && length == Some(end)
+    }
+
+    /// Whether the body came to its end.
+    pub fn is_complete(&self) -> bool {
+        self.0.is_complete()
     }
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<Result<(), Abandoned>> {
@@ -604,19 +655,16 @@ impl Writer {
             return;
         }
         let whole = end.is_ok();
-        if !whole {
-            self.0.core.fills.remove(&self.0);
+        match whole && self.0.base == 0 {
+            true => self.0.core.fills.arrive(&self.0),
+            false => self.0.core.fills.remove(&self.0),
         }
         self.0.change(|state| state.end = Some(end.clone()));
-        if self.0.state().phase != Phase::Storing || end == Err(Failure::Length) {
+        if end == Err(Failure::Length) {
             self.0.core.fills.remove(&self.0);
             return;
         }
-        self.0.store_ready(true);
-        let fill = Arc::clone(&self.0);
-        self.0
-            .core
-            .enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
+        self.0.commit_soon(whole);
     }
 
     /// The end of what was brought: where a broken fetch resumes.
@@ -740,7 +788,12 @@ impl Follower {
 
     /// Whether the body came to its end: what is there is the new object, though it may not be committed yet.
     pub fn is_complete(&self) -> bool {
-        self.fill.state().end == Some(Ok(()))
+        self.fill.is_complete()
+    }
+
+    /// The head, if it is there.
+    pub fn known_head(&self) -> Option<Arc<Head>> {
+        self.fill.state().head.clone()
     }
 
     /// Whether it is the one that began with the fill.

@@ -1,7 +1,10 @@
 //! The fills under way, one per key and beginning, and the keys that turned out not to be worth one.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::Object;
@@ -16,6 +19,8 @@ pub(crate) struct Fills {
     tables: Mutex<Tables>,
     /// How many objects are renewed and not yet written so.
     renewed: AtomicUsize,
+    /// How many keys have an object that has arrived and is not committed yet.
+    arrived: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -26,6 +31,9 @@ pub(crate) struct Tables {
     learned: HashMap<u64, u64>,
     /// Objects with a new head that the store's writer has not written yet, by hash. It holds as many as jobs wait.
     renewed: HashMap<u64, Object>,
+    /// Fills whose body is whole and that the store's writer has not committed yet, by the hashes of their keys. It holds
+    /// as many as jobs wait.
+    pub(crate) arrived: HashMap<u64, Arc<Fill>>,
 }
 
 impl Fills {
@@ -62,19 +70,41 @@ impl Fills {
         }
     }
 
+    /// To be called before anybody can see that the body of a fill is whole: from then on, and until it is taken out,
+    /// it is what is found under its keys, whatever the index says and whatever began since.
+    pub(crate) fn arrive(&self, fill: &Arc<Fill>) {
+        let mut tables = self.lock();
+        for hash in fill.hashes() {
+            tables.arrived.insert(hash, Arc::clone(fill));
+        }
+        self.arrived.store(tables.arrived.len(), Release);
+    }
+
+    /// The fill of this hash whose body is whole, or about to be.
+    pub(crate) fn arrived(&self, hash: u64) -> Option<Arc<Fill>> {
+        self.lock().arrived.get(&hash).cloned()
+    }
+
+    pub(crate) fn has_arrived_any(&self) -> bool {
+        self.arrived.load(Acquire) != 0
+    }
+
     /// Takes a fill out, if it is still the one under its key.
     pub(crate) fn remove(&self, fill: &Fill) {
+        let is_it = |found: Option<&Arc<Fill>>| {
+            found.is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill))
+        };
         let mut tables = self.lock();
         for hash in fill.hashes() {
             let place = (hash, fill.base);
-            let same = tables
-                .running
-                .get(&place)
-                .is_some_and(|found| std::ptr::eq(Arc::as_ptr(found), fill));
-            if same {
+            if is_it(tables.running.get(&place)) {
                 tables.running.remove(&place);
             }
+            if is_it(tables.arrived.get(&hash)) {
+                tables.arrived.remove(&hash);
+            }
         }
+        self.arrived.store(tables.arrived.len(), Release);
     }
 }
 

@@ -574,6 +574,18 @@ impl Store {
             .follow()
     }
 
+    /// The object of the key that came to its end and is not committed yet: it is what is there, whatever a lookup finds.
+    /// To be asked **before** a lookup, which finds it from its commit on.
+    pub fn arrived(&self, key: &Key) -> Option<Follower> {
+        let fills = &self.0.fills;
+        if !fills.has_arrived_any() {
+            return None;
+        }
+        let fill = fills.arrived(self.0.hash(key))?;
+        let is_it = fill.answers_to(key) && fill.is_complete() && !fill.is_purged();
+        is_it.then(|| fill.follow())?
+    }
+
     /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at
     /// once ([`Key::variant_of`]).
     pub fn put_marker(&self, key: &Key, head: Head, now_ms: u64) -> u64 {
@@ -691,7 +703,9 @@ impl Store {
         let fills: Vec<Arc<Fill>> = {
             let tables = core.fills.lock();
             let of_key = tables.running.iter().filter(|((of, _), _)| *of == hash);
-            of_key.map(|(_, fill)| Arc::clone(fill)).collect()
+            let of_key = of_key.map(|(_, fill)| Arc::clone(fill));
+            // Another fetch may have taken its place among those that run.
+            of_key.chain(tables.arrived.get(&hash).cloned()).collect()
         };
         fills.iter().for_each(|fill| fill.stop_storing());
         let store = self.clone();

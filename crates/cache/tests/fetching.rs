@@ -208,6 +208,72 @@ fn a_complete_fill_gives_its_body_at_once() {
     });
 }
 
+/// Keeps the only thread of a pool until it is dropped.
+fn hold(pool: &rt::pool::Pool) -> std::sync::mpsc::Sender<()> {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let wait = move || {
+        let _ = receiver.recv();
+    };
+    pool.submit(rt::pool::Device::UNKNOWN, Box::new(wait));
+    sender
+}
+
+#[test]
+fn what_has_arrived_is_there_though_the_disk_waits() {
+    let directory = Directory::new();
+    let mut options = directory.options();
+    options.pool = rt::pool::register("cache-test-held", 1, 1000);
+    let pool = options.pool.clone();
+    let store = Store::open(options, NOW).unwrap();
+    run(async move {
+        let key = Key::new(b"key");
+        let mut first = head("1", NOW + 1);
+        first.length = Some(3);
+        put(&store, &key, first.clone(), "old").await;
+        let held = hold(&pool);
+
+        let (mut writer, _follower) = store.fill_anew(&key, NOW);
+        first.head = Bytes::from_static(b"2");
+        writer.head(first.clone());
+        writer.write("n".into()).await.unwrap();
+        assert!(store.arrived(&key).is_none());
+        writer.write("ew".into()).await.unwrap();
+        // Another fetch may begin before that is written, and its end is no matter.
+        let (other, _) = store.fill_anew(&key, NOW);
+        let follower = store.arrived(&key).unwrap();
+        assert_eq!(follower.known_head().unwrap().head, "2");
+        assert_eq!(follower.whole().unwrap(), "new");
+        drop(other);
+        assert!(store.arrived(&key).is_some());
+        // What comes after the last byte is not taken.
+        writer.write("er".into()).await.unwrap();
+        drop(writer);
+        drop(held);
+        store.flush().await;
+        assert!(store.arrived(&key).is_none());
+        assert_eq!(found_text(&store, &key).await, "2 new");
+
+        let held = hold(&pool);
+        let (mut writer, _follower) = store.fill_anew(&key, NOW);
+        first.length = Some(0);
+        writer.head(first);
+        assert_eq!(store.arrived(&key).unwrap().whole().unwrap(), "");
+        store.purge(Purge::Key(&key), cache::Mode::Hard);
+        assert!(store.arrived(&key).is_none());
+        drop(held);
+        store.flush().await;
+        assert!(found(&store, &key).await.is_none());
+    });
+}
+
+async fn found_text(store: &Store, key: &Key) -> String {
+    let (head, body) = found(store, key).await.unwrap();
+    [&head[..], b" ", &body[..]]
+        .concat()
+        .escape_ascii()
+        .to_string()
+}
+
 #[test]
 fn the_number_of_objects_is_bounded() {
     let directory = Directory::new();

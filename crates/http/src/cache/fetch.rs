@@ -493,6 +493,8 @@ impl Fetch {
                         }
                     }
                 }
+                // All that it announced is there.
+                Some(Err(_)) if writer.is_complete() => break,
                 Some(Err(error)) => {
                     self.publish();
                     resumes += 1;

@@ -29,6 +29,9 @@ use crate::upstream::{self, Exchange, SettingsRef};
 /// How often a request looks again because the store changed under it, or a fetch that it followed came to nothing.
 const ROUNDS: u32 = 5;
 
+/// How long a request waits until the store has what came to its end a moment ago, before it asks for itself.
+const COMMIT_WAIT: Duration = Duration::from_secs(1);
+
 /// Answers a request: from the cache, or through it, or past it.
 pub fn serve<'a>(
     request: &'a mut Request,
@@ -88,11 +91,19 @@ type Names = (u64, Vec<Box<[u8]>>);
 /// Where a response is looked for: the key, and the marker above it if it is that of a variant.
 type At = (Key, Option<Names>);
 
-/// What was found.
+/// What was found, and where.
 struct Found {
-    lookup: Lookup,
+    what: What,
     key: Key,
     marker: Option<Names>,
+}
+
+/// What was found.
+enum What {
+    /// By the store.
+    Looked(Lookup),
+    /// A response that has come to its end, and is not committed yet.
+    Arrived(Follower),
 }
 
 /// How a round ends.
@@ -170,12 +181,16 @@ impl Visit {
     /// Answers with an object that is in memory and fresh: most hits end here.
     fn peek(&self, request: &mut Request) -> Option<Outcome> {
         let now_ms = rt::wall_millis();
-        let mut found = self.store.peek(&self.primary, now_ms)?;
+        let peek = |key: &Key| match self.store.arrived(key) {
+            Some(_) => None,
+            None => self.store.peek(key, now_ms),
+        };
+        let mut found = peek(&self.primary)?;
         if let Lookup::Hit(object) = &found
             && object.head().meta.kind == ObjectKind::Variants
         {
             let (key, _) = self.variant_of(request, object)?;
-            found = self.store.peek(&key, now_ms)?;
+            found = peek(&key)?;
         }
         let Lookup::Hit(object) = found else {
             return None;
@@ -206,8 +221,12 @@ impl Visit {
     async fn round(&mut self, request: &mut Request) -> Round {
         let now_ms = rt::wall_millis();
         let found = self.find(request, now_ms).await;
-        let seen = found.lookup.seen();
-        let (object, purged) = match found.lookup {
+        let lookup = match found.what {
+            What::Looked(lookup) => lookup,
+            What::Arrived(follower) => return self.just_arrived(request, follower).await,
+        };
+        let seen = lookup.seen();
+        let (object, purged) = match lookup {
             Lookup::Hit(object) => (object, false),
             Lookup::Stale(object, why) => (object, why == Why::Purged),
             Lookup::Miss(why, _) => {
@@ -245,38 +264,72 @@ impl Visit {
             .await
     }
 
+    /// Answers with a response that has come to its end, or waits until the store has it.
+    async fn just_arrived(&mut self, request: &mut Request, follower: Follower) -> Round {
+        let now_ms = rt::wall_millis();
+        let stored = follower
+            .known_head()
+            .and_then(|head| StoredHead::decode(&head.head));
+        if stored.is_some_and(|stored| self.reuse(&stored, now_ms) == Reuse::Fresh) {
+            return self
+                .follow(request, follower, None, Status::Hit, None)
+                .await;
+        }
+        // It must be validated first, for which it has to be an object.
+        drop(follower);
+        match rt::timeout(COMMIT_WAIT, self.store.flush()).await {
+            Ok(()) => Round::Again,
+            Err(_) => self.fetch_alone(request, Status::Expired).await.into(),
+        }
+    }
+
     async fn find(&self, request: &Request, now_ms: u64) -> Found {
-        if let Some((born, names)) = &self.hint {
-            let values = values(names, &request.head.wire.fields);
-            let key = self.primary.variant_of(*born, &values);
-            return Found {
-                lookup: self.store.lookup(&key, now_ms).await,
-                key,
-                marker: self.hint.clone(),
+        let primary = &self.primary;
+        let own = |(born, names): Names| {
+            let values = values(&names, &request.head.wire.fields);
+            (primary.variant_of(born, &values), Some((born, names)))
+        };
+        if let Some(names) = &self.hint {
+            return self.look(own(names.clone()), now_ms).await;
+        }
+        if let Some(follower) = self.store.arrived(primary) {
+            // Its marker may not be there yet.
+            return match variant_named_by(&follower) {
+                Some(names) => self.look(own(names), now_ms).await,
+                None => Found {
+                    what: What::Arrived(follower),
+                    key: primary.clone(),
+                    marker: None,
+                },
             };
         }
-        let lookup = self.store.lookup(&self.primary, now_ms).await;
+        let lookup = self.store.lookup(primary, now_ms).await;
         if let Lookup::Hit(object) | Lookup::Stale(object, _) = &lookup
             && object.head().meta.kind == ObjectKind::Variants
             && let Some((key, names)) = self.variant_of(request, object)
         {
-            let marker = Some((object.born(), names));
-            let softened = matches!(lookup, Lookup::Stale(_, Why::Purged));
-            let lookup = match self.store.lookup(&key, now_ms).await {
-                Lookup::Hit(object) if softened => Lookup::Stale(object, Why::Purged),
-                other => other,
-            };
-            return Found {
-                lookup,
-                key,
-                marker,
-            };
+            let at = (key, Some((object.born(), names)));
+            let mut found = self.look(at, now_ms).await;
+            if matches!(lookup, Lookup::Stale(_, Why::Purged))
+                && let What::Looked(Lookup::Hit(object)) = found.what
+            {
+                found.what = What::Looked(Lookup::Stale(object, Why::Purged));
+            }
+            return found;
         }
         Found {
-            lookup,
-            key: self.primary.clone(),
+            what: What::Looked(lookup),
+            key: primary.clone(),
             marker: None,
         }
+    }
+
+    async fn look(&self, (key, marker): At, now_ms: u64) -> Found {
+        let what = match self.store.arrived(&key) {
+            Some(follower) => What::Arrived(follower),
+            None => What::Looked(self.store.lookup(&key, now_ms).await),
+        };
+        Found { what, key, marker }
     }
 
     /// The key of the variant that this request gets, below a marker.
@@ -584,6 +637,7 @@ impl Visit {
     ) -> Round {
         let client = request.presence();
         let watch = self.watches(request);
+        let was_there = hand.is_none() && follower.is_complete();
         let head = std::future::poll_fn(|context| {
             if let Some(hand) = &hand {
                 let interim = hand.poll_interim(context);
@@ -631,7 +685,7 @@ impl Visit {
             source: self.source,
             stored: &stored,
             status,
-            asked: Some((why, joined)),
+            asked: (!was_there).then_some((why, joined)),
             body,
             length: head.length,
         }
@@ -852,7 +906,8 @@ fn purge(store: &Store, text: &[u8]) -> Outcome {
     }
     let key = Key::new(text);
     // What is being fetched, or was a moment ago, is there for whoever asks.
-    let is_there = store.filling(&key).is_some()
+    let is_there = store.arrived(&key).is_some()
+        || store.filling(&key).is_some()
         || store
             .peek(&key, 0)
             .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
@@ -868,6 +923,13 @@ fn forget(store: &Store, key: &Key) {
     store.purge(Purge::Key(key), Mode::Hard);
     let head_only = Key::new(&[key.text(), HEAD_ONLY].concat());
     store.purge(Purge::Key(&head_only), Mode::Hard);
+}
+
+/// The marker of the variant that somebody fetches, as its head says.
+fn variant_named_by(follower: &Follower) -> Option<Names> {
+    let head = follower.known_head()?;
+    let variant = StoredHead::decode(&head.head)?.variant?;
+    Some((variant.born, variant.names))
 }
 
 fn decode(object: &Object) -> Option<Arc<StoredHead>> {
