@@ -2,7 +2,7 @@
 
 use std::os::unix::process::ExitStatusExt;
 
-use weir_tests::{Server, Signal, http, skip_on_oracle, until, whole};
+use weir_tests::{Connection, Http2, Server, Signal, http, skip_on_oracle, until, whole};
 
 /// A server with a file that takes a while at a bounded rate.
 fn slow() -> Server {
@@ -36,6 +36,37 @@ fn quit_closes_idle_connections() {
     idle.get("/");
     server.signal(Signal::QUIT);
     idle.assert_closed();
+    assert!(server.ended().success());
+}
+
+/// What a client has sent before the server was told to end is served, on connections that wait for a request too.
+#[test]
+fn requests_that_came_before_the_end_are_answered() {
+    if skip_on_oracle("nginx closes connections that were idle a moment ago") {
+        return;
+    }
+    let mut server =
+        http("server { listen 127.0.0.1:%%PORT%%; http2 on; location / { return 200 in; } }")
+            .main("worker_processes 2;")
+            .start();
+    let mut clients: Vec<Connection> = (0..40).map(|_| server.connect()).collect();
+    let mut multiplexed = Http2::connect(&server, &[]);
+    multiplexed.get("/");
+    for client in &mut clients {
+        client.get("/");
+    }
+    for client in &mut clients {
+        client.request("GET", "/", &[]);
+    }
+    let stream = multiplexed.request("GET", "/", &[], true);
+    server.signal(Signal::QUIT);
+    for client in &mut clients {
+        assert_eq!(client.reply().text(), "in");
+        client.assert_closed();
+    }
+    assert_eq!(multiplexed.reply(stream).text(), "in");
+    assert!(multiplexed.end().is_some(), "GOAWAY");
+    drop(multiplexed);
     assert!(server.ended().success());
 }
 

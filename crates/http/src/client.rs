@@ -85,8 +85,6 @@ pub struct Idle {
     /// How often it waited so far.
     waits: Cell<u64>,
     asked: Cell<Asked>,
-    /// See [`Idle::is_shared`].
-    shared: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -100,8 +98,6 @@ pub enum Asked {
     Close,
     /// To go to another loop or process.
     Leave,
-    /// To let its client begin anew, under another configuration: for connections that can say so.
-    Renew,
 }
 
 impl Idle {
@@ -134,18 +130,6 @@ impl Idle {
     /// Asks it to close. One that serves a request closes afterwards.
     pub fn close(&self) {
         self.ask(Asked::Close);
-    }
-
-    /// It carries several requests, and can tell its client to begin anew.
-    pub fn is_shared(&self) {
-        self.shared.set(true);
-    }
-
-    /// Asks it to let its client begin anew, if it can.
-    pub fn renew(&self) {
-        if self.shared.get() && self.asked.get() == Asked::Nothing {
-            self.ask(Asked::Renew);
-        }
     }
 
     /// Asks it to go elsewhere. One that serves a request goes afterwards.

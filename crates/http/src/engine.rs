@@ -246,9 +246,6 @@ impl LoopEngine for Running {
         if !patience.is_zero() {
             self.0.end_present_requests(patience);
         }
-        for connection in self.0.connections.borrow().values() {
-            connection.idle.renew();
-        }
     }
 
     fn adopt(&self, arriving: Arriving) {

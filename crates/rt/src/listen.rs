@@ -209,6 +209,16 @@ pub fn open(address: &ListenAddress, options: &ListenOptions) -> Result<OwnedFd,
     Ok(socket)
 }
 
+/// Could this address be listened on? It is bound for a moment, but nothing listens: a client that tries meanwhile is
+/// refused, and not taken in by a socket that is about to be closed.
+pub fn try_bind(address: SocketAddr) -> io::Result<()> {
+    let address = ListenAddress::Tcp(address);
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(address.family(), SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(bind(&socket, &address)?)
+}
+
 /// What a socket that another program has opened listens on, with the options that tell sockets apart.
 /// An error when it is no listening socket.
 pub fn inherited(socket: &OwnedFd) -> io::Result<(ListenAddress, ListenOptions)> {

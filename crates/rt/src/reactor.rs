@@ -150,6 +150,13 @@ impl Registration {
             .set(self.source.ready.get() & !(1 << side as u8));
     }
 
+    /// As if an edge had come, so that the next call is made.
+    pub(crate) fn suppose(&self, side: Side) {
+        self.source
+            .ready
+            .set(self.source.ready.get() | 1 << side as u8);
+    }
+
     /// Wakes the task at the next edge of this side.
     pub(crate) fn arm(&self, side: Side, cx: &Context<'_>) {
         let source = &self.source;

@@ -5,7 +5,7 @@
 //! every setting in the reference.
 
 use std::io::{ErrorKind, IsTerminal as _};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -134,8 +134,8 @@ pub(crate) fn choose_address(
     }
     let candidates = (FIRST_PORT..FIRST_PORT + PORTS_TRIED).map(|port| SocketAddr::new(ip, port));
     for address in candidates {
-        match TcpListener::bind(address) {
-            Ok(_) => return Ok(address),
+        match rt::listen::try_bind(address) {
+            Ok(()) => return Ok(address),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
             Err(error) => return Err(format!("can not listen on {address}: {error}")),
         }
@@ -149,7 +149,7 @@ pub(crate) fn choose_address(
 /// Could this address be listened on? The answer may be out of date a moment later; the server's own
 /// attempt decides, and this one only explains better.
 fn free(address: SocketAddr) -> Result<(), String> {
-    let Err(error) = TcpListener::bind(address) else {
+    let Err(error) = rt::listen::try_bind(address) else {
         return Ok(());
     };
     let port = address.port();
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn a_busy_port_is_explained() {
-        let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = taken.local_addr().expect("bound").port();
         let error = choose_address(None, Some(port)).expect_err("taken");
         assert!(error.contains("in use"), "{error}");

@@ -262,7 +262,7 @@ impl Connection {
         match self.client.idle.asked() {
             Asked::Close => true,
             Asked::Leave => false,
-            Asked::Nothing | Asked::Renew => self.engine.is_stopping(),
+            Asked::Nothing => self.engine.is_stopping(),
         }
     }
 

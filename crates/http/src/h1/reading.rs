@@ -126,7 +126,14 @@ impl Connection {
             scratch.clear();
             let stream = &self.client.stream;
             match stream.poll_read_into(context, &mut scratch, READ_SIZE) {
-                Poll::Pending => break self.poll_wait(context).map(Err),
+                Poll::Pending => match self.poll_wait(context) {
+                    Poll::Ready(NoHead::Quiet) if self.has_spoken_after_all(&mut scratch) => {
+                        if let Some(end) = self.take_head(&scratch, request) {
+                            break Poll::Ready(end);
+                        }
+                    }
+                    waited => break waited.map(Err),
+                },
                 Poll::Ready(Ok(0)) => {
                     self.log_early_end();
                     break Poll::Ready(Err(NoHead::Quiet));
@@ -145,6 +152,14 @@ impl Connection {
         };
         self.engine.scratch.replace(scratch);
         result
+    }
+
+    /// The connection is about to end for its silence. What its client has said since the loop last asked the system is
+    /// read: it would be lost, and the client told so by a reset.
+    fn has_spoken_after_all(&self, scratch: &mut Vec<u8>) -> bool {
+        let stream = &self.client.stream;
+        stream.socket().look_again();
+        matches!(stream.try_read_into(scratch, READ_SIZE), Ok(1..))
     }
 
     /// Goes on with a head of which `came` is what came last; `None` when that did not end it.

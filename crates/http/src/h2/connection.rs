@@ -24,7 +24,7 @@ use rt::error_log::{Errno, Level};
 
 use super::budget::{Budget, SERVED};
 use super::link::{Closed, How, Link, OUTPUT_FULL};
-use crate::client::{Asked, Client};
+use crate::client::Client;
 use crate::core::LocationConf;
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
@@ -80,9 +80,9 @@ pub(super) struct Connection {
 pub(super) struct Limits {
     pub(super) max_streams: usize,
     pub(super) preread: u32,
-    read_size: usize,
-    header_timeout: Duration,
-    core: Arc<LocationConf>,
+    pub(super) read_size: usize,
+    pub(super) header_timeout: Duration,
+    pub(super) core: Arc<LocationConf>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,6 @@ pub(super) enum End {
 
 impl Connection {
     pub(super) fn new(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Connection {
-        client.idle.is_shared();
         let site = engine.site();
         let limits = Limits::of(&site, client);
         let mut reader = FrameReader::default();
@@ -167,9 +166,13 @@ impl Connection {
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
         self.link.register(context);
         self.count_ended();
+        let is_to_end = self.is_to_end(context);
+        if is_to_end {
+            // Requests that have come already are served: all that a client sends after that is known by the number in
+            // the GOAWAY.
+            self.link.client.stream.socket().look_again();
+        }
         loop {
-            // Before anything is written: what it says must leave too.
-            self.look_for_the_end(context);
             let is_sent = match self.poll_write(context) {
                 Poll::Ready(Ok(())) => true,
                 Poll::Ready(Err(error)) => return self.write_failed(&error),
@@ -185,6 +188,8 @@ impl Connection {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false)) => return self.client_left(),
                 Poll::Ready(Err(error)) => self.fail(error),
+                // Round again: what this says must leave too.
+                Poll::Pending if is_to_end && self.phase == Phase::Open => self.drain(),
                 Poll::Pending => break,
             }
         }
@@ -466,16 +471,10 @@ impl Connection {
             .write(|output| frame::write_goaway(last, code, &mut output.bytes));
     }
 
-    /// Has the loop asked for the end, which is to wait for the streams?
-    fn look_for_the_end(&mut self, context: &mut Context<'_>) {
-        if self.phase != Phase::Open {
-            return;
-        }
-        // A connection can not be carried elsewhere in the middle of its compression: to leave is to close.
-        match self.link.client.idle.poll_asked(context) {
-            Poll::Ready(Asked::Close | Asked::Leave | Asked::Renew) => self.drain(),
-            Poll::Ready(Asked::Nothing) | Poll::Pending => {}
-        }
+    /// Has the loop asked for the end, which is to wait for the streams? A connection can not be carried elsewhere in the
+    /// middle of its compression: to leave is to close.
+    fn is_to_end(&self, context: &mut Context<'_>) -> bool {
+        self.phase == Phase::Open && self.link.client.idle.poll_asked(context).is_ready()
     }
 
     fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {

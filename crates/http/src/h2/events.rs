@@ -208,7 +208,12 @@ impl Connection {
         }
         let site = self.link.engine.site();
         h1::refresh_endpoint(&self.link.client, &site);
-        self.limits = Limits::of(&site, &self.link.client);
+        self.limits = Limits {
+            // As they were announced.
+            max_streams: self.limits.max_streams,
+            preread: self.limits.preread,
+            ..Limits::of(&site, &self.link.client)
+        };
         self.last = id;
         if self.is_draining() {
             self.debug(format_args!("skipping http2 HEADERS frame"));

@@ -326,6 +326,14 @@ impl Stream {
         self.registration.get().is_some_and(quiet)
     }
 
+    /// Lets the next read ask the system, whatever is known of the socket: before it is closed for its silence.
+    pub fn look_again(&self) {
+        match self.registration.get() {
+            Some(registration) => registration.suppose(Side::Read),
+            None => self.drained.set(false),
+        }
+    }
+
     /// Waits for [`Self::poll_closed`].
     pub async fn closed(&self) {
         std::future::poll_fn(|cx| self.poll_closed(cx)).await;
