@@ -1,11 +1,11 @@
-//! A client of HTTP/2 that sends what it is told, right or wrong, and shows what it hears.
+//! A peer of HTTP/2 that sends what it is told, right or wrong, and shows what it hears: a client, or an upstream server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 
 use proto::h2::frame::{self, HeadersFrame, flag, kind};
 use proto::h2::hpack::{Decoder, Encoder, ListLimits, Secrecy};
-use proto::h2::settings::pairs;
+use proto::h2::settings::{id::HEADER_TABLE_SIZE, pairs};
 use proto::h2::{ErrorCode, Event, FrameReader, PREFACE};
 use proto::{Known, h2};
 
@@ -79,9 +79,16 @@ impl Http2Reply {
     }
 }
 
+/// What a connection is carried by: TCP, or TLS over it.
+trait Carrier: Read + Write {}
+
+impl<T: Read + Write> Carrier for T {}
+
 /// A connection.
 pub struct Http2 {
-    stream: TcpStream,
+    carrier: Box<dyn Carrier>,
+    /// What is below it.
+    socket: TcpStream,
     reader: FrameReader,
     decoder: Decoder,
     encoder: Encoder,
@@ -91,23 +98,58 @@ pub struct Http2 {
     heard: Vec<Heard>,
     /// Windows open again with what comes.
     pub takes_all: bool,
+    /// Header blocks are sent in frames of at most so many bytes.
+    pub largest_frame: u32,
 }
 
 impl Http2 {
     /// Connects to the server's first port, with settings of its own.
     pub fn connect(server: &Server, settings: &[(u16, u32)]) -> Http2 {
-        let stream = TcpStream::connect(("127.0.0.1", server.port(0))).expect("the server listens");
-        stream
+        let socket = TcpStream::connect(("127.0.0.1", server.port(0))).expect("the server listens");
+        let carrier = socket.try_clone().expect("there are descriptors");
+        Http2::over(carrier, socket, settings)
+    }
+
+    /// Begins a client's connection over `carrier`, which is `socket` or stands upon it.
+    pub fn over(
+        carrier: impl Read + Write + 'static,
+        socket: TcpStream,
+        settings: &[(u16, u32)],
+    ) -> Http2 {
+        let mut client = Http2::new(Box::new(carrier), socket);
+        let mut out = PREFACE.to_vec();
+        frame::write_settings(settings, &mut out);
+        client.send(&out);
+        client
+    }
+
+    /// Takes a connection as a server: a proxy has begun it.
+    pub fn accept(socket: &TcpStream) -> Http2 {
+        let mut carrier = socket.try_clone().expect("there are descriptors");
+        let mut preface = [0; PREFACE.len()];
+        carrier.read_exact(&mut preface).expect("a preface comes");
+        assert_eq!(&preface, PREFACE);
+        let socket = socket.try_clone().expect("there are descriptors");
+        let mut server = Http2::new(Box::new(carrier), socket);
+        let mut out = Vec::new();
+        frame::write_settings(&[], &mut out);
+        server.send(&out);
+        server
+    }
+
+    fn new(carrier: Box<dyn Carrier>, socket: TcpStream) -> Http2 {
+        socket
             .set_read_timeout(Some(PATIENCE))
             .expect("the bound is not zero");
-        stream
+        socket
             .set_write_timeout(Some(PATIENCE))
             .expect("the bound is not zero");
-        stream
+        socket
             .set_nodelay(true)
             .expect("a TCP socket has this option");
-        let mut client = Http2 {
-            stream,
+        Http2 {
+            carrier,
+            socket,
             reader: FrameReader::default(),
             decoder: Decoder::default(),
             encoder: Encoder::default(),
@@ -115,16 +157,13 @@ impl Http2 {
             next: 1,
             heard: Vec::new(),
             takes_all: true,
-        };
-        let mut out = PREFACE.to_vec();
-        frame::write_settings(settings, &mut out);
-        client.send(&out);
-        client
+            largest_frame: 16384,
+        }
     }
 
     /// Sends bytes as they are. `false` when the server has closed.
     pub fn send(&mut self, bytes: &[u8]) -> bool {
-        match self.stream.write_all(bytes) {
+        match self.carrier.write_all(bytes) {
             Ok(()) => true,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 panic!("the server reads nothing")
@@ -165,7 +204,7 @@ impl Http2 {
                     .field(known, name, value, Secrecy::Open, &mut out);
             }
         }
-        begun.finish(16384, &mut out);
+        begun.finish(self.largest_frame, &mut out);
         self.send(&out)
     }
 
@@ -259,11 +298,11 @@ impl Http2 {
 
     /// Whether the server has closed, or told it to go; reads what has come, without waiting.
     pub fn is_over(&mut self) -> bool {
-        self.stream
+        self.socket
             .set_nonblocking(true)
             .expect("a TCP socket has this option");
         self.read();
-        self.stream
+        self.socket
             .set_nonblocking(false)
             .expect("a TCP socket has this option");
         self.heard
@@ -273,10 +312,10 @@ impl Http2 {
 
     fn read(&mut self) {
         let mut buffer = vec![0; 64 * 1024];
-        match self.stream.read(&mut buffer) {
+        match self.carrier.read(&mut buffer) {
             Ok(n) if n > 0 => self.input.extend_from_slice(&buffer[..n]),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                let is_waiting = self.stream.read_timeout().is_ok();
+                let is_waiting = self.socket.read_timeout().is_ok();
                 debug_assert!(is_waiting, "a read is bounded");
                 return;
             }
@@ -338,6 +377,9 @@ impl Http2 {
             Event::GoAway { last, code } => Heard::GoAway(last, code),
             Event::Settings(payload) => {
                 frame::write_settings_ack(answers);
+                for (_, size) in pairs(payload).filter(|(id, _)| *id == HEADER_TABLE_SIZE) {
+                    self.encoder.set_peer_limit(size);
+                }
                 Heard::Settings(pairs(payload).collect())
             }
             Event::SettingsAck => Heard::SettingsAck,

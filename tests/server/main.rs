@@ -25,6 +25,7 @@ mod error_pages;
 mod fastcgi;
 mod gateways;
 mod geoip2;
+mod grpc;
 mod gunzip;
 mod gzip;
 mod headers;

@@ -104,6 +104,11 @@ pub trait Source {
         false
     }
 
+    /// Whether fields may follow the content: they show when it ends, even if its length is known.
+    fn may_have_trailers(&self) -> bool {
+        false
+    }
+
     /// Whether what it waits for may mean that there is no response at all, so that the head had better not leave
     /// meanwhile.
     fn is_undecided(&self) -> bool {

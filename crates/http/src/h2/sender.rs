@@ -28,7 +28,7 @@ const COLD_PIECE: u64 = 64 * 1024;
 /// Sends head and content, when the content is small and at hand and there is room for it. `None` when it does not come
 /// to that; then nothing has been sent.
 pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option<()> {
-    if request.flow.upgraded || !request.out.trailers.is_empty() {
+    if request.flow.upgraded || !request.out.trailers.is_empty() || may_have_trailers(request) {
         return None;
     }
     let length = match head::content(request) {
@@ -81,6 +81,11 @@ pub(super) fn send_at_once(request: &mut Request, stream: &Rc<Stream>) -> Option
     Some(())
 }
 
+/// Whether fields may follow the content that are not there yet.
+fn may_have_trailers(request: &Request) -> bool {
+    matches!(&request.out.body, Body::Stream(source) if source.may_have_trailers())
+}
+
 /// The largest frame of a response, in bytes, if the client takes it.
 fn frame_size(request: &Request) -> usize {
     let core = &request.site.location(request.location).core;
@@ -121,7 +126,8 @@ impl<'a> Sender<'a> {
             Content::Length(length) => Some(length),
             Content::Unknown => None,
         };
-        self.has_trailers = !request.out.trailers.is_empty() && content != Content::None;
+        let has_trailers = !request.out.trailers.is_empty() || may_have_trailers(request);
+        self.has_trailers = has_trailers && content != Content::None;
         let mut first = None;
         if content != Content::None && is_undecided(&request.out.body) {
             // It may yet turn out that there is no response: the head waits.

@@ -448,4 +448,8 @@ impl Source for Reader {
         self.left
             .map(|left| left + in_files + self.spool.unwritten())
     }
+
+    fn may_have_trailers(&self) -> bool {
+        self.exchange.protocol.passes_trailers()
+    }
 }

@@ -53,6 +53,11 @@ impl Source for Kept {
     fn length(&self) -> Option<u64> {
         self.reader.as_ref().and_then(|(reader, _)| reader.length())
     }
+
+    fn may_have_trailers(&self) -> bool {
+        let reader = self.reader.as_ref();
+        reader.is_some_and(|(reader, _)| reader.may_have_trailers())
+    }
 }
 
 impl Drop for Kept {

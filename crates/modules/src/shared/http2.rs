@@ -19,7 +19,7 @@ use proto::h2::hpack::Field;
 use proto::h2::{ErrorCode, rules};
 
 /// The fields of a response head may take so many bytes, as HTTP/2 counts them.
-const MAX_LIST: usize = 64 * 1024;
+const MAX_LIST: usize = 128 * 1024;
 
 /// How much of a fixed content is framed at a time, in bytes.
 const PIECE: usize = 64 * 1024;

@@ -126,6 +126,7 @@ impl Client {
         let peer = Settings::default();
         Client {
             reader: FrameReader::new(ReaderLimits {
+                max_block: max_list,
                 max_continuations: MAX_CONTINUATIONS,
                 ..ReaderLimits::default()
             }),
@@ -160,7 +161,7 @@ impl Client {
         }
         self.stream_window = Window::new(self.peer.initial_window_size);
         self.stream_received = 0;
-        (self.sent_end, self.got_end) = (end, false);
+        (self.sent_end, self.got_end, self.reset) = (end, false, false);
         let frame = HeadersFrame::begin(self.stream, end, out);
         self.encoder.begin(out);
         for (name, value) in [
@@ -289,7 +290,8 @@ impl Client {
                 if std::mem::replace(&mut self.reset, true) {
                     return Err(ClientError::ClosedStream(stream));
                 }
-                self.gone = true;
+                // Whoever says so when all is said, on both sides, ends nothing but the stream.
+                self.gone |= !(self.sent_end && self.got_end && code == ErrorCode::NO_ERROR);
                 Incoming::Reset(code)
             }
             Event::Reset { stream, .. } => self.once_ours(stream)?,

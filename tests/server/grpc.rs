@@ -1,0 +1,84 @@
+//! gRPC servers behind the proxy: trailers, and connections that are used again.
+
+use proto::h2::ErrorCode;
+use proto::h2::frame::kind;
+use weir_tests::{Heard, Http2, Scripted, Site, http, is_oracle, skip_on_oracle};
+
+/// A site whose first port speaks HTTP/2 and passes everything on.
+fn site(origin: &Scripted) -> Site {
+    let (before, parameter) = match is_oracle() {
+        true => ("", "http2"),
+        false => ("http2 on;", ""),
+    };
+    let port = origin.port();
+    http(&format!(
+        "{before} upstream u {{ server 127.0.0.1:{port}; keepalive 1; }}
+         server {{ listen 127.0.0.1:%%PORT%% {parameter}; location / {{ grpc_pass u; }} }}"
+    ))
+}
+
+/// Waits for a request whose client has said all; gives its stream.
+fn request(origin: &mut Http2) -> Option<u32> {
+    let heard = origin.hear(|heard| {
+        let ends = matches!(
+            heard,
+            Heard::Headers { ends: true, .. } | Heard::Data { ends: true, .. }
+        );
+        ends || *heard == Heard::Closed
+    });
+    heard.stream()
+}
+
+#[test]
+fn trailers_come_although_the_length_is_known() {
+    let origin = Scripted::start(|stream, _| {
+        let mut origin = Http2::accept(stream);
+        while let Some(stream) = request(&mut origin) {
+            let head = [
+                (":status", "200"),
+                ("content-type", "application/grpc"),
+                ("content-length", "5"),
+            ];
+            origin.headers(stream, &head, false);
+            origin.data(stream, b"hello", false);
+            origin.headers(stream, &[("grpc-status", "0")], true);
+        }
+    });
+    let server = site(&origin).start();
+    let mut client = Http2::connect(&server, &[]);
+    for _ in 0..2 {
+        let stream = client.request("POST", "/a.B/c", &[("te", "trailers")], false);
+        client.data(stream, b"x", true);
+        let reply = client.reply(stream);
+        assert_eq!((reply.status, reply.text()), (200, "hello".to_owned()));
+        assert_eq!(reply.field("content-length"), "5");
+        assert_eq!(reply.trailers, [("grpc-status".to_owned(), "0".to_owned())]);
+    }
+}
+
+#[test]
+fn a_reset_without_an_error_after_the_end_leaves_the_connection_in_use() {
+    if skip_on_oracle("older nginx closes it") {
+        return;
+    }
+    let origin = Scripted::start(|stream, _| {
+        let mut origin = Http2::accept(stream);
+        while let Some(stream) = request(&mut origin) {
+            // In one piece, so that nothing of it comes late.
+            let mut out = Vec::new();
+            let block = [0x88, 0x00, 0x0b];
+            let field = [&block[..], b"grpc-status", &[0x02], b"12"].concat();
+            proto::h2::frame::write_head(field.len() as u32, kind::HEADERS, 5, stream, &mut out);
+            out.extend(field);
+            proto::h2::frame::write_reset(stream, ErrorCode::NO_ERROR, &mut out);
+            origin.send(&out);
+        }
+    });
+    let server = site(&origin).start();
+    let mut client = Http2::connect(&server, &[]);
+    for _ in 0..3 {
+        let reply = client.get("/a.B/c");
+        assert_eq!((reply.status, reply.field("grpc-status")), (200, "12"));
+    }
+    assert_eq!(origin.connections(), 1);
+}
