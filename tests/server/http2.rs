@@ -364,3 +364,94 @@ fn a_websocket_over_http_2() {
     client.data(stream, b"and you!", false);
     assert_eq!(client.reply(stream).text(), "helloand you!");
 }
+
+#[test]
+fn frames_may_be_larger_than_most_peers_allow() {
+    let origin = counting_origin();
+    let port = origin.port();
+    let server = site(&format!(
+        "large_client_header_buffers 4 64k; client_max_body_size 1m; \
+         location / {{ add_header X-Length $http_x_long; return 200 ok; }}
+         location /post {{ proxy_pass http://127.0.0.1:{port}; }}"
+    ))
+    .start();
+    let mut client = client(&server);
+    let settings = client.hear(|heard| matches!(heard, Heard::Settings(_)));
+    assert!(
+        matches!(settings, Heard::Settings(list) if list.contains(&(id::MAX_FRAME_SIZE, (1 << 24) - 1)))
+    );
+    client.largest_frame = 1 << 20;
+    let long = "~".repeat(40_000);
+    let stream = client.request("GET", "/", &[("x-long", &long)], true);
+    assert!(client.reply(stream).field("x-length") == long);
+    let stream = client.request("POST", "/post", &[("content-length", "60000")], false);
+    client.data(stream, &vec![b'c'; 60_000], true);
+    assert_eq!(client.reply(stream).text(), "60000");
+}
+
+#[test]
+fn large_frames_that_would_have_to_be_kept_are_refused_before_they_come() {
+    if skip_on_oracle("nginx reads them in pieces") {
+        return;
+    }
+    let server = site("").start();
+    for (kind, stream) in [
+        (kind::HEADERS, 1),
+        (kind::SETTINGS, 0),
+        (kind::GOAWAY, 0),
+        (kind::PRIORITY_UPDATE, 0),
+    ] {
+        let mut client = client(&server);
+        let mut head = Vec::new();
+        proto::h2::frame::write_head(6_000_000, kind, 0, stream, &mut head);
+        client.send(&head);
+        assert_eq!(client.end(), Some(ErrorCode::ENHANCE_YOUR_CALM), "{kind}");
+    }
+}
+
+#[test]
+fn a_response_may_take_longer_than_a_head() {
+    let (done, wait) = std::sync::mpsc::channel();
+    let origin = Scripted::start(move |stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        wait.recv().expect("the test goes on");
+        send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    });
+    let port = origin.port();
+    let server = site(&format!(
+        "client_header_timeout 200ms; location / {{ proxy_pass http://127.0.0.1:{port}; }}"
+    ))
+    .start();
+    let mut busy = client(&server);
+    busy.hear(|heard| matches!(heard, Heard::Settings(_)));
+    let stream = busy.request("GET", "/", &[], true);
+    // The clock is another client, who says nothing and has come later.
+    let mut idle = client(&server);
+    idle.hear(|heard| *heard == Heard::Closed);
+    done.send(()).expect("the origin waits");
+    assert_eq!(busy.reply(stream).text(), "ok");
+}
+
+#[test]
+fn empty_content_is_announced_as_such() {
+    let origin = Scripted::start(|stream, _| {
+        let head = read_until(stream, b"\r\n\r\n");
+        let head = String::from_utf8_lossy(&head).to_lowercase();
+        let said = head.contains("\r\ncontent-length: 0\r\n");
+        send(
+            stream,
+            format!("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{said}"),
+        );
+    });
+    let port = origin.port();
+    let server = site(&format!(
+        "location / {{ proxy_pass http://127.0.0.1:{port}; }}"
+    ))
+    .start();
+    let mut client = client(&server);
+    let stream = client.request("POST", "/", &[], false);
+    client.data(stream, b"", true);
+    assert_eq!(client.reply(stream).text(), "true");
+    let stream = client.request("POST", "/", &[], true);
+    assert_eq!(client.reply(stream).text(), "false");
+}

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
 };
-use weir_tests::{Server, Site, http, skip_on_oracle, whole};
+use weir_tests::{Http2, Server, Site, http, is_oracle, skip_on_oracle, whole};
 
 /// A certificate and its key, in PEM.
 struct Pair {
@@ -88,6 +88,20 @@ impl Client {
                 .expect("a key that belongs to its certificate"),
         };
         Client(Arc::new(config))
+    }
+
+    /// One that offers these protocols by ALPN.
+    fn offering(&self, protocols: &[Vec<u8>]) -> Client {
+        let mut config = ClientConfig::clone(&self.0);
+        config.alpn_protocols = protocols.to_vec();
+        Client(Arc::new(config))
+    }
+
+    /// A connection with HTTP/2.
+    fn http2(&self, server: &Server) -> Http2 {
+        let stream = self.connect(server, 0, "localhost");
+        let socket = stream.sock.try_clone().expect("there are descriptors");
+        Http2::over(stream, socket, &[])
     }
 
     fn connect(
@@ -534,4 +548,39 @@ fn a_stream_server_ends_tls() {
             .expect("an answer with an end");
         assert_eq!(answer, text);
     }
+}
+
+#[test]
+fn http_2_is_spoken_over_tls() {
+    let (before, parameter) = match is_oracle() {
+        true => ("", "http2"),
+        false => ("http2 on;", ""),
+    };
+    let content: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+    let server = https(&format!(
+        "{before} server {{ listen 127.0.0.1:%%PORT%% ssl {parameter}; {CERTIFICATE}
+         location = / {{ return 200 '$http2:$ssl_alpn_protocol:$server_protocol:$https'; }} }}"
+    ))
+    .file("html/big", &content)
+    .start();
+    let offered = [b"h2".to_vec(), b"http/1.1".to_vec()];
+    let mut client = Client::new().offering(&offered);
+    let mut http2 = client.http2(&server);
+    assert_eq!(http2.get("/").text(), "h2:h2:HTTP/2.0:on");
+    let streams: Vec<u32> = (0..3)
+        .map(|_| http2.request("GET", "/big", &[], true))
+        .collect();
+    for stream in streams {
+        assert!(http2.reply(stream).body == content);
+    }
+    // The server's order counts, and without a word about it HTTP/1 is spoken.
+    client = client.offering(&offered[1..]);
+    let answer = client.get(&server, "localhost", "/").expect("an answer");
+    assert_eq!(body(&answer), ":http/1.1:HTTP/1.1:on");
+    client = client.offering(&[]);
+    let answer = client.get(&server, "localhost", "/").expect("an answer");
+    assert_eq!(body(&answer), "::HTTP/1.1:on");
+    // Without TLS it is not looked for where TLS is spoken.
+    let reply = server.raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    assert_eq!(reply.status, 400);
 }

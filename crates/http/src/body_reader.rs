@@ -66,6 +66,8 @@ pub struct RequestBody {
     /// Fields that followed the content.
     pub trailers: Fields,
     complete: bool,
+    /// The client has sent content, though it may have been empty.
+    came: bool,
     announced: Option<u64>,
     taken: u64,
 }
@@ -115,6 +117,7 @@ impl RequestBody {
             length: 0,
             trailers: Fields::default(),
             complete: true,
+            came: false,
             announced: None,
             taken: 0,
         }
@@ -123,7 +126,7 @@ impl RequestBody {
     /// Lets go of the content.
     pub(crate) fn clear(&mut self) {
         // Most requests have none.
-        if self.input.is_some() || self.announced.is_some() || self.length > 0 {
+        if self.came || self.announced.is_some() || self.length > 0 {
             *self = RequestBody::none();
         }
     }
@@ -134,6 +137,7 @@ impl RequestBody {
         RequestBody {
             input: Some(input),
             complete: false,
+            came: true,
             announced,
             ..RequestBody::none()
         }
@@ -170,6 +174,11 @@ impl RequestBody {
     /// Whether there is, or may be, content.
     pub fn exists(&self) -> bool {
         self.input.is_some() || self.length > 0
+    }
+
+    /// Whether the client has sent content, though it may have been empty.
+    pub fn has_come(&self) -> bool {
+        self.came
     }
 
     /// Whether all of it has been read.

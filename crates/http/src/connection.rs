@@ -85,7 +85,8 @@ async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
             false => h1::serve_connection(engine, client).await,
         };
     }
-    if !may_be_http2 {
+    // Whoever speaks plainly to a port with TLS gets an answer that says so, and that is HTTP/1's.
+    if !may_be_http2 || client.tls_port {
         return h1::serve_connection(engine, client).await;
     }
     match h2::spoken(&engine, &client).await {

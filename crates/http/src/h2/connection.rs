@@ -479,10 +479,17 @@ impl Connection {
 
     fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {
         let waits = self.what_is_waited_for();
-        if waits != self.waits {
+        // A frame that came has ended what was waited for before it, but not the timer of that.
+        if waits != self.waits || (waits == Waits::Nothing && self.read_timer.is_set()) {
             self.waits = waits;
             match waits {
                 Waits::Nothing => self.read_timer.clear(),
+                // Content of a request that is over already holds nobody up.
+                Waits::Frame if self.reader.is_in_data() => {
+                    let core = &self.limits.core;
+                    self.read_timer
+                        .set(core.keepalive_timeout.max(self.limits.header_timeout));
+                }
                 Waits::Frame => self.read_timer.set(self.limits.header_timeout),
                 Waits::Request if self.last == 0 => {
                     self.read_timer.set(self.limits.header_timeout);
@@ -620,6 +627,8 @@ fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
     let fields = server.core.large_buffers * server.core.large_buffer_size;
     let default = ReaderLimits::default();
     ReaderLimits {
+        // As large as there can be, as in nginx: content passes in pieces, and what is waited for has other bounds.
+        max_frame_size: frame::MAX_FRAME_SIZE_MAX,
         max_block: (fields as usize)
             .saturating_mul(BLOCK_FACTOR)
             .max(default.max_block),

@@ -900,10 +900,11 @@ fn describe_content(request: &Request, content: RequestContent) -> (Content, Con
         return (announced, ContentSource::Client);
     }
     if body.length() == 0 {
-        // A client that says so sends no content: `Content-Length: 0`, or chunks without any.
+        // A client that says so sends no content: `Content-Length: 0`, or chunks or frames without any.
         let fields = &request.head.wire.fields;
-        let says_so =
-            fields.has(proto::Known::ContentLength) || fields.has(proto::Known::TransferEncoding);
+        let says_so = body.has_come()
+            || fields.has(proto::Known::ContentLength)
+            || fields.has(proto::Known::TransferEncoding);
         let announced = if says_so && !request.is_subrequest() {
             Content::Length(0)
         } else {

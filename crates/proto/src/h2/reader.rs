@@ -1,9 +1,10 @@
 //! Takes a peer's bytes apart into frames (RFC 9113 sections 4 and 6).
 //!
 //! DATA and frames that nobody needs pass through in the pieces they come in; a frame of another
-//! type is waited for, and so never needs more of the caller's memory than one frame. A header
-//! block is one event, however many CONTINUATION frames it came in; what is kept of it, and in how
-//! many frames it may come, has a bound ([`ReaderLimits`]).
+//! type is waited for. Because frames may be large (16 MB), those that are waited for have bounds of
+//! their own: a header block that of [`ReaderLimits`], and all others [`MAX_CONTROL`]; what exceeds
+//! them is refused before its payload comes. A header block is one event, however many CONTINUATION
+//! frames it came in; what is kept of it, and in how many frames it may come, has a bound too.
 //!
 //! What is wrong about a frame alone is found here; what is wrong about it at this point of a
 //! stream's life is for the connection.
@@ -11,6 +12,13 @@
 use super::error::{ConnectionError, ErrorCode};
 use super::frame::{FrameHead, HEAD_LENGTH, MAX_FRAME_SIZE_DEFAULT, MAX_STREAM, flag, kind};
 use std::ops::Deref;
+
+/// The largest payload of SETTINGS, GOAWAY and PRIORITY_UPDATE, whatever the size of frames may be, in bytes: they are
+/// waited for as a whole.
+const MAX_CONTROL: u32 = MAX_FRAME_SIZE_DEFAULT;
+
+/// What a frame that begins a header block may hold besides it, in bytes: a length and padding, priority, a stream.
+const BESIDE_BLOCK: usize = 1 + 255 + 5 + 4;
 
 /// What a peer may send.
 #[derive(Clone, Copy, Debug)]
@@ -354,16 +362,17 @@ impl FrameReader {
         if head.kind == kind::PUSH_PROMISE && !self.limits.takes_pushes {
             return Err(ConnectionError::protocol("PUSH_PROMISE frame"));
         }
+        if head.kind == kind::CONTINUATION {
+            return Err(ConnectionError::protocol("unexpected CONTINUATION frame"));
+        }
         check_size(head)?;
+        self.check_bounds(head)?;
         let Some(payload) = payload.get(..length) else {
             return Ok(Taken::Waits);
         };
         let event = match head.kind {
             kind::HEADERS => return self.headers(head, payload),
             kind::PUSH_PROMISE => return self.push_promise(head, payload),
-            kind::CONTINUATION => {
-                return Err(ConnectionError::protocol("unexpected CONTINUATION frame"));
-            }
             kind::SETTINGS => settings(head, payload)?,
             kind::PING => ping(head, payload)?,
             kind::GOAWAY => goaway(head, payload)?,
@@ -373,6 +382,20 @@ impl FrameReader {
             _ => priority_update(head, payload)?,
         };
         Ok(Taken::Event(event, length))
+    }
+
+    /// Whether a frame may be waited for.
+    fn check_bounds(&self, head: FrameHead) -> Result<(), ConnectionError> {
+        match head.kind {
+            kind::HEADERS | kind::PUSH_PROMISE
+                if head.length as usize > self.limits.max_block.saturating_add(BESIDE_BLOCK) =>
+            {
+                Err(ConnectionError::calm("too large header block"))
+            }
+            kind::HEADERS | kind::PUSH_PROMISE => Ok(()),
+            _ if head.length > MAX_CONTROL => Err(ConnectionError::calm("too large frame")),
+            _ => Ok(()),
+        }
     }
 
     fn data_head<'a>(
@@ -697,7 +720,7 @@ fn word(payload: &[u8], at: usize) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frame::write_head;
+    use super::super::frame::{self, write_head};
     use super::*;
 
     fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
@@ -834,6 +857,35 @@ mod tests {
             let error = run(&input, 3).1.map(|e| e.code);
             assert_eq!(error, Some(ErrorCode::PROTOCOL_ERROR));
         }
+    }
+
+    #[test]
+    fn large_frames_are_waited_for_within_bounds_only() {
+        let limits = ReaderLimits {
+            max_frame_size: super::super::frame::MAX_FRAME_SIZE_MAX,
+            ..ReaderLimits::default()
+        };
+        let code = |kind: u8, length: u32| {
+            let mut reader = FrameReader::new(limits);
+            let mut head = Vec::new();
+            write_head(length, kind, 0, u32::from(kind == kind::HEADERS), &mut head);
+            reader.next(&head).err().map(|error| error.code)
+        };
+        let calm = Some(ErrorCode::ENHANCE_YOUR_CALM);
+        assert_eq!(code(kind::HEADERS, 64 * 1024), None);
+        assert_eq!(code(kind::HEADERS, 64 * 1024 + 1000), calm);
+        for kind in [kind::SETTINGS, kind::GOAWAY, kind::PRIORITY_UPDATE] {
+            assert_eq!(code(kind, 16_380), None);
+            assert_eq!(code(kind, 16_386), calm);
+        }
+        // A payload that nobody needs, and content, come in pieces of any size.
+        let mut reader = FrameReader::new(limits);
+        let mut input = Vec::new();
+        frame::write_data_head(1, 1 << 20, true, &mut input);
+        input.extend_from_slice(b"abc");
+        let (event, used) = reader.next(&input).expect("content may be large");
+        assert!(matches!(event, Event::Data { bytes: b"abc", .. }));
+        assert_eq!(used, input.len());
     }
 
     #[test]
