@@ -625,15 +625,13 @@ impl Limits {
 fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
     let server = site.server(client.endpoint.borrow().default_server);
     let fields = server.core.large_buffers * server.core.large_buffer_size;
-    let default = ReaderLimits::default();
     ReaderLimits {
         // As large as there can be, as in nginx: content passes in pieces, and what is waited for has other bounds.
         max_frame_size: frame::MAX_FRAME_SIZE_MAX,
         max_block: (fields as usize)
             .saturating_mul(BLOCK_FACTOR)
-            .max(default.max_block),
+            .max(ReaderLimits::default().max_block),
         max_continuations: MAX_CONTINUATIONS,
         takes_pushes: false,
-        ..default
     }
 }
