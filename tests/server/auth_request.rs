@@ -98,7 +98,8 @@ fn a_refusal_may_be_delayed_and_a_grant_is_not() {
         let status = server
             .get_with("/a", &[&format!("Authorization: Basic {credentials}")])
             .status;
-        (status, start.elapsed() >= Duration::from_millis(300))
+        // Not the 300 ms in full: a server may count from when its loop last looked at the clock.
+        (status, start.elapsed() >= Duration::from_millis(200))
     };
     assert_eq!(timed("no"), (401, true));
     let fast = (0..20).any(|_| timed("pw") == (200, false));

@@ -131,7 +131,8 @@ fn an_end_after_the_answer_is_none_before_it() {
         assert!(all(&server).ends_with("\r\n\r\nwhole"));
     }
     assert_eq!(origin.connections(), 3);
-    assert!(!server.read("error.log").contains("[error]"));
+    // nginx may ask again on the connection before it has seen its end; then it logs that.
+    assert!(is_oracle() || !server.read("error.log").contains("[error]"));
 }
 
 /// What an origin says without having been asked must never be taken for the answer to the next question.
