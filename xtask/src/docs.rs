@@ -7,9 +7,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use crate::Outcome;
-use crate::flags::Flags;
-use crate::shell::{self, cargo};
+use xtask::Outcome;
+use xtask::flags::Flags;
+use xtask::shell::{self, cargo};
 
 const REFERENCE: &str = "docs/reference";
 

@@ -4,26 +4,27 @@ use std::str::FromStr;
 
 /// The arguments that no question has taken yet.
 #[derive(Debug)]
-pub(crate) struct Flags {
+pub struct Flags {
     rest: Vec<String>,
 }
 
 impl Flags {
-    pub(crate) fn new(arguments: impl Iterator<Item = String>) -> Self {
+    /// All arguments, none of them taken yet.
+    pub fn new(arguments: impl Iterator<Item = String>) -> Self {
         Self {
             rest: arguments.collect(),
         }
     }
 
     /// Takes a flag without a value.
-    pub(crate) fn has(&mut self, name: &str) -> bool {
+    pub fn has(&mut self, name: &str) -> bool {
         let before = self.rest.len();
         self.rest.retain(|word| word != name);
         self.rest.len() < before
     }
 
     /// Takes `name VALUE`, or gives the default.
-    pub(crate) fn value<T: FromStr>(&mut self, name: &str, default: T) -> Result<T, String> {
+    pub fn value<T: FromStr>(&mut self, name: &str, default: T) -> Result<T, String> {
         let Some(at) = self.rest.iter().position(|word| word == name) else {
             return Ok(default);
         };
@@ -36,8 +37,13 @@ impl Flags {
             .map_err(|_| format!("{name} cannot be {text:?}"))
     }
 
+    /// Takes all that is left, for another program.
+    pub fn take_rest(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.rest)
+    }
+
     /// Refuses what nobody asked for.
-    pub(crate) fn finish(&self) -> Result<(), String> {
+    pub fn finish(&self) -> Result<(), String> {
         match self.rest.first() {
             Some(word) => Err(format!("unknown flag {word:?}")),
             None => Ok(()),

@@ -6,31 +6,15 @@
 
 #![forbid(unsafe_code)]
 
-mod bench;
-mod bench_disk;
-mod bench_php;
-mod bench_proxy;
-mod cache_tests;
-mod cgroup;
-mod coalesce;
-mod connections;
 mod docs;
-mod flags;
-mod loop_device;
-mod packages;
-mod server;
-mod shell;
-mod strace;
 mod suites;
 mod tidy;
-mod wrk;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
-use flags::Flags;
-
-/// A task's result: what went wrong, in words for the person at the terminal.
-type Outcome = Result<(), String>;
+use xtask::flags::Flags;
+use xtask::{Outcome, shell};
 
 type Task = fn(&mut Flags) -> Outcome;
 
@@ -58,48 +42,8 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "bench",
-        "CPU time per request beside nginx, by wrk (--help for the flags)",
-        bench::run,
-    ),
-    (
-        "bench-disk",
-        "hot clients under cold load on a throttled disk; needs root",
-        bench_disk::run,
-    ),
-    (
-        "bench-proxy",
-        "CPU of a proxied request beside nginx and HAProxy, and the connections that an origin sees",
-        bench_proxy::run,
-    ),
-    (
-        "bench-php",
-        "bursts of clients for a slow PHP page, beside nginx and Apache",
-        bench_php::run,
-    ),
-    (
-        "bench-connections",
-        "connections over reloads, upgrades, crashes and stalls, and how they spread, beside nginx and HAProxy",
-        connections::run,
-    ),
-    (
-        "bench-coalesce",
-        "many clients for one key that is not cached, beside nginx and Varnish",
-        coalesce::run,
-    ),
-    (
-        "bench-hits",
-        "CPU time per hit of the cache beside nginx and Varnish, by wrk",
-        coalesce::hits::run,
-    ),
-    (
-        "cache-tests",
-        "the public conformance suite of HTTP caches (--help for the flags); needs node",
-        cache_tests::run,
-    ),
-    (
-        "strace",
-        "the file system calls of a loaded server, by thread",
-        strace::run,
+        "everything beside its peers, with a report; or one experiment: bench NAME (--help lists them)",
+        bench,
     ),
 ];
 
@@ -121,4 +65,20 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The measuring program is one of its own, so that it also runs where there are no sources.
+fn bench(flags: &mut Flags) -> Outcome {
+    // Longer than all experiments together: each bounds its own time.
+    let limit = Duration::from_secs(4 * 3600);
+    let mut command = shell::cargo();
+    command.args([
+        "run",
+        "--quiet",
+        "--release",
+        "--package",
+        "weir-bench",
+        "--",
+    ]);
+    shell::run(command.args(flags.take_rest()), limit)
 }

@@ -9,21 +9,27 @@ use crate::Outcome;
 use crate::shell;
 
 /// A program and the package that has it.
-pub(crate) const NGINX: (&str, &str) = ("nginx", "nginx");
-pub(crate) const WRK: (&str, &str) = ("wrk", "wrk");
-pub(crate) const HAPROXY: (&str, &str) = ("haproxy", "haproxy");
-pub(crate) const STRACE: (&str, &str) = ("strace", "strace");
+pub const NGINX: (&str, &str) = ("nginx", "nginx");
+/// A load generator.
+pub const WRK: (&str, &str) = ("wrk", "wrk");
+/// A peer.
+pub const HAPROXY: (&str, &str) = ("haproxy", "haproxy");
+/// Shows system calls.
+pub const STRACE: (&str, &str) = ("strace", "strace");
 /// The name of the program has PHP's version at its end.
-pub(crate) const PHP_FPM: (&str, &str) = ("php-fpm*", "php-fpm");
-pub(crate) const UWSGI: (&str, &str) = ("uwsgi", "uwsgi");
+pub const PHP_FPM: (&str, &str) = ("php-fpm*", "php-fpm");
+/// An application server.
+pub const UWSGI: (&str, &str) = ("uwsgi", "uwsgi");
 /// A plugin is no program; it comes with a tool of this name.
-pub(crate) const UWSGI_PYTHON: (&str, &str) = ("uwsgi_python3", "uwsgi-plugin-python3");
-pub(crate) const APACHE: (&str, &str) = ("apache2", "apache2");
-pub(crate) const MEMCACHED: (&str, &str) = ("memcached", "memcached");
+pub const UWSGI_PYTHON: (&str, &str) = ("uwsgi_python3", "uwsgi-plugin-python3");
+/// A peer.
+pub const APACHE: (&str, &str) = ("apache2", "apache2");
+/// A cache that is asked by key.
+pub const MEMCACHED: (&str, &str) = ("memcached", "memcached");
 
 /// Installs what is missing. Works as root or through a `sudo` that asks no password; otherwise
 /// it says what to install.
-pub(crate) fn need(programs: &[(&str, &str)]) -> Outcome {
+pub fn need(programs: &[(&str, &str)]) -> Outcome {
     let missing: Vec<&str> = programs
         .iter()
         .filter(|(program, _)| !shell::is_installed(program))

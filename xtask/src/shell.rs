@@ -8,24 +8,24 @@ use std::time::{Duration, Instant};
 use crate::Outcome;
 
 /// Makes the project's folder the current one, so that tasks work from anywhere below it.
-pub(crate) fn enter_project() -> Outcome {
+pub fn enter_project() -> Outcome {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let project = manifest.parent().expect("xtask lies in the project");
     std::env::set_current_dir(project).map_err(|error| format!("{}: {error}", project.display()))
 }
 
 /// The folder where Cargo puts what it builds.
-pub(crate) fn target() -> PathBuf {
+pub fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
 }
 
 /// Cargo itself, the one that runs us.
-pub(crate) fn cargo() -> Command {
+pub fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
 }
 
 /// Runs a program with its output on the terminal; an exit code other than 0 is an error.
-pub(crate) fn run(command: &mut Command, limit: Duration) -> Outcome {
+pub fn run(command: &mut Command, limit: Duration) -> Outcome {
     println!("+ {}", shown(command));
     let mut child = command
         .stdin(Stdio::null())
@@ -41,7 +41,7 @@ pub(crate) fn run(command: &mut Command, limit: Duration) -> Outcome {
 
 /// Runs a program quietly and gives its output; an exit code other than 0 is an error that says
 /// what the program said.
-pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
+pub fn output(command: &mut Command, limit: Duration) -> Result<String, String> {
     let child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -70,13 +70,13 @@ pub(crate) fn output(command: &mut Command, limit: Duration) -> Result<String, S
 }
 
 /// Runs a program and says only whether it succeeded.
-pub(crate) fn succeeds(command: &mut Command) -> bool {
+pub fn succeeds(command: &mut Command) -> bool {
     let output: Result<Output, _> = command.stdin(Stdio::null()).output();
     output.is_ok_and(|output| output.status.success())
 }
 
 /// True when a program of this name is in the path, or where Debian puts servers.
-pub(crate) fn is_installed(program: &str) -> bool {
+pub fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
     match program.strip_suffix('*') {
@@ -123,7 +123,7 @@ fn shown(command: &Command) -> String {
 }
 
 /// True when this process runs as root.
-pub(crate) fn is_root() -> bool {
+pub fn is_root() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     line.and_then(|line| line.split_whitespace().nth(1))

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use crate::flags::Flags;
-use crate::shell::{cargo, run};
-use crate::{Outcome, docs, packages, tidy};
+use xtask::flags::Flags;
+use xtask::shell::{cargo, run};
+use xtask::{Outcome, packages};
+
+use crate::{docs, tidy};
 
 const BUILD: Duration = Duration::from_secs(15 * 60);
 const SUITE: Duration = Duration::from_secs(10 * 60);

@@ -84,13 +84,13 @@ pub(super) fn dependencies_are_justified(_: &[Source], findings: &mut Vec<Findin
     let page = "docs/design/dependencies.md";
     let reasons = fs::read_to_string(page).unwrap_or_default();
     let manifest = fs::read_to_string("Cargo.toml").unwrap_or_default();
-    let names: Vec<String> = section(&manifest, "[workspace.dependencies]")
-        .into_iter()
+    // What has a path is ours.
+    let foreign: Vec<&str> = manifest
+        .lines()
+        .filter(|line| !line.contains("path = "))
         .collect();
-    for name in names
-        .iter()
-        .filter(|name| !IMPORTS.iter().any(|(ours, _)| ours == name))
-    {
+    let names = section(&foreign.join("\n"), "[workspace.dependencies]");
+    for name in &names {
         if !reasons.contains(&format!("`{name}`")) {
             findings.push(Finding::new(
                 "Cargo.toml",

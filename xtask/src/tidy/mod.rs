@@ -6,8 +6,8 @@ mod functions;
 mod source;
 mod text;
 
-use crate::Outcome;
-use crate::flags::Flags;
+use xtask::Outcome;
+use xtask::flags::Flags;
 
 use source::Source;
 

@@ -1,26 +1,28 @@
-//! `bench-php`: bursts of clients for a slow page (SCORE row P3). The page costs 50 ms of CPU and is 52 KB long; PHP-FPM
+//! `php`: bursts of clients for a slow page (SCORE row P3). The page costs 50 ms of CPU and is 52 KB long; PHP-FPM
 //! answers it behind Weir, nginx and Apache, and PHP inside Apache's own processes.
 //!
-//! N clients come within a second. For each N and server: the shortest, mean and longest time until a client had all of
-//! its page, and how many got none.
+//! N clients come within a second. For each N and server: the mean and longest time until a client had all of its page,
+//! and how many got none.
 
 use std::fs;
-use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::flags::Flags;
-use crate::server::{Contender, Folder, Placement, Server, free_port, weir};
-use crate::{Outcome, packages, shell};
+use xtask::flags::Flags;
+use xtask::{Outcome, packages, shell};
 
-const HELP: &str = "\
-cargo xtask bench-php [flags]
-  --nginx PATH     nginx to compare with (/usr/sbin/nginx)
-  --weir PATH      a built Weir (default: builds one)
-  --clients A,B    the bursts (1,10,50,100,200,500,1000)
-  --servers A,B    only these (nginx, weir, nginx-cache, weir-cache, prefork, event)";
+use crate::Bench;
+use crate::clients::{self, Visit};
+use crate::report::{Cell, Plot, Row, Section, Table};
+use crate::server::{Contender, Folder, Placement, Server, free_port};
+
+pub(crate) const FLAGS: &str = "\
+  --clients A,B    the bursts (1,50,200,500,1000)
+  --servers A,B    only these (nginx, weir, weir-queue, nginx-cache, weir-cache, prefork, worker, event)";
+
+const SERVERS: &str = "nginx,weir,weir-queue,nginx-cache,weir-cache,prefork,worker,event";
 
 /// The processes of PHP-FPM: what a machine of two cores can use.
 const CHILDREN: usize = 8;
@@ -44,12 +46,6 @@ $line = "<p>" . implode(" ", array_slice($rows, 0, 15)) . "</p>\n";
 echo substr(str_repeat($line, 200), 0, 52 * 1024 - 60), "\n<p>end of page</p>\n";
 "#;
 
-/// What every whole page ends with.
-const END: &[u8] = b"<p>end of page</p>\n";
-
-/// After this long a client has waited in vain.
-const PATIENCE: Duration = Duration::from_secs(120);
-
 const FPM: &str = "
 [global]
 error_log = %%DIR%%/fpm.log
@@ -63,7 +59,7 @@ pm = static
 pm.max_children = %%CHILDREN%%
 ";
 
-/// Weir and nginx. With `queue` Weir keeps what PHP can not take; nginx leaves it to the socket's queue.
+/// Weir and nginx.
 const CONFIGURATION: &str = "
 worker_processes 2;
 events { worker_connections 4096; }
@@ -153,125 +149,120 @@ fn stop(child: &mut Child) {
     let _ = child.wait();
 }
 
-pub(crate) fn run(flags: &mut Flags) -> Outcome {
-    if flags.has("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
-    let nginx: PathBuf = flags.value("--nginx", "/usr/sbin/nginx".into())?;
-    let named: String = flags.value("--weir", String::new())?;
-    let clients: String = flags.value("--clients", "1,10,50,100,200,500,1000".to_owned())?;
-    let servers: String = flags.value(
-        "--servers",
-        "nginx,weir,nginx-cache,weir-cache,prefork,event".to_owned(),
-    )?;
+pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
+    let bursts: String = flags.value("--clients", "1,50,200,500,1000".to_owned())?;
+    let servers: String = flags.value("--servers", SERVERS.to_owned())?;
     flags.finish()?;
     packages::need(&[packages::NGINX, packages::PHP_FPM])?;
-    let clients: Vec<usize> = clients
+    let bursts: Vec<usize> = bursts
         .split(',')
         .map(|number| number.parse().map_err(|_| format!("no number: {number}")))
         .collect::<Result<_, _>>()?;
-    let weir = weir(&named)?;
     let folder = Folder::new("bench-php")?;
     fs::write(folder.path.join("html/page.php"), PAGE).map_err(|error| error.to_string())?;
     let _fpm = start_fpm(&folder.path)?;
-    println!("load average {}", load_average());
-    println!("seconds until a page was there: min / mean / max, failures");
+    let mut measured = Vec::new();
     for name in servers.split(',') {
         let running = match name {
-            "nginx" | "nginx-cache" => start(name, &nginx, &folder.path).map(Running::Ours),
-            "weir" | "weir-cache" => start(name, &weir, &folder.path).map(Running::Ours),
-            "prefork" | "event" => start_apache(name, &folder.path).map(Running::Apache),
+            "prefork" | "worker" | "event" => start_apache(name, &folder.path).map(Running::Apache),
+            _ if name.starts_with("nginx") => {
+                start(name, &bench.nginx, &folder.path).map(Running::Ours)
+            }
+            _ if name.starts_with("weir") => {
+                start(name, &bench.weir, &folder.path).map(Running::Ours)
+            }
             other => return Err(format!("no server {other:?}")),
         };
         let running = match running {
             Ok(running) => running,
             Err(why) => {
-                println!("{name:<12} left out: {why}");
+                println!("{name} left out: {why}");
                 continue;
             }
         };
-        for &count in &clients {
-            println!("{name:<12} N={count:<5} {}", burst(running.port(), count));
-        }
+        let page = |_| "/page.php".to_owned();
+        let come = |&count: &usize| clients::burst(running.port(), page, count, SECOND);
+        measured.push((name.to_owned(), bursts.iter().map(come).collect()));
     }
-    println!("load average {}", load_average());
-    Ok(())
+    Ok(section(&bursts, &measured))
 }
 
-/// `count` clients within a second.
-fn burst(port: u16, count: usize) -> String {
-    let threads: Vec<_> = (0..count)
-        .map(|index| {
-            let wait = Duration::from_secs_f64(index as f64 / count as f64);
-            std::thread::Builder::new()
-                .stack_size(128 * 1024)
-                .spawn(move || {
-                    std::thread::sleep(wait);
-                    let begin = Instant::now();
-                    page(port).map(|()| begin.elapsed().as_secs_f64())
-                })
-        })
-        .collect();
-    let mut times = Vec::new();
-    let mut failures = 0;
-    let mut why = String::new();
-    for thread in threads {
-        let result = thread
-            .map_err(|error| error.to_string())
-            .and_then(|thread| thread.join().unwrap_or_else(|_| Err("panic".into())));
-        match result {
-            Ok(time) => times.push(time),
-            Err(error) => {
-                failures += 1;
-                why = error;
-            }
-        }
-    }
-    let least = times.iter().copied().fold(f64::INFINITY, f64::min);
-    let most = times.iter().copied().fold(0.0, f64::max);
-    let mean = times.iter().sum::<f64>() / times.len().max(1) as f64;
-    let failed = match failures {
-        0 => "no failure".to_owned(),
-        n => format!("{n} failures, the last: {why}"),
+/// In this time a burst comes.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A server, and what each burst saw.
+type Measured = (String, Vec<Vec<Visit>>);
+
+fn section(bursts: &[usize], measured: &[Measured]) -> Section {
+    let seconds = |visits: &[Visit]| -> Vec<f64> {
+        let whole = visits.iter().filter(|visit| visit.is_whole);
+        whole.map(|visit| visit.took.as_secs_f64()).collect()
     };
-    format!("{least:>7.3} / {mean:>7.3} / {most:>7.3}  {failed}")
-}
-
-/// One client, which wants all of a page.
-fn page(port: u16) -> Result<(), String> {
-    let ask = || -> std::io::Result<Vec<u8>> {
-        let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream
-            .write_all(b"GET /page.php HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(answer)
+    let table = |title: &str, of: &dyn Fn(&[f64]) -> f64| Table {
+        title: title.to_owned(),
+        unit: "s, failures where there were any".to_owned(),
+        contenders: measured.iter().map(|(name, _)| name.clone()).collect(),
+        base: None,
+        rows: bursts
+            .iter()
+            .enumerate()
+            .map(|(at, count)| Row {
+                score: "P3".to_owned(),
+                name: format!("{count} clients in a second"),
+                goal: None,
+                cells: measured
+                    .iter()
+                    .map(|(_, visits)| {
+                        let times = seconds(&visits[at]);
+                        let cell = match times.is_empty() {
+                            true => Cell::default(),
+                            false => Cell::one(of(&times)),
+                        };
+                        match visits[at].len() - times.len() {
+                            0 => cell,
+                            failed => cell.with(format!("{failed} failed")),
+                        }
+                    })
+                    .collect(),
+            })
+            .collect(),
     };
-    let answer = ask().map_err(|error| error.to_string())?;
-    let whole = answer.starts_with(b"HTTP/1.1 200") && contains(&answer, END);
-    if whole {
-        return Ok(());
+    let mean = |times: &[f64]| times.iter().sum::<f64>() / times.len().max(1) as f64;
+    let longest = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
+    let plots = bursts
+        .iter()
+        .enumerate()
+        .filter(|(_, count)| **count >= 100);
+    Section {
+        title: "A slow page of PHP".to_owned(),
+        how: format!(
+            "The page takes 50 ms of CPU and has 52 KB. {CHILDREN} processes of PHP-FPM behind nginx, Weir, Apache worker and event; PHP inside Apache prefork. \
+             queue: Weir keeps what PHP cannot take. cache: one second, stale while it is fetched anew, with the lock."
+        ),
+        tables: vec![
+            table("Mean time until a client had its page", &mean),
+            table("Longest time", &longest),
+        ],
+        plots: plots
+            .map(|(at, count)| Plot::Latencies {
+                title: format!("{count} clients in a second"),
+                curves: measured
+                    .iter()
+                    .map(|(name, visits)| (name.clone(), clients::percentiles(&visits[at])))
+                    .collect(),
+            })
+            .collect(),
+        ..Section::default()
     }
-    let head = answer
-        .split(|byte| *byte == b'\r')
-        .next()
-        .unwrap_or_default();
-    Err(String::from_utf8_lossy(head).into_owned())
-}
-
-fn contains(text: &[u8], part: &[u8]) -> bool {
-    text.windows(part.len()).rev().any(|window| window == part)
 }
 
 fn start(name: &str, binary: &Path, folder: &Path) -> Result<Server, String> {
-    let is_weir = name.starts_with("weir");
+    let has_queue = name == "weir-queue";
     let is_cache = name.ends_with("-cache");
     let socket = folder.join("fpm.sock");
     let socket = socket.display();
-    // With more at a time than there are processes the rest would wait in the socket's queue, where nobody sees it.
-    let group = match is_weir {
+    // Without, what is more than there are processes waits in the socket's queue, where nobody sees it.
+    let group = match has_queue {
         true => format!(
             "upstream php {{ server unix:{socket} max_conns={CHILDREN}; queue 4096 timeout=120s; }}"
         ),
@@ -410,11 +401,4 @@ fn find(folders: &[&str], start: &str) -> Option<PathBuf> {
         found.sort();
         found.into_iter().next()
     })
-}
-
-fn load_average() -> String {
-    fs::read_to_string("/proc/loadavg")
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
 }

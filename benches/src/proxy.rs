@@ -1,4 +1,4 @@
-//! `bench-proxy`: what a proxied request costs beside nginx and HAProxy (SCORE row P6), and how many connections an origin
+//! `proxy`: what a proxied request costs beside nginx and HAProxy (SCORE row P6), and how many connections an origin
 //! sees for it, with several loops.
 //!
 //! The proxy is pinned to one core, the origin and wrk to another. The origin is nginx, which counts the connections that
@@ -7,23 +7,20 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::flags::Flags;
-use crate::server::{Contender, Folder, Placement, Server, cpu_time, free_port, median, weir};
-use crate::wrk::Load;
-use crate::{Outcome, packages};
+use xtask::flags::Flags;
+use xtask::packages;
 
-const HELP: &str = "\
-cargo xtask bench-proxy [flags]
-  --nginx PATH     nginx to compare with, and the origin (/usr/sbin/nginx)
-  --weir PATH      a built Weir (default: builds one)
-  --seconds N      per measurement (3)
-  --rounds N       rounds, of which the median counts (3)
-  --requests N     requests of which the origin's connections are counted (100000)
-  --cpus P,L       cores of the proxy, and of origin and load (0,1)";
+use crate::Bench;
+use crate::report::{Cell, Goal, Row, Section, Table};
+use crate::server::{Contender, Folder, Placement, Server, cpu_time, free_port, names};
+use crate::wrk::Load;
+
+/// Requests of which the origin's connections are counted.
+const REQUESTS: f64 = 100_000.0;
 
 /// How many connections each proxy may keep open to the origin while it has nothing to ask, when its CPU is measured: one
 /// for each client.
@@ -89,41 +86,12 @@ backend origin
     server origin 127.0.0.1:%%ORIGIN%% pool-max-conn %%KEEPALIVE%%
 ";
 
-struct Plan {
-    seconds: u32,
-    rounds: u32,
-    requests: f64,
-    proxy_cpu: String,
-    load_cpu: String,
-}
-
-pub(crate) fn run(flags: &mut Flags) -> Outcome {
-    if flags.has("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
-    let nginx: PathBuf = flags.value("--nginx", "/usr/sbin/nginx".into())?;
-    let named: String = flags.value("--weir", String::new())?;
-    let cpus: String = flags.value("--cpus", "0,1".to_owned())?;
-    let (proxy_cpu, load_cpu) = cpus.split_once(',').ok_or("--cpus needs two cores: 0,1")?;
-    let plan = Plan {
-        seconds: flags.value("--seconds", 3)?,
-        rounds: flags.value("--rounds", 3)?,
-        requests: flags.value("--requests", 100_000.0)?,
-        proxy_cpu: proxy_cpu.to_owned(),
-        load_cpu: load_cpu.to_owned(),
-    };
+pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
-    packages::need(&[packages::NGINX, packages::WRK, packages::HAPROXY])?;
-
-    let contender = |name: &str, binary: &Path| Contender {
-        name: name.to_owned(),
-        binary: binary.to_owned(),
-        directives: String::new(),
-    };
+    packages::need(&[packages::NGINX, packages::WRK])?;
     let contenders = [
-        contender("nginx", &nginx),
-        contender("weir", &weir(&named)?),
+        Contender::new("nginx", &bench.nginx, ""),
+        Contender::new("weir", &bench.weir, ""),
     ];
     let folder = Folder::new("bench-proxy")?;
     let origin_folder = folder.path.join("origin");
@@ -133,49 +101,65 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         &origin_folder,
         &ORIGIN.replace("%%TEXT%%", &"x".repeat(1024)),
         &Placement {
-            cpus: Some(plan.load_cpu.clone()),
+            cpus: Some(bench.load_cpu.clone()),
             ..Placement::default()
         },
     )?;
-    println!("load average before: {}", load_average());
-    cpu_per_request(&plan, &contenders, &folder.path, origin.port)?;
-    connections(&plan, &contenders, &folder.path, origin.port)?;
-    println!("load average after: {}", load_average());
-    Ok(())
+    Ok(Section {
+        title: "A proxied request".to_owned(),
+        how: format!(
+            "1 KB from an origin (nginx) that keeps connections, {CLIENTS} clients. One loop on core {}, origin and load on core {}, {} s a measurement, {} rounds. \
+             Then the connections that the origin accepts for {REQUESTS} requests, with several loops.",
+            bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
+        ),
+        tables: vec![
+            cpu_per_request(bench, &contenders, &folder.path, origin.port)?,
+            connections(bench, &contenders, &folder.path, origin.port)?,
+        ],
+        ..Section::default()
+    })
 }
 
-fn cpu_per_request(plan: &Plan, contenders: &[Contender], folder: &Path, origin: u16) -> Outcome {
-    println!("CPU µs per proxied request of 1 KB, one loop, ratio to nginx, requests/s");
-    let mut figures = vec![(Vec::new(), Vec::new()); contenders.len() + 1];
-    for _ in 0..plan.rounds {
-        for (contender, figures) in contenders.iter().zip(&mut figures) {
-            let proxy = start(plan, contender, folder, origin, (1, KEEPALIVE))?;
-            let (cpu, rate) = measure(plan, proxy.port, &|| proxy.cpu_time())?;
-            figures.0.push(cpu);
-            figures.1.push(rate);
+fn cpu_per_request(
+    bench: &Bench,
+    contenders: &[Contender],
+    folder: &Path,
+    origin: u16,
+) -> Result<Table, String> {
+    let mut names = names(contenders);
+    let has_haproxy = bench.haproxy.is_file();
+    if has_haproxy {
+        names.push("HAProxy".to_owned());
+    }
+    let mut samples = vec![Vec::new(); names.len()];
+    for _ in 0..bench.rounds {
+        for (contender, samples) in contenders.iter().zip(&mut samples) {
+            let proxy = start(bench, contender, folder, origin, (1, KEEPALIVE))?;
+            samples.push(measure(bench, proxy.port, &|| proxy.cpu_time())?);
         }
-        let proxy = Haproxy::start(plan, folder, origin)?;
-        let (cpu, rate) = measure(plan, proxy.port, &|| cpu_time(proxy.child.id()))?;
-        let last = figures.last_mut().expect("there is one for HAProxy");
-        last.0.push(cpu);
-        last.1.push(rate);
+        if has_haproxy && let Some(last) = samples.last_mut() {
+            let proxy = Haproxy::start(bench, folder, origin)?;
+            last.push(measure(bench, proxy.port, &|| cpu_time(proxy.child.id()))?);
+        }
     }
-    let base = median(figures[0].0.clone());
-    let names = contenders.iter().map(|contender| contender.name.as_str());
-    for (name, (cpu, rate)) in names.chain(["haproxy"]).zip(figures) {
-        let (cpu, rate) = (median(cpu), median(rate));
-        println!(
-            "{name:<10} {cpu:>9.2} µs  {:>5.2}  {rate:>9.0}/s",
-            cpu / base
-        );
-    }
-    Ok(())
+    Ok(Table {
+        title: "CPU time per proxied request".to_owned(),
+        unit: "µs of the proxy, ratio to nginx".to_owned(),
+        contenders: names,
+        base: Some(0),
+        rows: vec![Row {
+            score: "P6".to_owned(),
+            name: "1 KB".to_owned(),
+            goal: Some(Goal::RatioAtMost(0.8)),
+            cells: samples.into_iter().map(Cell::of).collect(),
+        }],
+    })
 }
 
-/// Microseconds of CPU per request, and requests per second.
-fn measure(plan: &Plan, port: u16, cpu_time: &dyn Fn() -> Duration) -> Result<(f64, f64), String> {
+/// Microseconds of CPU per request.
+fn measure(bench: &Bench, port: u16, cpu_time: &dyn Fn() -> Duration) -> Result<f64, String> {
     let load = |seconds| Load {
-        cpus: Some(plan.load_cpu.clone()),
+        cpus: Some(bench.load_cpu.clone()),
         connections: CLIENTS,
         seconds,
         url: format!("http://127.0.0.1:{port}/1k"),
@@ -183,7 +167,7 @@ fn measure(plan: &Plan, port: u16, cpu_time: &dyn Fn() -> Duration) -> Result<(f
     };
     load(1).run()?;
     let before = cpu_time();
-    let report = load(plan.seconds).run()?;
+    let report = load(bench.seconds).run()?;
     let used = cpu_time() - before;
     if report.requests == 0.0 || report.failures > 0.0 {
         return Err(format!(
@@ -191,25 +175,32 @@ fn measure(plan: &Plan, port: u16, cpu_time: &dyn Fn() -> Duration) -> Result<(f
             report.requests, report.failures
         ));
     }
-    let micros = used.as_secs_f64() * 1e6 / report.requests;
-    Ok((micros, report.per_second))
+    Ok(used.as_secs_f64() * 1e6 / report.requests)
 }
 
 /// How many connections the origin accepts for so many requests, with several loops.
-fn connections(plan: &Plan, contenders: &[Contender], folder: &Path, origin: u16) -> Outcome {
-    println!(
-        "connections that the origin accepted for {} requests of {CLIENTS} clients",
-        plan.requests
-    );
+fn connections(
+    bench: &Bench,
+    contenders: &[Contender],
+    folder: &Path,
+    origin: u16,
+) -> Result<Table, String> {
+    let mut table = Table {
+        title: format!("Connections that the origin accepted for {REQUESTS} requests"),
+        unit: "connections".to_owned(),
+        contenders: names(contenders),
+        ..Table::default()
+    };
     for (loops, keepalive) in [2, 4].into_iter().flat_map(|n| KEPT.map(|kept| (n, kept))) {
+        let mut cells = Vec::new();
         for contender in contenders {
-            let proxy = start(plan, contender, folder, origin, (loops, keepalive))?;
+            let proxy = start(bench, contender, folder, origin, (loops, keepalive))?;
             let before = accepted(origin)?;
             let mut done = 0.0;
             let mut failures = 0.0;
-            while done < plan.requests {
+            while done < REQUESTS {
                 let load = Load {
-                    cpus: Some(plan.load_cpu.clone()),
+                    cpus: Some(bench.load_cpu.clone()),
                     connections: CLIENTS,
                     seconds: 1,
                     url: format!("http://127.0.0.1:{}/1k", proxy.port),
@@ -221,15 +212,19 @@ fn connections(plan: &Plan, contenders: &[Contender], folder: &Path, origin: u16
             }
             // The questions about it are connections too.
             let count = accepted(origin)? - before - 1;
-            println!(
-                "{:<10} {loops} loops, keepalive {keepalive}: {count} connections for {done} requests, {:.0} for {}; {failures} failures",
-                contender.name,
-                count as f64 * plan.requests / done,
-                plan.requests
-            );
+            let cell = Cell::one((count as f64 * REQUESTS / done).round());
+            cells.push(match failures > 0.0 {
+                true => cell.with(format!("{failures} failures")),
+                false => cell,
+            });
         }
+        table.rows.push(Row {
+            name: format!("{loops} loops or workers, keepalive {keepalive}"),
+            cells,
+            ..Row::default()
+        });
     }
-    Ok(())
+    Ok(table)
 }
 
 /// What nginx's `stub_status` says.
@@ -256,7 +251,7 @@ fn get(port: u16, path: &str) -> std::io::Result<String> {
 }
 
 fn start(
-    plan: &Plan,
+    bench: &Bench,
     contender: &Contender,
     folder: &Path,
     origin: u16,
@@ -266,7 +261,7 @@ fn start(
         .replace("%%ORIGIN%%", &origin.to_string())
         .replace("%%KEEPALIVE%%", &keepalive.to_string())
         .replace("%%LOOPS%%", &loops.to_string());
-    let cpus = (loops == 1).then(|| plan.proxy_cpu.clone());
+    let cpus = (loops == 1).then(|| bench.server_cpu.clone());
     let placement = Placement {
         cpus,
         ..Placement::default()
@@ -281,7 +276,7 @@ struct Haproxy {
 }
 
 impl Haproxy {
-    fn start(plan: &Plan, folder: &Path, origin: u16) -> Result<Haproxy, String> {
+    fn start(bench: &Bench, folder: &Path, origin: u16) -> Result<Haproxy, String> {
         let port = free_port()?;
         let file = folder.join("haproxy.cfg");
         let configuration = HAPROXY
@@ -290,7 +285,9 @@ impl Haproxy {
             .replace("%%PORT%%", &port.to_string());
         fs::write(&file, configuration).map_err(|error| error.to_string())?;
         let child = Command::new("taskset")
-            .args(["-c", &plan.proxy_cpu, "haproxy", "-db", "-f"])
+            .args(["-c", &bench.server_cpu])
+            .arg(&bench.haproxy)
+            .args(["-db", "-f"])
             .arg(&file)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -315,11 +312,4 @@ impl Drop for Haproxy {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn load_average() -> String {
-    fs::read_to_string("/proc/loadavg")
-        .unwrap_or_default()
-        .trim()
-        .to_owned()
 }

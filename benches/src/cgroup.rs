@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The groups that a process has to enter to be bounded.
 #[derive(Debug)]
@@ -12,30 +13,32 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Bounds reads from `device` (`MAJOR:MINOR`) to a rate, and memory, the page cache included.
-    pub(crate) fn create(device: &str, bytes_per_second: u64, memory: u64) -> Result<Self, String> {
-        let name = format!("weir-bench-{}", std::process::id());
+    /// Bounds reads from each device (`MAJOR:MINOR`) to a rate in bytes a second, and memory, the page cache included.
+    pub(crate) fn create(devices: &[(String, u64)], memory: u64) -> Result<Self, String> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let name = format!("weir-bench-{}-{number}", std::process::id());
         let root = Path::new("/sys/fs/cgroup");
         let mut bounds = Self {
             folders: Vec::new(),
         };
         if root.join("blkio").is_dir() {
             let blkio = bounds.add(&root.join("blkio"), &name)?;
-            set(
-                &blkio,
-                "blkio.throttle.read_bps_device",
-                &format!("{device} {bytes_per_second}"),
-            )?;
+            for (device, rate) in devices {
+                set(
+                    &blkio,
+                    "blkio.throttle.read_bps_device",
+                    &format!("{device} {rate}"),
+                )?;
+            }
             let group = bounds.add(&root.join("memory"), &name)?;
             set(&group, "memory.limit_in_bytes", &memory.to_string())?;
         } else {
             set(root, "cgroup.subtree_control", "+io +memory")?;
             let group = bounds.add(root, &name)?;
-            set(
-                &group,
-                "io.max",
-                &format!("{device} rbps={bytes_per_second}"),
-            )?;
+            for (device, rate) in devices {
+                set(&group, "io.max", &format!("{device} rbps={rate}"))?;
+            }
             set(&group, "memory.max", &memory.to_string())?;
         }
         Ok(bounds)

@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use xtask::shell;
+
 use super::clients;
 use crate::server::{Folder, children_of};
-use crate::shell;
 
 /// A server to compare.
 pub(crate) struct Program {

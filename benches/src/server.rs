@@ -7,16 +7,31 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::shell;
+use xtask::shell;
 
 /// A binary with what makes its configuration differ from the others'.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Contender {
     /// The name in the tables.
     pub(crate) name: String,
     pub(crate) binary: PathBuf,
     /// Directives of the `http` block.
     pub(crate) directives: String,
+}
+
+impl Contender {
+    pub(crate) fn new(name: &str, binary: &Path, directives: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            binary: binary.to_owned(),
+            directives: directives.to_owned(),
+        }
+    }
+}
+
+/// The names of contenders, for a table.
+pub(crate) fn names(contenders: &[Contender]) -> Vec<String> {
+    contenders.iter().map(|one| one.name.clone()).collect()
 }
 
 /// A folder below the target folder that is gone when this is dropped.
@@ -27,7 +42,7 @@ pub(crate) struct Folder {
 
 impl Folder {
     pub(crate) fn new(task: &str) -> Result<Self, String> {
-        let path = shell::target().join(format!("{task}-{}", std::process::id()));
+        let path = crate::scratch().join(format!("{task}-{}", std::process::id()));
         fs::create_dir_all(path.join("html"))
             .map_err(|error| format!("{}: {error}", path.display()))?;
         let path = path.canonicalize().map_err(|error| error.to_string())?;
@@ -202,12 +217,18 @@ pub(crate) fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis(ticks * 10)
 }
 
-/// Builds Weir with optimisation, or takes the binary that `--weir` names.
+/// The binary that `--weir` names; without one a build from the sources, and without those the one in the path.
 pub(crate) fn weir(named: &str) -> Result<PathBuf, String> {
     if !named.is_empty() {
         return Path::new(named)
             .canonicalize()
             .map_err(|error| format!("{named}: {error}"));
+    }
+    if !Path::new("Cargo.toml").is_file() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let binaries = std::env::split_paths(&path).map(|folder| folder.join("weir"));
+        let found = binaries.into_iter().find(|binary| binary.is_file());
+        return found.ok_or("there is no weir in the path; name one with --weir".to_owned());
     }
     shell::run(
         shell::cargo().args(["build", "--release", "--package", "weir"]),

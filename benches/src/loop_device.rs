@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use crate::shell;
+use xtask::shell;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -19,10 +19,10 @@ pub(crate) struct LoopDevice {
 
 impl LoopDevice {
     /// Makes an image of this many bytes in `folder`, attaches it with direct I/O (so that its
-    /// pages are cached once, as those of a disk) and mounts an ext4 on it.
-    pub(crate) fn create(folder: &Path, bytes: u64) -> Result<Self, String> {
-        let image = folder.join("disk.img");
-        let mount = folder.join("disk");
+    /// pages are cached once, as those of a disk) and mounts an ext4 on it, as a folder of this name.
+    pub(crate) fn create(folder: &Path, name: &str, bytes: u64) -> Result<Self, String> {
+        let image = folder.join(format!("{name}.img"));
+        let mount = folder.join(name);
         fs::create_dir_all(&mount).map_err(|error| error.to_string())?;
         shell::output(
             Command::new("fallocate")

@@ -7,16 +7,15 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::flags::Flags;
-use crate::loop_device::drop_caches;
-use crate::server::{Contender, Folder, Placement, Server, weir};
-use crate::wrk::Load;
-use crate::{Outcome, packages, shell};
+use xtask::flags::Flags;
+use xtask::{Outcome, packages, shell};
 
-const HELP: &str = "\
-cargo xtask strace [flags]
-  --weir PATH      a built Weir (default: builds one); any server that takes nginx.conf will do
-  --seconds N      of load (3)
+use crate::Bench;
+use crate::loop_device::drop_caches;
+use crate::server::{Contender, Folder, Placement, Server};
+use crate::wrk::Load;
+
+pub(crate) const FLAGS: &str = "\
   --files N        files of 256 KB, asked for at random (400)";
 
 /// Calls that take a file, by descriptor or by path.
@@ -42,13 +41,8 @@ http {
 }
 ";
 
-pub(crate) fn run(flags: &mut Flags) -> Outcome {
-    if flags.has("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
-    let named: String = flags.value("--weir", String::new())?;
-    let seconds: u32 = flags.value("--seconds", 3)?;
+pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Outcome {
+    let seconds = bench.seconds;
     let files: u32 = flags.value("--files", 400)?;
     flags.finish()?;
     packages::need(&[packages::WRK, packages::STRACE])?;
@@ -58,25 +52,19 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         let path = folder.path.join("html").join(number.to_string());
         fs::write(path, vec![b'x'; 256 << 10]).map_err(|error| error.to_string())?;
     }
-    let script = folder.path.join("random.lua");
-    let text = format!(
+    let script = format!(
         "request = function()\n  local kind = math.random(1, 20)\n  if kind == 1 then return wrk.format(\"GET\", \"/\") end\n  \
          if kind == 2 then return wrk.format(\"GET\", \"/none\") end\n  local at = kind > 10 and \"/read/\" or \"/\"\n  \
          return wrk.format(\"GET\", at .. math.random(0, {})) end\n",
         files - 1
     );
-    fs::write(&script, text).map_err(|error| error.to_string())?;
     if shell::is_root() {
         drop_caches()?;
     } else {
         println!("not root: the page cache stays warm, so few reads are cold");
     }
 
-    let contender = Contender {
-        name: "server".to_owned(),
-        binary: weir(&named)?,
-        directives: String::new(),
-    };
+    let contender = Contender::new("server", &bench.weir, "");
     let configuration = CONFIGURATION.replace("%%FOLDER%%", &folder.path.to_string_lossy());
     let server = Server::start(
         &contender,
@@ -106,13 +94,12 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         .spawn()
         .map_err(|error| format!("strace: {error}"))?;
     std::thread::sleep(Duration::from_millis(500));
-    let script = Some(script.to_string_lossy().into_owned());
     let url = format!("http://127.0.0.1:{}/", server.port);
     let load = Load {
         connections: 64,
         seconds,
         url,
-        script,
+        script: Some(script),
         ..Load::default()
     }
     .run();

@@ -32,7 +32,12 @@ pub(crate) struct Crowd {
     stop: Arc<AtomicBool>,
     pub(crate) seen: Arc<Seen>,
     threads: Vec<JoinHandle<()>>,
+    /// Counts the answers of each [`STEP`].
+    counter: JoinHandle<Vec<f64>>,
 }
+
+/// A step of the progress that is counted.
+pub(crate) const STEP: Duration = Duration::from_millis(100);
 
 impl Crowd {
     /// Half of the `kept` clients GET, half POST, each on a connection of its own; the `new` ones
@@ -49,22 +54,40 @@ impl Crowd {
             };
             threads.push(std::thread::spawn(client));
         }
+        let counter = {
+            let (stop, seen) = (stop.clone(), seen.clone());
+            std::thread::spawn(move || count(&stop, &seen))
+        };
         Crowd {
             stop,
             seen,
             threads,
+            counter,
         }
     }
 
-    /// Ends all clients; what they have seen.
-    pub(crate) fn end(self) -> Arc<Seen> {
+    /// Ends all clients; what they have seen, and the answers a second in each step.
+    pub(crate) fn end(self) -> (Arc<Seen>, Vec<f64>) {
         self.stop.store(true, Relaxed);
         for thread in self.threads {
             // A client that panicked has seen nothing more.
             let _ = thread.join();
         }
-        self.seen
+        (self.seen, self.counter.join().unwrap_or_default())
     }
+}
+
+fn count(stop: &AtomicBool, seen: &Seen) -> Vec<f64> {
+    let mut steps = Vec::new();
+    let mut before = 0;
+    while !stop.load(Relaxed) {
+        let began = Instant::now();
+        std::thread::sleep(STEP);
+        let answered = seen.answered.load(Relaxed);
+        steps.push((answered - before) as f64 / began.elapsed().as_secs_f64());
+        before = answered;
+    }
+    steps
 }
 
 fn keep_alive(port: u16, post: bool, stop: &AtomicBool, seen: &Seen) {

@@ -8,21 +8,20 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::Outcome;
-use crate::flags::Flags;
-use crate::server::{Contender, Folder, Placement, Server, weir};
-use crate::shell;
+use xtask::flags::Flags;
+use xtask::{Outcome, shell};
 
-const HELP: &str = "\
-cargo xtask cache-tests --suite PATH [flags]
+use crate::Bench;
+use crate::server::{Contender, Folder, Placement, Server};
+
+pub(crate) const FLAGS: &str = "\
   --suite PATH     a copy of github.com/http-tests/cache-tests after `npm install`
-  --weir PATH      a built Weir (default: builds one)
-  --nginx PATH     nginx to compare with (default: none)
   --plain          Weir with nginx's directives only, as the suite configures nginx
+  --with-nginx     nginx beside it
   --failed         names the tests that are not passed
   --id TEST        only this test, with its whole conversation";
 
@@ -90,20 +89,15 @@ impl Test {
     }
 }
 
-pub(crate) fn run(flags: &mut Flags) -> Outcome {
-    if flags.has("--help") {
-        println!("{HELP}");
-        return Ok(());
-    }
+pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Outcome {
     let suite: String = flags.value("--suite", String::new())?;
-    let named: String = flags.value("--weir", String::new())?;
-    let nginx: String = flags.value("--nginx", String::new())?;
+    let with_nginx = flags.has("--with-nginx");
     let id: String = flags.value("--id", String::new())?;
     let is_plain = flags.has("--plain");
     let show_failed = flags.has("--failed");
     flags.finish()?;
     if suite.is_empty() {
-        return Err(format!("--suite is needed\n{HELP}"));
+        return Err(format!("--suite is needed\n{FLAGS}"));
     }
     let suite = Path::new(&suite)
         .canonicalize()
@@ -111,21 +105,13 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
     if !shell::is_installed("node") {
         return Err("node is needed (apt-get install nodejs)".to_owned());
     }
-    let mut contenders = vec![Contender {
-        name: "weir".to_owned(),
-        binary: weir(&named)?,
-        directives: if is_plain {
-            String::new()
-        } else {
-            FULL.to_owned()
-        },
-    }];
-    if !nginx.is_empty() {
-        contenders.push(Contender {
-            name: "nginx".to_owned(),
-            binary: PathBuf::from(nginx),
-            directives: String::new(),
-        });
+    let mut contenders = vec![Contender::new(
+        "weir",
+        &bench.weir,
+        if is_plain { "" } else { FULL },
+    )];
+    if with_nginx {
+        contenders.push(Contender::new("nginx", &bench.nginx, ""));
     }
     let mut columns = Vec::new();
     for contender in &contenders {

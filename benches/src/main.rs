@@ -1,0 +1,250 @@
+//! `weir-bench`: Weir beside its peers. Each experiment starts what it needs on loopback, lets the contenders take turns
+//! within each round, is bounded in time, and gives figures for the report.
+//!
+//! What this is not: a test. Nothing here asserts a time.
+
+#![forbid(unsafe_code)]
+
+mod cache_tests;
+mod cgroup;
+mod clients;
+mod coalesce;
+mod connections;
+mod disk;
+mod loop_device;
+mod machine;
+mod micro;
+mod php;
+mod proxy;
+mod report;
+mod server;
+mod strace;
+mod wrk;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Instant;
+
+use machine::{Machine, load_average};
+use report::{Report, Section};
+use xtask::flags::Flags;
+use xtask::{Outcome, shell};
+
+/// What all experiments share.
+pub(crate) struct Bench {
+    pub(crate) nginx: PathBuf,
+    pub(crate) haproxy: PathBuf,
+    pub(crate) weir: PathBuf,
+    /// The cores of the server and of the load.
+    pub(crate) server_cpu: String,
+    pub(crate) load_cpu: String,
+    /// For one measurement.
+    pub(crate) seconds: u32,
+    pub(crate) rounds: usize,
+    rows: String,
+}
+
+impl Bench {
+    /// Whether a row is wanted.
+    pub(crate) fn wants(&self, row: &str) -> bool {
+        self.rows.is_empty() || self.rows.split(',').any(|wanted| row.starts_with(wanted))
+    }
+}
+
+type Experiment = fn(&Bench, &mut Flags) -> Result<Section, String>;
+
+/// The experiments, in the order of the report.
+const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
+    (
+        "micro",
+        "P4 P5 P7 P9: CPU time per request beside nginx: return, 1 KB to 4 MB, new connections, TLS, HTTP/2",
+        micro::run,
+    ),
+    (
+        "proxy",
+        "P6: a proxied request beside nginx and HAProxy, and the connections that an origin sees",
+        proxy::run,
+    ),
+    (
+        "hits",
+        "P8: CPU time per hit of the cache beside nginx and Varnish",
+        coalesce::hits::run,
+    ),
+    (
+        "disk",
+        "E1, P1: hot clients under cold load on throttled disks; root",
+        disk::run,
+    ),
+    (
+        "coalesce",
+        "E2, C1–C8: many clients for one key that is not cached, beside nginx and Varnish",
+        coalesce::run,
+    ),
+    (
+        "connections",
+        "E3, P2, R1–R4: sharding, reloads, upgrades, crashes and stalls, beside nginx and HAProxy",
+        connections::run,
+    ),
+    (
+        "php",
+        "E4, P3: bursts of clients for a slow PHP page, beside nginx and Apache",
+        php::run,
+    ),
+];
+
+type Tool = fn(&Bench, &mut Flags) -> Outcome;
+
+/// What measures, but makes no part of the report.
+const TOOLS: &[(&str, &str, Tool)] = &[
+    (
+        "cache-tests",
+        "the public conformance suite of HTTP caches; needs node",
+        cache_tests::run,
+    ),
+    (
+        "strace",
+        "the file system calls of a loaded server, by thread",
+        strace::run,
+    ),
+];
+
+const HELP: &str = "\
+usage: weir-bench [EXPERIMENT] [flags]      without a name: all, and a report
+
+  --nginx PATH     nginx to compare with (/usr/sbin/nginx)
+  --haproxy PATH   HAProxy to compare with (/usr/sbin/haproxy)
+  --weir PATH      a built Weir (default: builds one; without sources, the one in the path)
+  --seconds N      for one measurement (2)
+  --rounds N       rounds, of which the median counts (5)
+  --rows A,B       only rows whose names begin so
+  --cpus S,L       cores of the server and of the load (0,1)
+  --keep FOLDER    figures and page go there, in place of an earlier run's of the same experiment
+                   (default for all: benches/runs/DATE and benches/report; for one: not kept)
+";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1).peekable();
+    let name = arguments.next_if(|word| !word.starts_with('-'));
+    let mut flags = Flags::new(arguments);
+    if flags.has("--help") {
+        help();
+        return ExitCode::SUCCESS;
+    }
+    match run(name.as_deref(), &mut flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("\nweir-bench: {problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn help() {
+    println!("{HELP}");
+    let experiments = EXPERIMENTS.iter().map(|(name, what, _)| (name, what));
+    let tools = TOOLS.iter().map(|(name, what, _)| (name, what));
+    for (name, what) in experiments.chain(tools) {
+        println!("  {name:<12} {what}");
+    }
+    for (title, flags) in [
+        ("disk", disk::FLAGS),
+        ("connections", connections::FLAGS),
+        ("php", php::FLAGS),
+        ("cache-tests", cache_tests::FLAGS),
+        ("strace", strace::FLAGS),
+    ] {
+        println!("\n{title}\n{flags}");
+    }
+}
+
+fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
+    let cpus: String = flags.value("--cpus", "0,1".to_owned())?;
+    let (server_cpu, load_cpu) = cpus.split_once(',').ok_or("--cpus needs two cores: 0,1")?;
+    let keep: String = flags.value("--keep", String::new())?;
+    let bench = Bench {
+        nginx: flags.value("--nginx", "/usr/sbin/nginx".into())?,
+        haproxy: flags.value("--haproxy", "/usr/sbin/haproxy".into())?,
+        weir: server::weir(&flags.value("--weir", String::new())?)?,
+        server_cpu: server_cpu.to_owned(),
+        load_cpu: load_cpu.to_owned(),
+        seconds: flags.value("--seconds", 2)?,
+        rounds: flags.value("--rounds", 5)?,
+        rows: flags.value("--rows", String::new())?,
+    };
+    let Some(name) = name else {
+        flags.finish()?;
+        return all(&bench, &keep);
+    };
+    if let Some((_, _, tool)) = TOOLS.iter().find(|(tool, _, _)| *tool == name) {
+        return tool(&bench, flags);
+    }
+    let Some((id, _, experiment)) = EXPERIMENTS.iter().find(|(id, _, _)| *id == name) else {
+        return Err(format!(
+            "there is no experiment {name:?}; --help lists them"
+        ));
+    };
+    let section = timed(id, &bench, flags, *experiment)?;
+    let machine = Machine::here(&bench.weir, &bench.nginx);
+    if keep.is_empty() {
+        Report::new(machine).add(section);
+        return Ok(());
+    }
+    let figures = Path::new(&keep).join("figures.json");
+    let mut report = match figures.exists() {
+        true => Report::read(&figures)?,
+        false => Report::new(machine),
+    };
+    report
+        .left_out
+        .retain(|line| !line.starts_with(&format!("{id}: ")));
+    report.add(section);
+    report.write(&figures, &Path::new(&keep).join("index.html"))
+}
+
+/// All experiments. What cannot be measured here is named in the report and stops nothing.
+fn all(bench: &Bench, keep: &str) -> Outcome {
+    let mut report = Report::new(Machine::here(&bench.weir, &bench.nginx));
+    let (figures, page) = match keep {
+        "" => (
+            Path::new("benches/runs")
+                .join(&report.machine.date)
+                .join("figures.json"),
+            PathBuf::from("benches/report/index.html"),
+        ),
+        folder => (
+            Path::new(folder).join("figures.json"),
+            Path::new(folder).join("index.html"),
+        ),
+    };
+    for (id, what, experiment) in EXPERIMENTS {
+        println!("\n== {id}: {what}");
+        match timed(id, bench, &mut Flags::new(std::iter::empty()), *experiment) {
+            Ok(section) => report.add(section),
+            Err(why) => {
+                println!("left out: {why}");
+                report.left_out.push(format!("{id}: {why}"));
+            }
+        }
+        // After each, so that a run that is ended early has kept what it had.
+        report.write(&figures, &page)?;
+    }
+    println!("\nkept: {} and {}", figures.display(), page.display());
+    Ok(())
+}
+
+fn timed(id: &str, bench: &Bench, flags: &mut Flags, run: Experiment) -> Result<Section, String> {
+    let (before, began) = (load_average(), Instant::now());
+    let mut section = run(bench, flags)?;
+    section.id = id.to_owned();
+    section.load = (before, load_average());
+    section.seconds = began.elapsed().as_secs_f64();
+    Ok(section)
+}
+
+/// A folder for what experiments write: where Cargo builds, or without sources where the system keeps what is passing.
+pub(crate) fn scratch() -> PathBuf {
+    match Path::new("Cargo.toml").is_file() {
+        true => shell::target(),
+        false => std::env::temp_dir(),
+    }
+}

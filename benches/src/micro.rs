@@ -1,0 +1,360 @@
+//! `micro`: CPU time per request beside nginx (SCORE rows P4, P5, P7, P9). One loop pinned to one core, the load on
+//! another, the contenders in turn within each round.
+//!
+//! The figure is the server's CPU time, since the load generator shares the machine; where a file is large enough to
+//! fill the wire it is what comes through in a second, too.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use xtask::flags::Flags;
+use xtask::{packages, shell};
+
+use crate::Bench;
+use crate::report::{Cell, Goal, Row, Section, Table};
+use crate::server::{Contender, Folder, Placement, Server, names};
+use crate::wrk::Load;
+
+/// How clients come.
+#[derive(Clone, Copy, PartialEq)]
+enum Clients {
+    /// HTTP/1.1 on connections that stay.
+    Kept,
+    /// A new connection for each request.
+    New,
+    /// The same with TLS, and a full handshake for each new connection.
+    TlsKept,
+    TlsNew,
+    /// HTTP/2 with TLS.
+    Http2,
+}
+
+/// A measurement: the scoreboard's row, the name, the path, connections.
+struct Measured {
+    score: &'static str,
+    name: &'static str,
+    path: &'static str,
+    connections: u32,
+    clients: Clients,
+    /// Of the ratio of CPU time to nginx's with `sendfile`.
+    goal: Option<f64>,
+}
+
+const fn row(
+    score: &'static str,
+    name: &'static str,
+    path: &'static str,
+    connections: u32,
+    clients: Clients,
+    goal: Option<f64>,
+) -> Measured {
+    Measured {
+        score,
+        name,
+        path,
+        connections,
+        clients,
+        goal,
+    }
+}
+
+const ROWS: &[Measured] = &[
+    row("P4", "return-64", "/return", 64, Clients::Kept, Some(0.85)),
+    row(
+        "P4",
+        "return-512",
+        "/return",
+        512,
+        Clients::Kept,
+        Some(0.85),
+    ),
+    row("P5", "1k", "/1k", 64, Clients::Kept, Some(0.58)),
+    row("P5", "10k", "/10k", 64, Clients::Kept, Some(0.70)),
+    row("P5", "100k", "/100k", 64, Clients::Kept, None),
+    row("P5", "4m", "/4m", 16, Clients::Kept, None),
+    row("P7", "close", "/return", 64, Clients::New, Some(0.95)),
+    row(
+        "P9",
+        "tls-return",
+        "/return",
+        64,
+        Clients::TlsKept,
+        Some(0.80),
+    ),
+    row("P9", "tls-1k", "/1k", 64, Clients::TlsKept, Some(0.80)),
+    row(
+        "P9",
+        "tls-handshake",
+        "/return",
+        64,
+        Clients::TlsNew,
+        Some(1.0),
+    ),
+    row("P9", "h2-1k", "/1k", 64, Clients::Http2, Some(0.80)),
+    row("P9", "h2-4m", "/4m", 16, Clients::Http2, None),
+];
+
+const FILES: &[(&str, usize)] = &[
+    ("1k", 1 << 10),
+    ("10k", 10 << 10),
+    ("100k", 100 << 10),
+    ("4m", 4 << 20),
+];
+
+const CONFIGURATION: &str = "
+worker_processes 1;
+events { worker_connections 4096; }
+http {
+    access_log off;
+    keepalive_requests 1000000000;
+    open_file_cache max=1000;
+    %%DIRECTIVES%%
+    server {
+        listen 127.0.0.1:%%PORT%% backlog=4096 %%LISTEN%%;
+        root html;
+        location = /return { return 200 \"%%TEXT%%\"; }
+    }
+}
+";
+
+const TLS: &str = "ssl_certificate cert.pem; ssl_certificate_key key.pem;";
+
+pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
+    flags.finish()?;
+    packages::need(&[packages::NGINX, packages::WRK])?;
+    let folder = Folder::new("bench")?;
+    for (name, length) in FILES {
+        fs::write(folder.path.join("html").join(name), vec![b'x'; *length])
+            .map_err(|error| error.to_string())?;
+    }
+    let contenders = [
+        Contender::new("nginx sendfile", &bench.nginx, "sendfile on;"),
+        Contender::new(
+            "nginx read",
+            &bench.nginx,
+            "sendfile off; output_buffers 2 64k;",
+        ),
+        Contender::new("weir", &bench.weir, "sendfile on;"),
+    ];
+    let table = |title: &str, unit: &str| Table {
+        title: title.to_owned(),
+        unit: unit.to_owned(),
+        contenders: names(&contenders),
+        base: Some(0),
+        rows: Vec::new(),
+    };
+    let mut cpu = table(
+        "CPU time per request",
+        "µs of the server, ratio to nginx with sendfile",
+    );
+    let mut rate = table(
+        "Files through the wire",
+        "requests/s, ratio to the better mode of nginx",
+    );
+    rate.contenders
+        .insert(0, "nginx, better of both".to_owned());
+    let has_certificate = certificate(&folder.path);
+    for measured in ROWS.iter().filter(|row| bench.wants(row.name)) {
+        let needs_tls = !matches!(measured.clients, Clients::Kept | Clients::New);
+        let is_possible = match measured.clients {
+            Clients::Http2 => shell::is_installed("h2load") && has_certificate,
+            _ => has_certificate || !needs_tls,
+        };
+        if !is_possible {
+            println!(
+                "left out: {}: needs openssl, and h2load for HTTP/2",
+                measured.name
+            );
+            continue;
+        }
+        let (cpus, rates) = rounds(bench, measured, &contenders, &folder.path)?;
+        cpu.rows.push(Row {
+            score: measured.score.to_owned(),
+            name: measured.name.to_owned(),
+            goal: measured.goal.map(Goal::RatioAtMost),
+            cells: cpus.into_iter().map(Cell::of).collect(),
+        });
+        if ["100k", "4m"].contains(&measured.name) {
+            let better = rates[0]
+                .iter()
+                .zip(&rates[1])
+                .map(|(one, other)| one.max(*other));
+            let best = Cell::of(better.collect());
+            rate.rows.push(Row {
+                score: measured.score.to_owned(),
+                name: measured.name.to_owned(),
+                goal: Some(Goal::RatioAtLeast(1.0)),
+                cells: [best]
+                    .into_iter()
+                    .chain(rates.into_iter().map(Cell::of))
+                    .collect(),
+            });
+        }
+    }
+    Ok(Section {
+        title: "What a request costs".to_owned(),
+        how: format!(
+            "One loop on core {}, the load on core {}, {} s a measurement, {} rounds. return: 128 bytes. close: a new connection for each request. \
+             tls-handshake: the same with a full handshake (ECDSA P-256). h2: HTTP/2 with TLS, by h2load.",
+            bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
+        ),
+        tables: vec![cpu, rate],
+        ..Section::default()
+    })
+}
+
+/// A certificate for the servers; without the tool there is none.
+fn certificate(folder: &Path) -> bool {
+    let mut command = Command::new("openssl");
+    command.current_dir(folder).args([
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        "key.pem",
+        "-out",
+        "cert.pem",
+    ]);
+    shell::succeeds(&mut command)
+}
+
+type Samples = Vec<Vec<f64>>;
+
+/// For each contender the samples of all rounds: CPU time, requests per second.
+fn rounds(
+    bench: &Bench,
+    measured: &Measured,
+    contenders: &[Contender],
+    folder: &Path,
+) -> Result<(Samples, Samples), String> {
+    let mut cpus = vec![Vec::new(); contenders.len()];
+    let mut rates = cpus.clone();
+    for _ in 0..bench.rounds {
+        for (at, contender) in contenders.iter().enumerate() {
+            let (cpu, rate) = once(bench, measured, contender, folder)?;
+            cpus[at].push(cpu);
+            rates[at].push(rate);
+        }
+    }
+    Ok((cpus, rates))
+}
+
+/// One measurement: microseconds of CPU per request, and requests per second.
+fn once(
+    bench: &Bench,
+    measured: &Measured,
+    contender: &Contender,
+    folder: &Path,
+) -> Result<(f64, f64), String> {
+    let placement = Placement {
+        cpus: Some(bench.server_cpu.clone()),
+        groups: Vec::new(),
+    };
+    let (listen, tls) = match measured.clients {
+        Clients::Kept | Clients::New => ("", ""),
+        Clients::TlsKept | Clients::TlsNew => ("ssl", TLS),
+        // nginx before 1.25 knows no other way to say it.
+        Clients::Http2 => ("ssl http2", TLS),
+    };
+    let mut contender = contender.clone();
+    contender.directives.push_str(tls);
+    let configuration = CONFIGURATION
+        .replace("%%TEXT%%", &"x".repeat(128))
+        .replace("%%LISTEN%%", listen);
+    let server = Server::start(&contender, folder, &configuration, &placement)?;
+    ask(bench, measured, &server, 1)?;
+    let before = server.cpu_time();
+    let (requests, rate) = ask(bench, measured, &server, bench.seconds)?;
+    let used = server.cpu_time() - before;
+    Ok((used.as_secs_f64() * 1e6 / requests, rate))
+}
+
+/// Requests that were answered, and how many in a second.
+fn ask(
+    bench: &Bench,
+    measured: &Measured,
+    server: &Server,
+    seconds: u32,
+) -> Result<(f64, f64), String> {
+    let scheme = match measured.clients {
+        Clients::Kept | Clients::New => "http",
+        _ => "https",
+    };
+    let url = format!("{scheme}://127.0.0.1:{}{}", server.port, measured.path);
+    if measured.clients == Clients::Http2 {
+        return h2load(bench, measured.connections, &url, seconds);
+    }
+    let new_connection_each = matches!(measured.clients, Clients::New | Clients::TlsNew);
+    let load = Load {
+        cpus: Some(bench.load_cpu.clone()),
+        connections: measured.connections,
+        seconds,
+        url,
+        new_connection_each,
+        ..Load::default()
+    };
+    let report = load.run()?;
+    // wrk counts the end of a connection that the server closes as a read error.
+    if report.requests == 0.0 || (report.failures > 0.0 && !new_connection_each) {
+        return Err(format!(
+            "{}: {} requests, {} failures",
+            measured.name, report.requests, report.failures
+        ));
+    }
+    Ok((report.requests, report.per_second))
+}
+
+fn h2load(bench: &Bench, connections: u32, url: &str, seconds: u32) -> Result<(f64, f64), String> {
+    let mut command = Command::new("taskset");
+    command.args([
+        "-c",
+        &bench.load_cpu,
+        "h2load",
+        "-c",
+        &connections.to_string(),
+        "-m",
+        "4",
+    ]);
+    command.args(["-D", &seconds.to_string(), url]);
+    let text = shell::output(&mut command, Duration::from_secs(u64::from(seconds) + 60))?;
+    h2load_report(&text).ok_or_else(|| format!("h2load: {text}"))
+}
+
+fn h2load_report(text: &str) -> Option<(f64, f64)> {
+    let rate = text.lines().find_map(|line| {
+        let (_, rest) = line.strip_prefix("finished in")?.split_once(", ")?;
+        rest.split_whitespace().next()?.parse().ok()
+    })?;
+    let counts = text
+        .lines()
+        .find_map(|line| line.strip_prefix("requests: "))?;
+    let count = |what: &str| {
+        let part = counts.split(", ").find(|part| part.ends_with(what))?;
+        part.split_whitespace().next()?.parse::<f64>().ok()
+    };
+    let is_good = count("failed")? == 0.0 && count("errored")? == 0.0;
+    (is_good && count("succeeded")? > 0.0).then_some((count("succeeded")?, rate))
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_report_of_h2load_is_read() {
+        let text = "finished in 1.00s, 5000.00 req/s, 1.00MB/s\nrequests: 5064 total, 5064 started, 5000 done, 5000 succeeded, 0 failed, 0 errored, 0 timeout\n";
+        assert_eq!(super::h2load_report(text), Some((5_000.0, 5_000.0)));
+        assert_eq!(
+            super::h2load_report(&text.replace("0 failed", "3 failed")),
+            None
+        );
+    }
+}
