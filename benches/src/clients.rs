@@ -143,28 +143,32 @@ fn connect(port: u16) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The percentiles of these times, in milliseconds, for a plot.
+/// The percentiles of these times, in milliseconds, for a plot: as many nines as there are times for.
 pub(crate) fn percentiles(visits: &[Visit]) -> Vec<(f64, f64)> {
-    let mut times: Vec<f64> = visits
-        .iter()
-        .map(|visit| visit.took.as_secs_f64() * 1e3)
-        .collect();
-    times.sort_by(f64::total_cmp);
-    let at = |percentile: f64| times.get((times.len() as f64 * percentile / 100.0) as usize);
+    curve(visits.iter().map(|visit| visit.took).collect())
+}
+
+/// The same of bare times.
+pub(crate) fn curve(mut times: Vec<Duration>) -> Vec<(f64, f64)> {
+    times.sort_unstable();
     let marks = crate::wrk::PERCENTILES.iter();
-    marks.filter_map(|&mark| Some((mark, *at(mark)?))).collect()
+    let known = marks.filter(|mark| times.len() as f64 * (100.0 - **mark) >= 99.0);
+    known.map(|&mark| (mark, at(&times, mark))).collect()
 }
 
 /// The time of this percentile in milliseconds.
 pub(crate) fn percentile(visits: &[Visit], percentile: f64) -> f64 {
-    let mut times: Vec<f64> = visits
-        .iter()
-        .map(|visit| visit.took.as_secs_f64() * 1e3)
-        .collect();
-    times.sort_by(f64::total_cmp);
+    let mut times: Vec<Duration> = visits.iter().map(|visit| visit.took).collect();
+    times.sort_unstable();
+    at(&times, percentile)
+}
+
+fn at(times: &[Duration], percentile: f64) -> f64 {
     let last = times.len().saturating_sub(1);
     let at = ((times.len() as f64 * percentile / 100.0) as usize).min(last);
-    times.get(at).copied().unwrap_or(f64::NAN)
+    times
+        .get(at)
+        .map_or(f64::NAN, |time| time.as_secs_f64() * 1e3)
 }
 
 /// How many ended in each step of time, for each second.

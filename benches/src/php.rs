@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -364,6 +365,8 @@ fn start_apache(mpm: &str, folder: &Path) -> Result<Apache, String> {
     let child = Command::new("/usr/sbin/apache2")
         .args(["-D", "FOREGROUND", "-f"])
         .arg(&file)
+        // At its end it ends its whole process group, and that must not be ours.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -246,6 +246,12 @@ impl Report {
             Some(at) => self.sections[at] = section,
             None => self.sections.push(section),
         }
+        let place = |section: &Section| {
+            crate::EXPERIMENTS
+                .iter()
+                .position(|(id, ..)| *id == section.id)
+        };
+        self.sections.sort_by_key(place);
     }
 
     /// Keeps the figures and the page made of them.

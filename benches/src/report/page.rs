@@ -13,7 +13,7 @@ h1 { font-size: 1.7rem; } h2 { margin-top: 3rem; border-top: 1px solid var(--lin
 p.how, .facts, .unit, .spread, .note, caption { color: var(--soft); }
 table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; width: 100%; }
 caption { text-align: left; padding: .3rem 0; } th, td { text-align: right; padding: .25rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-th:first-child, td:first-child { text-align: left; } .ours { font-weight: 600; } .spread, .note, .unit { font-size: .8rem; font-weight: normal; }
+th:first-child, td:first-child { text-align: left; } .spread, .verdict { white-space: nowrap; } .ours { font-weight: 600; } .spread, .note, .unit { font-size: .8rem; font-weight: normal; }
 .good { color: var(--good); } .bad { color: var(--bad); }
 figure { margin: 1.5rem 0; } figcaption { font-weight: 600; } svg text { font-size: 11px; fill: var(--soft); } svg .inside { fill: #fff; } svg .grid { stroke: var(--line); } svg .share { stroke: var(--back); }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; font-size: .85rem; } .legend svg { vertical-align: middle; }
@@ -82,10 +82,10 @@ fn summary(report: &Report) -> String {
             };
             let _ = writeln!(
                 text,
-                "<tr><td>{} {}<td class=unit>{}<td>{cell}<td class={class}>{word}<br><span class=note>{}</span>",
+                "<tr><td>{} {}<td class=unit>{}<td>{cell}<td class=\"verdict {class}\">{word}<br><span class=note>{}</span>",
                 escaped(&row.score),
                 escaped(&row.name),
-                escaped(&table.unit),
+                escaped(&table.title),
                 goal.shown()
             );
         }

@@ -8,7 +8,7 @@ const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 260.0;
 /// Room for the numbers at the axes: left, right, top, bottom.
 const LEFT: f64 = 56.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 28.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 34.0;
 
@@ -122,8 +122,14 @@ fn latencies<'a>(curves: impl Iterator<Item = &'a [(f64, f64)]>) -> Axes {
         true => (least, most),
         false => (1.0, 10.0),
     };
-    let bottom = 10f64.powf(least.log10().floor());
-    let top = 10f64.powf(most.log10().ceil()).max(bottom * 10.0);
+    // Between the powers of ten half of one is a round number too.
+    let steps: Vec<f64> = (-6..9)
+        .flat_map(|power| [1.0, 2.0, 5.0].map(|times| times * 10f64.powi(power)))
+        .collect();
+    let below = steps.iter().rev().find(|step| **step < least * 0.95);
+    let above = steps.iter().find(|step| **step > most * 1.05);
+    let bottom = below.copied().unwrap_or(least);
+    let top = above.copied().unwrap_or(most).max(bottom * 10.0);
     let furthest = points
         .iter()
         .map(|(percentile, _)| rank(*percentile))
@@ -139,9 +145,9 @@ fn latencies<'a>(curves: impl Iterator<Item = &'a [(f64, f64)]>) -> Axes {
             .filter(|mark| rank(*mark) <= furthest + 1e-9)
             .map(|mark| (rank(mark), format!("p{mark}")))
             .collect(),
-        beside: (0..12)
-            .map(|power| bottom * 10f64.powi(power))
-            .take_while(|value| *value <= top * 1.001)
+        beside: steps
+            .into_iter()
+            .filter(|step| *step >= bottom && *step <= top * 1.001)
             .collect(),
     }
 }
