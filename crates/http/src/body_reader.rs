@@ -237,7 +237,11 @@ impl RequestBody {
     ) -> Poll<Result<bool, BodyReadError>> {
         let Some(input) = &mut self.input else {
             out.append(&mut self.memory);
-            return Poll::Ready(Ok(true));
+            // Content that somebody took over and never gave back has no end here.
+            return Poll::Ready(match self.complete {
+                true => Ok(true),
+                false => Err(BodyReadError::Closed),
+            });
         };
         let before = out.len();
         let done = match input.poll_read(out, max, context) {

@@ -181,6 +181,12 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let root = builder.locations[id.0 as usize]
         .as_ref()
         .expect("the server's own level was closed just now");
+    let handshake = builder
+        .modules
+        .iter()
+        .filter_map(|module| module.handshake)
+        .find(|handshake| (handshake.when)(root))
+        .map(|handshake| handshake.handler);
     let handlers = builder
         .modules
         .iter()
@@ -203,6 +209,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
             .iter()
             .find_map(|module| (module.tls)(&confs)),
         confs,
+        handshake,
         root: id,
         tree,
         named,

@@ -3,13 +3,16 @@
 //! The engine knows modules only by this shape and names none of them. The order of the list that the binary hands to
 //! the engine is the order in which handlers of a phase run, and in which filters see a response.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bstr::BString;
 use conf::{Confs, Line, Rows, Table, Variable};
+use net::tls::{Moment, Offer};
 use net::upstream::Secure;
 
 use crate::engine::HttpLoop;
@@ -41,6 +44,8 @@ pub struct Module {
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
     /// What is shown to a client that wants a proof, by TLS-ALPN-01, that a name is ours.
     pub tls_challenge: fn(&Frozen, &str) -> Option<Arc<net::tls::Identity>>,
+    /// For modules that have a say in handshakes with clients.
+    pub handshake: Option<Handshake>,
     /// How a location of such a module speaks TLS to the servers of its group, and the host that it takes them for; `None`:
     /// it does not.
     pub secure: fn(&Location) -> Option<(Secure, BString)>,
@@ -83,6 +88,7 @@ impl Module {
         secure: |_| None,
         tls: |_| None,
         tls_challenge: |_, _| None,
+        handshake: None,
         phases: &[],
         filter: None,
         enabled: |_| true,
@@ -94,6 +100,27 @@ impl Module {
         stop: |_| {},
     };
 }
+
+/// A say in the handshakes of a server.
+#[derive(Clone, Copy)]
+pub struct Handshake {
+    /// Whether a server makes use of it, by what the server itself says of locations.
+    pub when: fn(&Location) -> bool,
+    /// Changes what the client will be shown. The handshake ends when it objects; why was logged then.
+    pub handler: HandshakeHandler,
+}
+
+/// The request has no head: it is there for its client's sake, and is gone before the handshake goes on.
+pub type HandshakeHandler = for<'a> fn(
+    &'a mut Request,
+    Moment,
+    Rc<RefCell<Offer>>,
+)
+    -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
+
+/// A handshake is not to be completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objection;
 
 /// The one content handler of a location.
 pub struct Answer {

@@ -3,19 +3,21 @@
 //! The client's hello is read first: the name in it chooses among the servers of the address, and that server's
 //! settings run the handshake. Clients that speak plain HTTP to such an address are told so.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
 use net::tls::{
-    Asks, Beginning, HandshakeError, Hello, Refusal, ServerSettings, Service, Session, read_hello,
+    Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
+    Service, Session, read_hello,
 };
 use rt::error_log::Level;
 
 use crate::client::Client;
 use crate::engine::HttpLoop;
 use crate::listen::Endpoint;
-use crate::module::internal_status;
+use crate::module::{Objection, internal_status};
 use crate::request::Request;
 use crate::site::{Frozen, ServerId, Site};
 
@@ -127,11 +129,18 @@ async fn handshake(
             return Ok(None);
         }
     };
+    let socket = client.stream.socket();
+    if has_a_say(site, endpoint.default_server) {
+        let offer = Offer::new(&hello, None, None);
+        let server = endpoint.default_server;
+        if let Err(Objection) = consult(site, client, server, Moment::Hello, offer).await {
+            return Err(hello.object(socket).into());
+        }
+    }
     note_name(client, endpoint, &hello);
     if hello.alpn().iter().any(|name| name == CHALLENGE) {
         return prove(engine, site, endpoint, client, hello).await;
     }
-    let socket = client.stream.socket();
     let server = client.first_server();
     if service(site, server).is_some_and(|service| service.rejects) {
         return Err(hello.refuse(socket).into());
@@ -146,7 +155,35 @@ async fn handshake(
     if !service.dynamic.is_empty() {
         identities = Some(load(site, client, server, service).await?);
     }
+    if has_a_say(site, server) {
+        let offer = Offer::new(&hello, Some(settings), identities.as_deref());
+        match consult(site, client, server, Moment::Certificate, offer).await {
+            Ok(chosen) => identities = chosen.or(identities),
+            Err(Objection) => return Err(hello.object(socket).into()),
+        }
+    }
     Ok(Some(hello.accept(socket, settings, identities).await?))
+}
+
+fn has_a_say(site: &Site, server: ServerId) -> bool {
+    site.server(server).handshake.is_some()
+}
+
+/// Asks who has a say in the handshakes of a server; the certificates that were chosen, if any were.
+async fn consult(
+    site: &Rc<Site>,
+    client: &Rc<Client>,
+    server: ServerId,
+    moment: Moment,
+    offer: Offer,
+) -> Result<Option<Vec<Arc<Identity>>>, Objection> {
+    let Some(handler) = site.server(server).handshake else {
+        return Ok(None);
+    };
+    let offer = Rc::new(RefCell::new(offer));
+    let mut request = Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
+    handler(&mut request, moment, Rc::clone(&offer)).await?;
+    Ok(offer.borrow_mut().chosen.take())
 }
 
 /// What a client asks for by ALPN that wants a proof of a name (RFC 8737).
@@ -216,7 +253,7 @@ async fn load(
     client: &Rc<Client>,
     server: ServerId,
     service: &Service,
-) -> Result<Vec<Arc<net::tls::Identity>>, Failure> {
+) -> Result<Vec<Arc<Identity>>, Failure> {
     let mut identities = Vec::new();
     for (certificate, key) in &service.dynamic {
         let (certificate, key) = {

@@ -107,6 +107,7 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         core,
         confs: ConfSet::new(confs.take_group(SERVER_GROUP)),
         tls: None,
+        handshake: None,
         phases: Phases::default(),
     };
     let has_errors = line.level.build.has_errors();
@@ -116,6 +117,12 @@ pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnos
         .modules
         .iter()
         .find_map(|module| (module.tls)(&server.confs));
+    server.handshake = builder
+        .modules
+        .iter()
+        .filter_map(|module| module.handshake)
+        .find(|handshake| (handshake.when)(&server.confs))
+        .map(|handshake| handshake.handler);
     let answer = builder
         .modules
         .iter()

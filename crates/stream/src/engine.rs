@@ -115,6 +115,7 @@ impl Configuration for StreamConfiguration {
             next_key: Cell::new(0),
             limit: Cell::new(context.main.worker_connections),
             log: context.log.clone(),
+            zones: context.zones.clone(),
             main: context.main.clone(),
         });
         engine.start_modules();
@@ -144,6 +145,8 @@ pub struct StreamLoop {
     limit: Cell<usize>,
     /// Main's error log, for what belongs to no server.
     pub log: Logger,
+    /// What lives longer than a configuration.
+    pub zones: Zones,
     /// The settings of the main context.
     pub main: Main,
 }

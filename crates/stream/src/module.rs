@@ -2,11 +2,14 @@
 //!
 //! The order of the list that the binary hands to the engine is the order in which the handlers of a phase run.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Line, Rows, Table, Variable};
+use net::tls::{Moment, Offer};
 
 use crate::engine::StreamLoop;
 use crate::session::Session;
@@ -28,6 +31,8 @@ pub struct Module {
     pub answer: Option<Answer>,
     /// What a server does about TLS, from the module that has the directives about it.
     pub tls: fn(&ConfSet) -> Option<Arc<net::tls::Service>>,
+    /// For modules that have a say in handshakes with clients.
+    pub handshake: Option<Handshake>,
     /// Handlers and the phases they run in.
     pub phases: &'static [(Phase, Handler)],
     /// Whether this server uses the module at all. Where it says no, its handlers are not on the path of a session.
@@ -55,6 +60,7 @@ impl Module {
         blocks: &[],
         answer: None,
         tls: |_| None,
+        handshake: None,
         phases: &[],
         enabled: |_| true,
         variables: &[],
@@ -64,6 +70,27 @@ impl Module {
         stop: |_| {},
     };
 }
+
+/// A say in the handshakes of a server.
+#[derive(Clone, Copy)]
+pub struct Handshake {
+    /// Whether a server makes use of it.
+    pub when: fn(&ConfSet) -> bool,
+    /// Changes what the client will be shown. The handshake ends when it objects; why was logged then.
+    pub handler: HandshakeHandler,
+}
+
+/// Looks at a handshake that has begun.
+pub type HandshakeHandler = for<'a> fn(
+    &'a mut Session,
+    Moment,
+    Rc<RefCell<Offer>>,
+)
+    -> Pin<Box<dyn Future<Output = Result<(), Objection>> + 'a>>;
+
+/// A handshake is not to be completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Objection;
 
 /// What a server does with a session once it was let in.
 pub struct Answer {

@@ -14,7 +14,7 @@ use conf::{AnyConf, Variables};
 
 use crate::core::ServerConf;
 use crate::listen::Endpoint;
-use crate::module::{Handler, PHASES, Phase};
+use crate::module::{Handler, HandshakeHandler, PHASES, Phase};
 use crate::session::Session;
 
 /// The configuration as one loop holds it.
@@ -78,6 +78,8 @@ pub struct Server {
     pub confs: ConfSet,
     /// What it does about TLS; `None`: nothing of its own.
     pub tls: Option<Arc<net::tls::Service>>,
+    /// Who has a say in its handshakes.
+    pub handshake: Option<HandshakeHandler>,
     /// The handlers that run in it.
     pub phases: Phases,
 }

@@ -3,17 +3,19 @@
 //! The client's hello is read first: the name in it chooses among the servers of the address, and that server's
 //! settings run the handshake.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
 use net::tls::{
-    Asks, Beginning, HandshakeError, Hello, Identity, Refusal, ServerSettings, Service, read_hello,
+    Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
+    Service, read_hello,
 };
 use rt::error_log::Level;
 
 use crate::client::Transport;
-use crate::module::status;
+use crate::module::{Objection, status};
 use crate::session::Session;
 use crate::site::{Frozen, ServerId, Site};
 
@@ -93,6 +95,12 @@ async fn handshake(
         Beginning::Hello(hello) => hello,
         Beginning::Plain(_) => return Err(HandshakeError::NotTls.into()),
     };
+    if session.server().handshake.is_some() {
+        let offer = Offer::new(&hello, None, None);
+        if let Err(Objection) = consult(session, Moment::Hello, offer).await {
+            return Err(hello.object(stream.socket()).into());
+        }
+    }
     if let Some(name) = hello.server_name() {
         session.client.asked_name.replace(Some(name.into()));
         session.choose_server(name.as_bytes());
@@ -112,7 +120,28 @@ async fn handshake(
     if !service.dynamic.is_empty() {
         identities = Some(load(session, &site, service).await?);
     }
+    if session.server().handshake.is_some() {
+        let offer = Offer::new(&hello, Some(settings), identities.as_deref());
+        match consult(session, Moment::Certificate, offer).await {
+            Ok(chosen) => identities = chosen.or(identities),
+            Err(Objection) => return Err(hello.object(stream.socket()).into()),
+        }
+    }
     Ok(hello.accept(stream.socket(), settings, identities).await?)
+}
+
+/// Asks who has a say in the handshakes of the session's server; the certificates that were chosen, if any were.
+async fn consult(
+    session: &mut Session,
+    moment: Moment,
+    offer: Offer,
+) -> Result<Option<Vec<Arc<Identity>>>, Objection> {
+    let Some(handler) = session.server().handshake else {
+        return Ok(None);
+    };
+    let offer = Rc::new(RefCell::new(offer));
+    handler(session, moment, Rc::clone(&offer)).await?;
+    Ok(offer.borrow_mut().chosen.take())
 }
 
 fn settings(service: &Arc<Service>) -> Option<(&Service, &ServerSettings)> {

@@ -124,11 +124,23 @@ impl Hello {
             .unwrap_or_default()
     }
 
+    /// The suites that the client offers, by their numbers, in its order.
+    pub(super) fn offered_ciphers(&self) -> &[u16] {
+        &self.facts.offered_ciphers
+    }
+
     /// Refuses the client: no server has this name.
     pub fn refuse(self, socket: &Stream) -> HandshakeError {
         // A fatal alert: unrecognized_name (RFC 6066, section 3). Whether it arrives does not matter.
         let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 112]);
         HandshakeError::Refused
+    }
+
+    /// Ends the handshake because somebody who has a say in it objects.
+    pub fn object(self, socket: &Stream) -> HandshakeError {
+        // A fatal alert: internal_error (RFC 8446, section 6.2), as OpenSSL sends it. Whether it arrives does not matter.
+        let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 80]);
+        HandshakeError::Objection
     }
 
     /// Runs the handshake. `identities` take the place of those of the settings, when they depend on the client.

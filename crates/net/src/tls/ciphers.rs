@@ -56,6 +56,10 @@ impl Protocols {
         !self.tls12 && !self.tls13
     }
 
+    pub(super) fn speaks_1_3(self) -> bool {
+        self.tls13
+    }
+
     pub(super) fn versions(self) -> Vec<&'static SupportedProtocolVersion> {
         let mut versions = Vec::new();
         if self.tls13 {

@@ -20,6 +20,8 @@ pub enum HandshakeError {
     Tls(Error),
     /// The configuration refuses this client (`ssl_reject_handshake`, or no server to choose).
     Refused,
+    /// Who has a say in it has refused it, or has failed.
+    Objection,
     /// There is no certificate to show.
     NoCertificate,
     /// What the peer speaks is not TLS.
@@ -33,6 +35,7 @@ impl HandshakeError {
             HandshakeError::Closed
             | HandshakeError::Io(_)
             | HandshakeError::Refused
+            | HandshakeError::Objection
             | HandshakeError::NotTls => true,
             HandshakeError::NoCertificate => false,
             HandshakeError::Tls(error) => !matches!(
@@ -68,6 +71,9 @@ impl fmt::Display for HandshakeError {
             ),
             HandshakeError::Refused => f.write_str(
                 "SSL_do_handshake() failed (SSL: error:0A0000EA:SSL routines::callback failed)",
+            ),
+            HandshakeError::Objection => f.write_str(
+                "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)",
             ),
             HandshakeError::NoCertificate => f.write_str(
                 "SSL_do_handshake() failed (SSL: error:0A0000C1:SSL routines::no shared cipher:\

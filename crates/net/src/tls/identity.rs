@@ -138,7 +138,7 @@ fn text_of(
 }
 
 /// The certificates of a PEM text.
-fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+pub(super) fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let mut chain = Vec::new();
     for block in pem::parse(text)? {
         let der = match block.label.as_str() {
@@ -155,8 +155,24 @@ fn chain(text: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!chain.is_empty()).then_some(chain)
 }
 
+/// The first private key of a PEM text, ready to sign, and whether it was encrypted.
+pub(super) fn signing_key(
+    text: &[u8],
+    passwords: &[Vec<u8>],
+) -> Result<(Arc<dyn SigningKey>, bool), String> {
+    let (der, secret) = key_of_pem(text, passwords)?;
+    provider()
+        .key_provider
+        .load_private_key(der)
+        .map(|key| (key, secret))
+        .map_err(|error| error.to_string())
+}
+
 /// The first private key of a PEM text, and whether it was encrypted.
-fn signing_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<(Arc<dyn SigningKey>, bool), String> {
+pub(super) fn key_of_pem(
+    text: &[u8],
+    passwords: &[Vec<u8>],
+) -> Result<(PrivateKeyDer<'static>, bool), String> {
     let blocks = pem::parse(text).ok_or("SSL: error:04800064:PEM routines::bad base64 decode")?;
     for block in blocks {
         let encrypted = block
@@ -179,16 +195,12 @@ fn signing_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<(Arc<dyn SigningKey
                 _ => continue,
             }
         };
-        return provider()
-            .key_provider
-            .load_private_key(der)
-            .map(|key| (key, secret))
-            .map_err(|error| error.to_string());
+        return Ok((der, secret));
     }
     Err("SSL: error:0480006C:PEM routines::no start line:Expecting: ANY PRIVATE KEY".to_owned())
 }
 
-fn belongs(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> bool {
+pub(super) fn belongs(chain: &[CertificateDer<'_>], key: &dyn SigningKey) -> bool {
     match (Certificate::parse(&chain[0]), key.public_key()) {
         (Some(leaf), Some(public)) => {
             let bits = |info: &[u8]| Some(super::certificate::PublicKey::parse(info)?.bits);

@@ -3,7 +3,8 @@
 //! - [`Session`] is TLS on a connection that stands; a [`crate::Transport`] carries it.
 //! - [`accept`] has a client's hello read first, so that the configuration can choose by the name that the client asks
 //!   for; [`connect`] speaks to a server.
-//! - [`Identity`] is a certificate chain with its key; [`Trust`] is whom to believe.
+//! - [`Identity`] is a certificate chain with its key; [`Trust`] is whom to believe. An [`Offer`] is for who chooses the
+//!   chain while the client waits.
 //! - [`ServerSettings`] and [`ClientSettings`] are built when the configuration is read and do not change.
 //! - Ticket keys and remembered sessions outlive configurations: [`Tickets`], [`SessionCache`].
 //!
@@ -19,6 +20,7 @@ mod handshake;
 mod identity;
 mod names;
 mod names_of;
+mod offer;
 mod pem;
 mod server;
 mod service;
@@ -40,6 +42,7 @@ pub use ciphers::{Choice, Protocols};
 pub use client::{ClientName, ClientOptions, ClientSettings, connect};
 pub use handshake::HandshakeError;
 pub use identity::{Identity, read_passwords};
+pub use offer::{Chain, Key, Moment, Offer};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
 pub use service::{Asks, Refusal, Service, full_path};
 pub use session::Session;

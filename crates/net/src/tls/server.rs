@@ -67,6 +67,7 @@ pub struct ServerSettings {
     pub(super) config: Arc<ServerConfig>,
     pub(super) identities: Vec<Arc<Identity>>,
     pub(super) trust: Option<Arc<Trust>>,
+    speaks_1_3: bool,
 }
 
 impl fmt::Debug for ServerSettings {
@@ -136,6 +137,7 @@ impl ServerOptions {
             config: Arc::new(config),
             identities: self.identities,
             trust: self.client_certificates.map(|wanted| wanted.trust),
+            speaks_1_3: protocols.speaks_1_3(),
         })
     }
 
@@ -192,8 +194,13 @@ impl ServerSettings {
         ServerSettings {
             config: self.config_with(&identities),
             identities,
-            trust: self.trust.clone(),
+            ..self.clone()
         }
+    }
+
+    /// Whether version 1.3 is among those that are spoken.
+    pub(super) fn speaks_1_3(&self) -> bool {
+        self.speaks_1_3
     }
 
     /// The certificates, for who wants to look after them (stapling).

@@ -1,0 +1,153 @@
+//! Certificates that a program puts together while a client waits: whoever has a say in a handshake gets an [`Offer`] and
+//! changes what the client will be shown.
+
+use std::sync::Arc;
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::{CertifiedKey, SigningKey};
+
+use super::accept::Hello;
+use super::certificate::Element;
+use super::identity::{self, Identity};
+use super::server::ServerSettings;
+use super::{Problem, provider};
+
+/// What a client asks for, and what it will be shown.
+pub struct Offer {
+    /// The name of the server that the client wants (SNI), in lower case.
+    pub server_name: Option<Box<str>>,
+    /// The version that will be spoken, as it stands on the wire: 0x303 for 1.2, 0x304 for 1.3.
+    pub version: u16,
+    /// The suites that the client offers, by their numbers, in its order.
+    pub ciphers: Vec<u16>,
+    /// The certificates that the configuration has for it.
+    pub known: Vec<Arc<Identity>>,
+    /// Those that it will be shown; `None`: those that are known.
+    pub chosen: Option<Vec<Arc<Identity>>>,
+}
+
+/// When somebody has a say in a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// The client's hello was read, and no server is chosen by the name in it yet.
+    Hello,
+    /// The server is known, and its certificate is to be chosen.
+    Certificate,
+}
+
+impl Offer {
+    /// What is offered to the client of this hello: by these settings, if they are known, and these certificates in place
+    /// of theirs, if they depend on the client.
+    pub fn new(
+        hello: &Hello,
+        settings: Option<&ServerSettings>,
+        identities: Option<&[Arc<Identity>]>,
+    ) -> Offer {
+        let of_settings = settings.map(ServerSettings::identities);
+        let newest = settings.is_none_or(ServerSettings::speaks_1_3);
+        let ciphers = hello.offered_ciphers();
+        let wants = ciphers.iter().any(|number| number >> 8 == 0x13);
+        Offer {
+            server_name: hello.server_name().map(Into::into),
+            version: if newest && wants { 0x304 } else { 0x303 },
+            ciphers: ciphers.to_vec(),
+            known: identities.or(of_settings).unwrap_or_default().to_vec(),
+            chosen: None,
+        }
+    }
+
+    /// Shows this one too, in place of one with a key of the same kind.
+    pub fn add(&mut self, identity: Arc<Identity>) {
+        let chosen = self.chosen.take().unwrap_or_else(|| self.known.clone());
+        let all = chosen.into_iter().chain([identity]).collect();
+        self.chosen = Some(Identity::last_of_each_kind(all));
+    }
+}
+
+/// A certificate chain without a key, the leaf first.
+#[derive(Clone)]
+pub struct Chain(Vec<CertificateDer<'static>>);
+
+impl Chain {
+    /// The certificates of a PEM text; `None` when there is none, or one is broken.
+    pub fn from_pem(text: &[u8]) -> Option<Chain> {
+        Some(Chain(identity::chain(text)?))
+    }
+
+    /// Certificates in DER, one after the other; `None` when that is not what these bytes are.
+    pub fn from_der(mut bytes: &[u8]) -> Option<Chain> {
+        let mut chain = Vec::new();
+        while !bytes.is_empty() {
+            let element = Element::first(bytes)?;
+            chain.push(CertificateDer::from(element.whole.to_vec()));
+            bytes = element.rest;
+        }
+        let leaf = chain.first()?;
+        super::certificate::Certificate::parse(leaf)?;
+        Some(Chain(chain))
+    }
+
+    /// The certificates in DER, one after the other.
+    pub fn to_der(&self) -> Vec<u8> {
+        self.0.iter().flat_map(|one| one.iter().copied()).collect()
+    }
+}
+
+/// A private key.
+#[derive(Clone)]
+pub struct Key(Arc<dyn SigningKey>);
+
+impl Key {
+    /// The first private key of a PEM text, decrypted with one of the passwords if it is encrypted; the message is
+    /// OpenSSL's or the library's.
+    pub fn from_pem(text: &[u8], passwords: &[Vec<u8>]) -> Result<Key, String> {
+        Ok(Key(identity::signing_key(text, passwords)?.0))
+    }
+
+    /// A key in DER: PKCS #8, PKCS #1 or SEC 1.
+    pub fn from_der(bytes: &[u8]) -> Result<Key, String> {
+        let der = PrivateKeyDer::try_from(bytes).map_err(str::to_owned)?;
+        let key = provider()
+            .key_provider
+            .load_private_key(der.clone_key())
+            .map_err(|error| error.to_string())?;
+        Ok(Key(key))
+    }
+
+    /// The first private key of a PEM text, in DER.
+    pub fn pem_to_der(text: &[u8], passwords: &[Vec<u8>]) -> Result<Vec<u8>, String> {
+        let (der, _) = identity::key_of_pem(text, passwords)?;
+        Ok(der.secret_der().to_vec())
+    }
+}
+
+impl Identity {
+    /// A chain with the key that belongs to it.
+    pub fn new(chain: &Chain, key: &Key) -> Result<Arc<Identity>, Problem> {
+        if !identity::belongs(&chain.0, &*key.0) {
+            return Err(Problem::new(
+                "error:05800074:x509 certificate routines::key values mismatch",
+            ));
+        }
+        let key = CertifiedKey::new(chain.0.clone(), Arc::clone(&key.0));
+        Ok(Arc::new(Identity {
+            key: Arc::new(key),
+            secret: false,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_certificate_is_no_chain() {
+        assert!(Chain::from_der(b"").is_none());
+        assert!(Chain::from_der(&[0x30, 3, 1, 1]).is_none());
+        assert!(Chain::from_der(&[0x30, 1, 7]).is_none());
+        assert!(Chain::from_pem(b"").is_none());
+        assert!(Key::from_der(b"\x30\x01\x07").is_err());
+        assert!(Key::from_pem(b"", &[]).is_err());
+    }
+}
