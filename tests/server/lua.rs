@@ -5,7 +5,7 @@
 use weir_tests::{Server, Signal, Site, http, is_oracle, skip_on_oracle, until};
 
 /// A site with Lua. `None` where nginx is under test and has no modules for it.
-fn lua(block: &str) -> Option<Site> {
+pub(super) fn lua(block: &str) -> Option<Site> {
     let site = http(block);
     if !is_oracle() {
         return Some(site);

@@ -15,12 +15,12 @@ use rustls::{
 use weir_tests::{Http2, Server, Site, http, is_oracle, skip_on_oracle, whole};
 
 /// A certificate and its key, in PEM.
-struct Pair {
-    certificate: String,
-    key: String,
+pub(super) struct Pair {
+    pub(super) certificate: String,
+    pub(super) key: String,
 }
 
-fn self_signed(name: &str) -> Pair {
+pub(super) fn self_signed(name: &str) -> Pair {
     let key = KeyPair::generate().expect("random bytes");
     let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a host name");
     params.distinguished_name.push(DnType::CommonName, name);
@@ -64,10 +64,10 @@ const CERTIFICATE: &str = "ssl_certificate localhost.crt; ssl_certificate_key lo
 
 /// A client that believes everybody.
 #[derive(Clone)]
-struct Client(Arc<ClientConfig>);
+pub(super) struct Client(Arc<ClientConfig>);
 
 impl Client {
-    fn new() -> Client {
+    pub(super) fn new() -> Client {
         Client::with(None, &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
@@ -104,7 +104,7 @@ impl Client {
         Http2::over(stream, socket, &[])
     }
 
-    fn connect(
+    pub(super) fn connect(
         &self,
         server: &Server,
         index: usize,
@@ -129,7 +129,7 @@ impl Client {
     }
 }
 
-fn ask(
+pub(super) fn ask(
     stream: &mut (impl Read + Write),
     target: &str,
     host: &str,
@@ -144,7 +144,7 @@ fn ask(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-fn body(answer: &str) -> &str {
+pub(super) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 

@@ -61,7 +61,7 @@ impl Chooser for ByScript {
             ..Balancing::default()
         }));
         *run.scope.balancing.borrow_mut() = Some(Rc::clone(&balancing));
-        match run.finish_now(Some(request)) {
+        match run.finish_now(request.into()) {
             End::Through(_) | End::Exit(0) => {}
             End::Exit(status) => return Err(u16::try_from(status).unwrap_or(500)),
             End::Exec(..) | End::Jump | End::Failed => return Err(500),

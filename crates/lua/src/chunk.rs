@@ -22,7 +22,9 @@ pub(crate) enum Kind {
     BodyFilter,
     Log,
     Balancer,
+    ClientHello,
     Certificate,
+    Preread,
     Timer,
     WorkerThread,
 }
@@ -42,7 +44,9 @@ impl Kind {
             Kind::BodyFilter => "body_filter_by_lua",
             Kind::Log => "log_by_lua",
             Kind::Balancer => "balancer_by_lua",
+            Kind::ClientHello => "ssl_client_hello_by_lua",
             Kind::Certificate => "ssl_certificate_by_lua",
+            Kind::Preread => "preread_by_lua",
             Kind::Timer => "ngx.timer",
             Kind::WorkerThread => "ngx.run_worker_thread",
         }
@@ -62,7 +66,9 @@ impl Kind {
             Kind::BodyFilter => "body_filter",
             Kind::Log => "log",
             Kind::Balancer => "balancer",
+            Kind::ClientHello => "ssl_client_hello",
             Kind::Certificate => "ssl_cert",
+            Kind::Preread => "preread",
             Kind::Timer => "timer",
             Kind::WorkerThread => "worker_thread",
         }
@@ -72,7 +78,13 @@ impl Kind {
     pub(crate) fn waits(self) -> bool {
         matches!(
             self,
-            Kind::Rewrite | Kind::Access | Kind::Content | Kind::Certificate | Kind::Timer
+            Kind::Rewrite
+                | Kind::Access
+                | Kind::Content
+                | Kind::ClientHello
+                | Kind::Certificate
+                | Kind::Preread
+                | Kind::Timer
         )
     }
 
@@ -84,7 +96,10 @@ impl Kind {
 
     /// Whether its scripts may say something to the client.
     pub(crate) fn speaks(self) -> bool {
-        matches!(self, Kind::Rewrite | Kind::Access | Kind::Content)
+        matches!(
+            self,
+            Kind::Rewrite | Kind::Access | Kind::Content | Kind::Preread
+        )
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) fn filter(request: &mut Request) -> Verdict {
 /// Runs the script over the head.
 fn change_head(request: &mut Request, chunk: &Arc<Chunk>) -> Result<(), u16> {
     let mut run = phases::begin(request, chunk)?;
-    match run.finish_now(Some(request)) {
+    match run.finish_now(request.into()) {
         End::Through(_) | End::Exit(0) => Ok(()),
         End::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
         End::Exec(..) | End::Jump | End::Failed => Err(500),
@@ -67,7 +67,7 @@ impl Changed {
         let mut run = phases::begin(request, &self.chunk).map_err(|_| BodyError::Producer)?;
         let scope = Rc::clone(&run.scope);
         *scope.piece.borrow_mut() = Some((piece, last));
-        match run.finish_now(Some(request)) {
+        match run.finish_now(request.into()) {
             End::Through(_) | End::Exit(0) => {}
             _ => return Err(BodyError::Producer),
         }

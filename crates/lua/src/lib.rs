@@ -14,6 +14,8 @@ mod dictionary;
 mod directives;
 mod fairness;
 mod filters;
+mod handshake;
+mod home;
 #[allow(unsafe_code)]
 mod luajit;
 mod operation;
@@ -22,6 +24,9 @@ mod run;
 #[allow(unsafe_code)]
 mod scope;
 mod set;
+mod settings;
+mod sockets;
+mod stream;
 mod vm;
 mod worker;
 
@@ -31,8 +36,22 @@ use http::{Module, Phase};
 use directives::Code;
 
 /// The modules of http, each with the name of the module after which it runs.
-pub static HTTP_MODULES: &[(&str, &Module)] =
-    &[("auth_request", &MODULE), ("not_modified", &FILTERS)];
+pub static HTTP_MODULES: &[(&str, &Module)] = &[
+    ("auth_request", &MODULE),
+    ("lua", &SOCKETS),
+    ("not_modified", &FILTERS),
+];
+
+pub use stream::STREAM_MODULES;
+
+/// The settings of sockets.
+static SOCKETS: Module = Module {
+    name: "lua_sockets",
+    doc: "The sockets of scripts.",
+    location: &sockets::HTTP,
+    enabled: |_| false,
+    ..Module::EMPTY
+};
 
 /// The filters.
 static FILTERS: Module = Module {
@@ -50,7 +69,7 @@ static FILTERS: Module = Module {
 static MODULE: Module = Module {
     name: "lua",
     doc: "Scripts in the phases of a request.",
-    main: &directives::MAIN,
+    main: &settings::MAIN,
     upstream: &directives::UPSTREAM_ROWS,
     blocks: &[&directives::UPSTREAM_ROWS],
     location: &directives::CODE,
@@ -65,9 +84,16 @@ static MODULE: Module = Module {
             code.nested();
         }
     },
-    commit: |site, zones| vm::Vm::trial(site.main_confs.get(), zones),
+    commit: |site, zones| vm::Vm::trial(site.main_confs.get(), home::Engine::Http, zones),
     start: worker::start,
     stop: worker::stop,
+    handshake: Some(http::module::Handshake {
+        when: |server| {
+            let code = server.confs.get::<Code>();
+            code.client_hello.is_some() || code.certificate.is_some()
+        },
+        handler: handshake::of_http,
+    }),
     answer: Some(http::module::Answer {
         when: |location| location.confs.get::<Code>().content.is_some(),
         handler: phases::content,

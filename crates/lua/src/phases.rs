@@ -15,7 +15,7 @@ use crate::chunk::{Chunk, Kind};
 use crate::directives::Code;
 use crate::luajit::Value;
 use crate::run::{End, Event, Run};
-use crate::scope::Scope;
+use crate::scope::{Guest, Scope};
 use crate::vm;
 
 /// A script that says more than this is sent while it runs, in bytes.
@@ -53,10 +53,10 @@ pub(crate) fn log(request: &mut Request) -> Step<'_> {
     let Ok(mut run) = begin(request, &chunk) else {
         return Outcome::Declined.into();
     };
-    match run.advance(Some(request)) {
+    match run.advance(request.into()) {
         Event::Waiting => Step::later(async move {
             // It can not wait; it only ran for long.
-            let _ = poll_fn(|context| run.poll(Some(&mut *request), context)).await;
+            let _ = poll_fn(|context| run.poll((&mut *request).into(), context)).await;
             Outcome::Declined
         }),
         _ => Outcome::Declined.into(),
@@ -78,7 +78,7 @@ fn with_body(request: &mut Request, chunk: std::sync::Arc<Chunk>) -> Step<'_> {
 /// A run of a chunk for a request; the status to answer with when it can not begin.
 pub(crate) fn begin(request: &mut Request, chunk: &Chunk) -> Result<Run, u16> {
     let vm = vm::of(request).ok_or(500_u16)?;
-    let function = match vm.function(chunk, Some(request)) {
+    let function = match vm.function(chunk, request.into()) {
         Ok(function) => function,
         Err(message) => {
             request.error(format_args!("{}", message.as_bstr()));
@@ -95,7 +95,7 @@ fn script<'a>(request: &'a mut Request, chunk: &Chunk) -> Step<'a> {
         Ok(run) => run,
         Err(status) => return Outcome::Status(status).into(),
     };
-    match run.advance(Some(request)) {
+    match run.advance(request.into()) {
         Event::Done(end) => finish(request, &run.scope, end).into(),
         event => Step::later(go_on(request, run, event)),
     }
@@ -121,7 +121,7 @@ async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome
                 }
             }
         }
-        let next = poll_fn(|context| match run.poll(Some(&mut *request), context) {
+        let next = poll_fn(|context| match run.poll((&mut *request).into(), context) {
             Poll::Ready(event) => Poll::Ready(Some(event)),
             Poll::Pending if watch => request.poll_client_left(context).map(|()| None),
             Poll::Pending => Poll::Pending,
@@ -141,6 +141,11 @@ async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome
 
 /// What becomes of a request whose script has ended.
 fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
+    crate::api::give_back(scope, request);
+    if scope.raw.get() {
+        // What is to be said was said by the script.
+        return Outcome::Status(internal_status::CLOSE);
+    }
     let spoke = scope.head_sent.get();
     match end {
         End::Failed if spoke => {
@@ -180,6 +185,11 @@ const DECLINED: i32 = -5;
 fn head(request: &mut Request) {
     if request.out.status == 0 {
         request.out.status = 200;
+    }
+    if request.out.status == 101 {
+        // What follows is no content.
+        request.flow.upgraded = true;
+        return;
     }
     if request.out.content_type.is_empty() && request.conf::<Code>().default_type {
         request.out.content_type = types::content_type(request);
@@ -240,7 +250,7 @@ impl Source for Speech {
                 self.go_on_alone();
                 return Poll::Ready(None);
             }
-            match run.poll(Some(request), context) {
+            match run.poll((&mut *request).into(), context) {
                 Poll::Pending if run.scope.output.borrow().is_empty() => return Poll::Pending,
                 Poll::Pending | Poll::Ready(Event::Waiting) => {}
                 Poll::Ready(Event::Flush(thread)) => self.flush = Some(thread),
@@ -251,6 +261,7 @@ impl Source for Speech {
                     ),
                 ),
                 Poll::Ready(Event::Done(end)) => {
+                    crate::api::give_back(&run.scope, request);
                     let said = run.scope.output.take();
                     self.run = None;
                     if matches!(end, End::Failed) {
@@ -271,7 +282,7 @@ impl Speech {
         if let Some(mut run) = self.run.take() {
             rt::spawn_named("lua after eof", async move {
                 loop {
-                    match poll_fn(|context| run.poll(None, context)).await {
+                    match poll_fn(|context| run.poll(Guest::Nobody, context)).await {
                         Event::Done(_) => return,
                         Event::NeedBody(thread) | Event::Flush(thread) => {
                             run.answer(thread, vec![Value::Number(1.0)]);
@@ -289,10 +300,10 @@ pub(crate) fn is_much(said: usize) -> bool {
     said >= GATHER
 }
 
-/// Polls a run without a request to its end.
-pub(crate) async fn to_the_end(mut run: Run) -> End {
+/// Polls a run that says nothing to anybody to its end.
+pub(crate) async fn to_the_end(run: &mut Run, mut guest: Guest<'_>) -> End {
     loop {
-        let event = poll_fn(|context| Poll::Ready(ready!(run.poll(None, context)))).await;
+        let event = poll_fn(|context| Poll::Ready(ready!(run.poll(guest.again(), context)))).await;
         match event {
             Event::Done(end) => return end,
             Event::NeedBody(thread) | Event::Flush(thread) => {

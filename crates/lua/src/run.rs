@@ -1,6 +1,6 @@
 //! A script at work: its coroutines, what they wait for, and how it ended.
 //!
-//! A run is polled like a future, and is lent the request for each poll. Most scripts never wait: they are through
+//! A run is polled like a future, and is lent the request or session for each poll. Most scripts never wait: they are through
 //! after [`Run::advance`], and no future is made for them.
 
 use std::collections::VecDeque;
@@ -8,14 +8,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bstr::{BString, ByteSlice};
-use http::Request;
 use rt::error_log::Level;
 
 use crate::fairness::Turn;
 use crate::luajit::watchdog::{Budget, Limits};
 use crate::luajit::{Coroutine, Ref, Resumed, Stack, Value};
 use crate::operation::{Operation, Reply, Task};
-use crate::scope::{self, Begun, Scope};
+use crate::scope::{self, Begun, Guest, Scope};
 
 /// A script at work.
 pub(crate) struct Run {
@@ -125,12 +124,12 @@ impl Run {
     }
 
     /// Runs until the script is through, or every coroutine of it waits.
-    pub(crate) fn advance(&mut self, mut request: Option<&mut Request>) -> Event {
+    pub(crate) fn advance(&mut self, mut guest: Guest<'_>) -> Event {
         while self.turn.is_none() {
             let Some((number, go)) = self.ready.pop_front() else {
                 return Event::Waiting;
             };
-            if let Some(event) = self.resume(number, go, request.as_deref_mut()) {
+            if let Some(event) = self.resume(number, go, guest.again()) {
                 return event;
             }
         }
@@ -138,11 +137,7 @@ impl Run {
     }
 
     /// [`Run::advance`], and then asks what coroutines wait for.
-    pub(crate) fn poll(
-        &mut self,
-        mut request: Option<&mut Request>,
-        context: &mut Context<'_>,
-    ) -> Poll<Event> {
+    pub(crate) fn poll(&mut self, mut guest: Guest<'_>, context: &mut Context<'_>) -> Poll<Event> {
         loop {
             if let Some(turn) = &mut self.turn {
                 if turn.poll(context).is_pending() {
@@ -150,7 +145,7 @@ impl Run {
                 }
                 self.turn = None;
             }
-            match self.advance(request.as_deref_mut()) {
+            match self.advance(guest.again()) {
                 Event::Waiting => {}
                 event => return Poll::Ready(event),
             }
@@ -172,12 +167,12 @@ impl Run {
     }
 
     /// Runs to the end of a script that can not wait.
-    pub(crate) fn finish_now(&mut self, request: Option<&mut Request>) -> End {
-        match self.advance(request) {
+    pub(crate) fn finish_now(&mut self, guest: Guest<'_>) -> End {
+        match self.advance(guest) {
             Event::Done(end) => end,
             Event::NeedBody(_) | Event::Flush(_) | Event::Waiting => {
-                self.log(
-                    None,
+                self.scope.log.plain(
+                    Level::Error,
                     format_args!(
                         "lua: API disabled in the context of {}*: it can not wait",
                         self.scope.kind.name()
@@ -202,7 +197,7 @@ impl Run {
             .find(|thread| thread.number == number)
     }
 
-    fn resume(&mut self, number: usize, go: Go, request: Option<&mut Request>) -> Option<Event> {
+    fn resume(&mut self, number: usize, go: Go, mut guest: Guest<'_>) -> Option<Event> {
         let mut coroutine = self.thread(number)?.coroutine.take()?;
         let arguments = match go {
             Go::Arguments(n) => n,
@@ -216,23 +211,14 @@ impl Run {
         };
         let scope = Rc::clone(&self.scope);
         scope.thread.set(number);
-        let (resumed, request) = match request {
-            Some(request) => {
-                let resumed = scope::enter(&scope, Some(&mut *request), || {
-                    coroutine.resume(arguments, &self.budget)
-                });
-                (resumed, Some(request))
-            }
-            None => (
-                scope::enter(&scope, None, || coroutine.resume(arguments, &self.budget)),
-                None,
-            ),
-        };
+        let resumed = scope::enter(&scope, guest.again(), || {
+            coroutine.resume(arguments, &self.budget)
+        });
         let event = match resumed {
             Resumed::Ended(n) => self.ended(number, coroutine, n),
             Resumed::Failed(message, trace) => {
                 drop(coroutine);
-                self.failed(number, &message, &trace, request)
+                self.failed(number, &message, &trace, &guest)
             }
             Resumed::Waits => {
                 self.put_back(number, coroutine);
@@ -390,7 +376,7 @@ impl Run {
         number: usize,
         message: &[u8],
         trace: &[u8],
-        request: Option<&mut Request>,
+        guest: &Guest<'_>,
     ) -> Option<Event> {
         let which = if number == 0 { "entry" } else { "user" };
         let text = format!(
@@ -398,7 +384,7 @@ impl Run {
             message.as_bstr(),
             trace.as_bstr()
         );
-        self.log(request, format_args!("{text}"));
+        guest.log(&self.scope.log, Level::Error, format_args!("{text}"));
         if number == 0 {
             *self.scope.failure.borrow_mut() = Some(message.to_vec());
             return Some(Event::Done(End::Failed));
@@ -421,12 +407,5 @@ impl Run {
         }
         let returned = self.returned.take()?;
         Some(Event::Done(End::Through(returned)))
-    }
-
-    fn log(&self, request: Option<&mut Request>, message: std::fmt::Arguments<'_>) {
-        match request {
-            Some(request) => request.log(Level::Error, message),
-            None => self.scope.log.plain(Level::Error, message),
-        }
     }
 }

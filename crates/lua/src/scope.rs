@@ -7,9 +7,12 @@ use std::cell::{Cell, RefCell};
 use std::ptr;
 use std::rc::Rc;
 
+use ::stream::Session;
 use http::Request;
-use rt::error_log::Logger;
+use net::tls::Offer;
+use rt::error_log::{Level, Logger};
 
+use crate::api::{Half, Tcp};
 use crate::balancer::Balancing;
 use crate::chunk::Kind;
 use crate::luajit::{Coroutine, Failure, Ref, fail};
@@ -25,6 +28,8 @@ pub(crate) struct Scope {
     pub(crate) output: RefCell<Vec<u8>>,
     /// The script has made the head of the response: it is no longer to be changed.
     pub(crate) head_sent: Cell<bool>,
+    /// The script has taken over the client's connection.
+    pub(crate) raw: Cell<bool>,
     /// The script has said that its response is over.
     pub(crate) over: Cell<bool>,
     /// What the coroutine that stops next waits for.
@@ -45,6 +50,12 @@ pub(crate) struct Scope {
     pub(crate) piece: RefCell<Option<(Vec<u8>, bool)>>,
     /// What a script of `balancer_by_lua` says.
     pub(crate) balancing: RefCell<Option<Rc<RefCell<Balancing>>>>,
+    /// The handshake that a script of `ssl_certificate_by_lua` has a say in.
+    pub(crate) offer: RefCell<Option<Rc<RefCell<Offer>>>>,
+    /// Of a certificate and its key, what the script has set so far.
+    pub(crate) half: RefCell<Half>,
+    /// The client's connection, as a socket that the script has asked for.
+    pub(crate) client_socket: RefCell<Option<Rc<Tcp>>>,
     /// Why the script failed.
     pub(crate) failure: RefCell<Option<Vec<u8>>>,
     /// Where a run without a request writes.
@@ -66,6 +77,7 @@ impl Scope {
             kind,
             output: RefCell::default(),
             head_sent: Cell::new(false),
+            raw: Cell::new(false),
             over: Cell::new(false),
             waits: RefCell::default(),
             begun: RefCell::default(),
@@ -76,9 +88,61 @@ impl Scope {
             context: RefCell::default(),
             piece: RefCell::default(),
             balancing: RefCell::default(),
+            offer: RefCell::default(),
+            half: RefCell::default(),
+            client_socket: RefCell::default(),
             failure: RefCell::default(),
             log,
         })
+    }
+}
+
+impl Drop for Scope {
+    /// Nobody else may keep the client's connection.
+    fn drop(&mut self) {
+        if let Some(socket) = self.client_socket.take() {
+            socket.detach();
+        }
+    }
+}
+
+/// For whom Lua code runs.
+pub(crate) enum Guest<'a> {
+    /// For the server itself: a timer, for example.
+    Nobody,
+    Request(&'a mut Request),
+    Session(&'a mut Session),
+}
+
+impl<'a> From<&'a mut Request> for Guest<'a> {
+    fn from(request: &'a mut Request) -> Guest<'a> {
+        Guest::Request(request)
+    }
+}
+
+impl<'a> From<&'a mut Session> for Guest<'a> {
+    fn from(session: &'a mut Session) -> Guest<'a> {
+        Guest::Session(session)
+    }
+}
+
+impl Guest<'_> {
+    /// The same guest, for a while.
+    pub(crate) fn again(&mut self) -> Guest<'_> {
+        match self {
+            Guest::Nobody => Guest::Nobody,
+            Guest::Request(request) => Guest::Request(request),
+            Guest::Session(session) => Guest::Session(session),
+        }
+    }
+
+    /// Writes a line about it to its error log, or to `log` where there is nobody.
+    pub(crate) fn log(&self, log: &Logger, level: Level, message: std::fmt::Arguments<'_>) {
+        match self {
+            Guest::Nobody => log.plain(level, message),
+            Guest::Request(request) => request.log(level, message),
+            Guest::Session(session) => session.log(level, message),
+        }
     }
 }
 
@@ -86,21 +150,25 @@ struct Active {
     scope: *const Rc<Scope>,
     /// Null where there is none, and while a call has it.
     request: Cell<*mut Request>,
+    /// Likewise.
+    session: Cell<*mut Session>,
 }
 
 thread_local! {
     static ACTIVE: Cell<*const Active> = const { Cell::new(ptr::null()) };
 }
 
-/// Runs `code`, which resumes Lua, with this scope and request in place.
-pub(crate) fn enter<T>(
-    scope: &Rc<Scope>,
-    request: Option<&mut Request>,
-    code: impl FnOnce() -> T,
-) -> T {
+/// Runs `code`, which resumes Lua, with this scope and guest in place.
+pub(crate) fn enter<T>(scope: &Rc<Scope>, guest: Guest<'_>, code: impl FnOnce() -> T) -> T {
+    let (request, session) = match guest {
+        Guest::Nobody => (ptr::null_mut(), ptr::null_mut()),
+        Guest::Request(request) => (ptr::from_mut(request), ptr::null_mut()),
+        Guest::Session(session) => (ptr::null_mut(), ptr::from_mut(session)),
+    };
     let active = Active {
         scope,
-        request: Cell::new(request.map_or(ptr::null_mut(), ptr::from_mut)),
+        request: Cell::new(request),
+        session: Cell::new(session),
     };
     let before = ACTIVE.replace(&active);
     let restore = Restore(before);
@@ -137,7 +205,7 @@ pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T,
         return fail("API disabled in the current context");
     };
     let request = active.request.replace(ptr::null_mut());
-    let put_back = PutBack(active, request);
+    let put_back = PutBack(&active.request, request);
     // SAFETY: the request was lent to `enter` exclusively until it returns, and taking the pointer out of its cell makes
     // sure that only one call has it at a time.
     // JUSTIFICATION: as in `with`.
@@ -151,10 +219,37 @@ pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T,
     }
 }
 
-struct PutBack<'a>(&'a Active, *mut Request);
+/// Whether the code that runs works for a session of stream.
+pub(crate) fn serves_session() -> bool {
+    // SAFETY: as in `with`.
+    // JUSTIFICATION: likewise.
+    unsafe { ACTIVE.get().as_ref() }.is_some_and(|active| !active.session.get().is_null())
+}
 
-impl Drop for PutBack<'_> {
+/// Calls `code` with the session of stream that is active; otherwise as [`with_request`].
+pub(crate) fn with_session<T>(code: impl FnOnce(&mut Session) -> T) -> Result<T, Failure> {
+    // SAFETY: as in `with`.
+    let Some(active) = (unsafe { ACTIVE.get().as_ref() }) else {
+        return fail("API disabled in the current context");
+    };
+    let session = active.session.replace(ptr::null_mut());
+    let put_back = PutBack(&active.session, session);
+    // SAFETY: as in `with_request`.
+    // JUSTIFICATION: as in `with`.
+    match unsafe { session.as_mut() } {
+        Some(session) => {
+            let result = code(session);
+            drop(put_back);
+            Ok(result)
+        }
+        None => fail("no request found"),
+    }
+}
+
+struct PutBack<'a, T>(&'a Cell<*mut T>, *mut T);
+
+impl<T> Drop for PutBack<'_, T> {
     fn drop(&mut self) {
-        self.0.request.set(self.1);
+        self.0.set(self.1);
     }
 }

@@ -53,7 +53,7 @@ impl ScriptStep for Set {
         let Some(vm) = vm::of(request) else {
             return ScriptProgress::Done(Outcome::Status(500));
         };
-        let function = match vm.function(&self.chunk, Some(request)) {
+        let function = match vm.function(&self.chunk, request.into()) {
             Ok(function) => function,
             Err(message) => {
                 request.error(format_args!("{}", message.as_bstr()));
@@ -72,7 +72,7 @@ impl ScriptStep for Set {
             run,
             variable: self.variable,
         };
-        match task.run.advance(Some(request)) {
+        match task.run.advance(request.into()) {
             Event::Waiting => ScriptProgress::Later(Box::new(task)),
             event => ScriptProgress::Done(task.end(request, event)),
         }
@@ -109,7 +109,7 @@ impl Setting {
 impl ScriptTask for Setting {
     fn poll(&mut self, request: &mut Request, context: &mut Context<'_>) -> Poll<Outcome> {
         self.run
-            .poll(Some(request), context)
+            .poll(request.into(), context)
             .map(|event| self.end(request, event))
     }
 }

@@ -5,23 +5,25 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::sync::Arc;
 
+use ::stream::Session;
 use base::Lru;
 use bstr::ByteSlice;
 use http::Request;
-use http::engine::HttpLoop;
-use http::site::Site;
 use rt::error_log::{Level, Logger};
 
 use crate::api::{self, Pattern, Pools};
 use crate::chunk::{Chunk, Kind, Source, without_shebang};
 use crate::dictionary::Dictionary;
-use crate::directives::{Code, Main};
+use crate::directives::Code;
+use crate::home::{self, Engine, Home};
 use crate::luajit::{Ref, State};
 use crate::run::{End, Run};
-use crate::scope::Scope;
+use crate::scope::{Guest, Scope};
+use crate::settings::Main;
+use crate::stream::StreamCode;
 
 /// A chunk's name and its code.
 type NamedCode = (String, Vec<u8>);
@@ -33,7 +35,7 @@ pub(crate) struct Vm {
     /// Main's error log.
     pub(crate) log: Logger,
     /// The configuration it belongs to.
-    pub(crate) site: Weak<Site>,
+    pub(crate) home: Home,
     /// The loop's number.
     pub(crate) index: usize,
     /// Compiled functions by the number of their chunk in the configuration.
@@ -58,71 +60,112 @@ pub(crate) struct Vm {
     broken: Cell<bool>,
 }
 
+/// Which configuration a machine is for.
+type Key = (Engine, u64);
+
 thread_local! {
-    static MACHINES: RefCell<Vec<(u64, Rc<Vm>)>> = const { RefCell::new(Vec::new()) };
+    static MACHINES: RefCell<Vec<(Key, Rc<Vm>)>> = const { RefCell::new(Vec::new()) };
+}
+
+fn known(key: Key) -> Option<Rc<Vm>> {
+    MACHINES.with_borrow(|machines| {
+        let found = machines.iter().find(|(of, _)| *of == key);
+        found.map(|(_, vm)| Rc::clone(vm))
+    })
 }
 
 /// The machine of the request's configuration on this loop, made at its first use.
 pub(crate) fn of(request: &Request) -> Option<Rc<Vm>> {
-    let generation = request.site.generation;
-    let known = MACHINES.with_borrow(|machines| {
-        machines
-            .iter()
-            .find(|(of, _)| *of == generation)
-            .map(|(_, vm)| Rc::clone(vm))
-    });
-    match known {
-        Some(vm) => usable(request, vm),
+    let vm = match known((Engine::Http, request.site.generation)) {
+        Some(vm) => vm,
         None => {
             let engine = http::current::engine()?;
-            usable(request, make(&request.site, &engine)?)
+            let place = Place::of(&engine.log, engine.index, &engine.zones);
+            make(home::of_http(&request.site), &place)?
         }
+    };
+    if request.conf::<Code>().code_cache {
+        return (!vm.broken.get()).then_some(vm);
     }
+    // Without a cache each request has a machine of its own.
+    let own: Rc<Own> = request.shared();
+    own.of(&vm)
 }
 
-fn usable(request: &Request, vm: Rc<Vm>) -> Option<Rc<Vm>> {
-    match request.conf::<Code>().code_cache {
-        true => (!vm.broken.get()).then_some(vm),
-        // Without a cache each request has a machine of its own.
-        false => own(request, &vm),
+/// The machine of the session's configuration on this loop, likewise.
+pub(crate) fn of_session(session: &mut Session) -> Option<Rc<Vm>> {
+    let vm = match known((Engine::Stream, session.site.generation)) {
+        Some(vm) => vm,
+        None => {
+            let engine = &session.engine;
+            let place = Place::of(&engine.log, engine.index, &engine.zones);
+            make(home::of_stream(&session.site), &place)?
+        }
+    };
+    if session.conf::<StreamCode>().code_cache {
+        return (!vm.broken.get()).then_some(vm);
     }
+    if session.state::<Own>().is_none() {
+        session.set_state(Own::default());
+    }
+    session.state::<Own>()?.of(&vm)
 }
 
 /// The machine that a request has to itself.
 #[derive(Default)]
 struct Own(RefCell<Option<Rc<Vm>>>);
 
-fn own(request: &Request, of: &Vm) -> Option<Rc<Vm>> {
-    let own: Rc<Own> = request.shared();
-    if let Some(vm) = &*own.0.borrow() {
-        return Some(Rc::clone(vm));
+impl Own {
+    fn of(&self, vm: &Vm) -> Option<Rc<Vm>> {
+        if let Some(own) = &*self.0.borrow() {
+            return Some(Rc::clone(own));
+        }
+        let own = Vm::new(
+            &vm.settings,
+            vm.log.clone(),
+            vm.home.clone(),
+            vm.index,
+            vm.dictionaries.clone(),
+        )?;
+        own.fresh.set(true);
+        own.initialize();
+        *self.0.borrow_mut() = Some(Rc::clone(&own));
+        Some(own)
     }
-    let vm = Vm::new(
-        &of.settings,
-        of.log.clone(),
-        of.site.clone(),
-        of.index,
-        of.dictionaries.clone(),
-    )?;
-    vm.fresh.set(true);
-    vm.initialize();
-    *own.0.borrow_mut() = Some(Rc::clone(&vm));
-    Some(vm)
+}
+
+/// The loop that a machine is made on.
+pub(crate) struct Place<'a> {
+    log: &'a Logger,
+    index: usize,
+    zones: &'a rt::engine::Zones,
+}
+
+impl<'a> Place<'a> {
+    /// A loop of this number, with its error log and its zones.
+    pub(crate) fn of(log: &'a Logger, index: usize, zones: &'a rt::engine::Zones) -> Place<'a> {
+        Place { log, index, zones }
+    }
 }
 
 /// Makes the machine of a configuration on this loop, and forgets those whose configuration is gone.
-pub(crate) fn make(site: &Rc<Site>, engine: &HttpLoop) -> Option<Rc<Vm>> {
-    let settings = Arc::new(site.main_confs.get::<Main>().clone());
+pub(crate) fn make(
+    (settings, home, generation): (&Main, Home, u64),
+    place: &Place<'_>,
+) -> Option<Rc<Vm>> {
+    let settings = Arc::new(settings.clone());
+    let engine = home.engine();
+    let dictionaries = dictionaries(&settings, engine, place.zones);
     let vm = Vm::new(
         &settings,
-        engine.log.clone(),
-        Rc::downgrade(site),
-        engine.index,
-        dictionaries(&settings, &engine.zones),
+        place.log.clone(),
+        home,
+        place.index,
+        dictionaries,
     )?;
     MACHINES.with_borrow_mut(|machines| {
-        machines.retain(|(_, vm)| vm.site.strong_count() > 0);
-        machines.push((site.generation, Rc::clone(&vm)));
+        machines.retain(|(_, vm)| !vm.home.is_gone());
+        machines.push(((engine, generation), Rc::clone(&vm)));
     });
     if !vm.initialize() {
         vm.broken.set(true);
@@ -131,24 +174,32 @@ pub(crate) fn make(site: &Rc<Site>, engine: &HttpLoop) -> Option<Rc<Vm>> {
 }
 
 /// The dictionaries of a configuration: found by name, or made. One whose size has changed begins anew.
-pub(crate) fn dictionaries(settings: &Main, zones: &rt::engine::Zones) -> Vec<Arc<Dictionary>> {
+fn dictionaries(
+    settings: &Main,
+    engine: Engine,
+    zones: &rt::engine::Zones,
+) -> Vec<Arc<Dictionary>> {
     let wanted = settings.dictionaries.iter();
     wanted
         .map(|(name, size)| {
-            let known = zones.get_or_create(name, || Dictionary::new(name, *size));
+            let zone = &engine.zone(name);
+            let known = zones.get_or_create(zone, || Dictionary::new(name, *size));
             if known.size == *size {
                 return known;
             }
             let made = Arc::new(Dictionary::new(name, *size));
-            zones.replace(name, Arc::clone(&made));
+            zones.replace(zone, Arc::clone(&made));
             made
         })
         .collect()
 }
 
-/// Every machine of this loop.
-pub(crate) fn all() -> Vec<Rc<Vm>> {
-    MACHINES.with_borrow(|machines| machines.iter().map(|(_, vm)| Rc::clone(vm)).collect())
+/// Every machine of this loop that runs scripts of this engine.
+pub(crate) fn all(engine: Engine) -> Vec<Rc<Vm>> {
+    MACHINES.with_borrow(|machines| {
+        let of_engine = machines.iter().filter(|((of, _), _)| *of == engine);
+        of_engine.map(|(_, vm)| Rc::clone(vm)).collect()
+    })
 }
 
 impl Vm {
@@ -156,7 +207,7 @@ impl Vm {
     pub(crate) fn new(
         settings: &Arc<Main>,
         log: Logger,
-        site: Weak<Site>,
+        home: Home,
         index: usize,
         dictionaries: Vec<Arc<Dictionary>>,
     ) -> Option<Rc<Vm>> {
@@ -165,7 +216,7 @@ impl Vm {
             state,
             settings: Arc::clone(settings),
             log,
-            site,
+            home,
             index,
             functions: RefCell::default(),
             by_content: RefCell::default(),
@@ -196,20 +247,30 @@ impl Vm {
     }
 
     /// Whether `init_by_lua` goes well: tried before a configuration is taken on. Not on a loop.
-    pub(crate) fn trial(settings: &Main, zones: &rt::engine::Zones) -> Result<(), String> {
-        let dictionaries = dictionaries(settings, zones);
+    pub(crate) fn trial(
+        settings: &Main,
+        engine: Engine,
+        zones: &rt::engine::Zones,
+    ) -> Result<(), String> {
+        let dictionaries = dictionaries(settings, engine, zones);
         let Some(chunk) = &settings.init else {
             return Ok(());
         };
         let settings = Arc::new(settings.clone());
-        let vm = Vm::new(&settings, Logger::default(), Weak::new(), 0, dictionaries)
-            .ok_or("no memory for a Lua machine")?;
+        let vm = Vm::new(
+            &settings,
+            Logger::default(),
+            Home::Nowhere(engine),
+            0,
+            dictionaries,
+        )
+        .ok_or("no memory for a Lua machine")?;
         let scope = vm.scope(Kind::Init);
         let function = vm
-            .function(chunk, None)
+            .function(chunk, Guest::Nobody)
             .map_err(|message| message.to_str_lossy().into_owned())?;
         let mut run = Run::new(Rc::clone(&scope), &function, &settings.limits);
-        match run.finish_now(None) {
+        match run.finish_now(Guest::Nobody) {
             End::Through(_) | End::Exit(0) => Ok(()),
             _ => {
                 let why = scope.failure.take().unwrap_or_default();
@@ -221,8 +282,10 @@ impl Vm {
     /// Runs a chunk that has no request and can not wait.
     pub(crate) fn run_plain(self: &Rc<Vm>, chunk: &Chunk) -> End {
         let scope = Scope::new(Rc::clone(self), chunk.kind, self.log.clone());
-        match self.function(chunk, None) {
-            Ok(function) => Run::new(scope, &function, &self.settings.limits).finish_now(None),
+        match self.function(chunk, Guest::Nobody) {
+            Ok(function) => {
+                Run::new(scope, &function, &self.settings.limits).finish_now(Guest::Nobody)
+            }
             Err(message) => {
                 self.log
                     .plain(Level::Error, format_args!("{}", message.as_bstr()));
@@ -231,12 +294,8 @@ impl Vm {
         }
     }
 
-    /// The function that a chunk compiles to. `request` is who needs it, for names that are made of variables.
-    pub(crate) fn function(
-        &self,
-        chunk: &Chunk,
-        request: Option<&mut Request>,
-    ) -> Result<Rc<Ref>, Vec<u8>> {
+    /// The function that a chunk compiles to. `guest` is who needs it, for names that are made of variables.
+    pub(crate) fn function(&self, chunk: &Chunk, guest: Guest<'_>) -> Result<Rc<Ref>, Vec<u8>> {
         let number = chunk.number as usize;
         if let Some(Some(known)) = self.functions.borrow().get(number) {
             return Ok(Rc::clone(known));
@@ -249,11 +308,12 @@ impl Vm {
             }
             Source::File(_, code) => self.compiled(chunk, &chunk.name, code, true),
             Source::Named(expression) => {
-                let Some(request) = request else {
-                    return Err(b"the name of the file needs a request".to_vec());
+                let name = match guest {
+                    Guest::Nobody => return Err(b"the name of the file needs a request".to_vec()),
+                    Guest::Request(request) => request.value(expression),
+                    Guest::Session(session) => session.value(expression),
                 };
-                let name = request.value(expression);
-                let path = request.site.prefix.join(name.to_path_lossy());
+                let path = self.settings.prefix.join(name.to_path_lossy());
                 let shown = path.display().to_string();
                 let key = (path.display().to_string(), Vec::new());
                 if let Some(known) = self.by_content.borrow().get(&key) {

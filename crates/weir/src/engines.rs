@@ -34,7 +34,18 @@ fn http_modules() -> &'static [&'static http::Module] {
 }
 
 /// Stream with its modules.
-static STREAM: stream::Engine = stream::Engine::new(modules::stream::MODULES);
+static STREAM: LazyLock<stream::Engine> = LazyLock::new(|| stream::Engine::new(stream_modules()));
+
+/// The modules of stream, with Lua's in their places: scripts run last in the preread phase.
+fn stream_modules() -> &'static [&'static stream::Module] {
+    let mut list = modules::stream::MODULES.to_vec();
+    for (after, module) in lua::STREAM_MODULES {
+        let at = list.iter().position(|known| known.name == *after);
+        let at = at.map_or(list.len(), |at| at + 1);
+        list.insert(at, module);
+    }
+    Vec::leak(list)
+}
 
 /// Builds `stream { … }`.
 pub(crate) fn stream(line: &mut Line) -> Result<Arc<dyn Configuration>, Diagnostic> {

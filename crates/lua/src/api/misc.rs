@@ -101,7 +101,9 @@ fn log(stack: &Stack) -> Called {
 
 fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::Failure> {
     let text = message.as_bstr();
-    let written = scope::with_request(|request| request.log(level, format_args!("[lua] {text}")));
+    let line = format_args!("[lua] {text}");
+    let written = scope::with_request(|request| request.log(level, line))
+        .or_else(|_| scope::with_session(|session| session.log(level, line)));
     if written.is_err() {
         scope::with(|scope| {
             scope.log.plain(
@@ -262,6 +264,12 @@ fn get_ctx(stack: &Stack) -> Called {
             Some(context) => context.0.push(stack),
             None => request.set_state(Context(make(scope))),
         });
+        let of_request = of_request.or_else(|_| {
+            scope::with_session(|session| match session.state::<Context>() {
+                Some(context) => context.0.push(stack),
+                None => session.set_state(Context(make(scope))),
+            })
+        });
         if of_request.is_err() {
             let known = scope.context.borrow().clone();
             match known {
@@ -280,7 +288,10 @@ fn set_ctx(stack: &Stack) -> Called {
     scope::with(|scope| {
         stack.push_copy(1);
         let context = Rc::new(Ref::take(&scope.vm.state, stack));
-        let set = scope::with_request(|request| request.set_state(Context(Rc::clone(&context))));
+        let set = scope::with_request(|request| request.set_state(Context(Rc::clone(&context))))
+            .or_else(|_| {
+                scope::with_session(|session| session.set_state(Context(Rc::clone(&context))))
+            });
         if set.is_err() {
             *scope.context.borrow_mut() = Some(context);
         }

@@ -6,6 +6,7 @@
 mod arguments;
 mod balancer;
 mod capture;
+mod downstream;
 mod encode;
 mod json;
 mod misc;
@@ -14,11 +15,13 @@ mod regex;
 mod request;
 mod response;
 mod shared;
+mod ssl;
 mod tcp;
 mod thread;
 mod timer;
 mod udp;
 mod variables;
+mod wire;
 mod worker_thread;
 
 use std::rc::Rc;
@@ -26,8 +29,10 @@ use std::rc::Rc;
 use bstr::ByteSlice;
 use rt::error_log::Level;
 
+pub(crate) use downstream::{give_back, give_back_to_session};
 pub(crate) use regex::Pattern;
-pub(crate) use tcp::Pools;
+pub(crate) use ssl::Half;
+pub(crate) use tcp::{Pools, Tcp};
 
 use crate::luajit::native::{GIVES_WAY, WAITS};
 use crate::luajit::stack::{GLOBALS, Kind};
@@ -101,10 +106,8 @@ fn push_ngx(stack: &Stack, vm: &Vm) {
     shared::push(stack, &vm.dictionaries);
     stack.set(-2, "shared");
     stack.field(-1, "config");
-    for (name, value) in [("subsystem", "http"), ("debug", "")] {
-        stack.push_bytes(value);
-        stack.set(-2, name);
-    }
+    stack.push_bytes(vm.home.engine().name());
+    stack.set(-2, "subsystem");
     stack.push_boolean(false);
     stack.set(-2, "debug");
     stack.push_number(1_031_005.0);
@@ -138,6 +141,9 @@ fn push_core(stack: &Stack) {
     stack.push_table(0, 8);
     add(stack, balancer::FUNCTIONS);
     stack.set(-2, "balancer");
+    stack.push_table(0, 24);
+    add(stack, ssl::FUNCTIONS);
+    stack.set(-2, "ssl");
 }
 
 /// Adds functions to the table on top.

@@ -40,6 +40,9 @@ fn speak(stack: &Stack, end: &[u8]) -> Called {
         if scope.over.get() {
             return answer(stack, Value::failure("seen eof"));
         }
+        if scope.raw.get() {
+            return answer(stack, Value::failure("raw request socket acquired"));
+        }
         let mut out = scope.output.borrow_mut();
         let before = out.len();
         for at in 1..=stack.top() {
@@ -99,6 +102,9 @@ fn flush(stack: &Stack) -> Called {
                 scope.kind.name()
             ));
         }
+        if scope.raw.get() {
+            return answer(stack, Value::failure("raw request socket acquired"));
+        }
         scope.head_sent.set(true);
         let _ = waits;
         *scope.waits.borrow_mut() = Some(Operation::Flush);
@@ -108,6 +114,9 @@ fn flush(stack: &Stack) -> Called {
 
 fn eof(stack: &Stack) -> Called {
     scope::with(|scope| {
+        if scope.raw.get() {
+            return answer(stack, Value::failure("raw request socket acquired"));
+        }
         if scope.over.replace(true) {
             return answer(stack, Value::failure("seen eof"));
         }

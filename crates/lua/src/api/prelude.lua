@@ -462,6 +462,30 @@ module("ngx.process", {
 
 module("ngx.balancer", core.balancer)
 
+-- `ngx.ssl`
+local ssl = core.ssl
+local offered_ciphers, tls_version = ssl.ciphers, ssl.version
+ssl.ciphers, ssl.version = nil, nil
+local tls_names = { [0x300] = "SSLv3", [0x301] = "TLSv1", [0x302] = "TLSv1.1", [0x303] = "TLSv1.2", [0x304] = "TLSv1.3" }
+ssl.SSL3_VERSION, ssl.TLS1_VERSION, ssl.TLS1_1_VERSION = 0x300, 0x301, 0x302
+ssl.TLS1_2_VERSION, ssl.TLS1_3_VERSION = 0x303, 0x304
+ssl.get_tls1_version = tls_version
+function ssl.get_tls1_version_str()
+    return tls_names[tls_version()]
+end
+function ssl.verify_client()
+    return nil, "not supported: whether clients are asked for a certificate is said by ssl_verify_client"
+end
+module("ngx.ssl", ssl)
+module("ngx.ssl.clienthello", {
+    get_client_hello_server_name = ssl.server_name,
+    get_client_hello_ciphers = offered_ciphers,
+    get_client_hello_ext = function() return nil end,
+    set_protocols = function()
+        return nil, "not supported: the versions are said by ssl_protocols"
+    end,
+})
+
 local split = {}
 function split.split(subject, pattern, options, ctx, max, result)
     max = max or 0
@@ -602,4 +626,16 @@ preload["cjson.safe"] = function()
     end
     function safe.new() return safe end
     return safe
+end
+
+-- Stream has sessions, and no requests.
+if ngx.config.subsystem == "stream" then
+    for _, name in ipairs { "header", "resp", "location", "redirect", "exec", "send_headers" } do
+        ngx[name] = nil
+    end
+    fields.status, fields.headers_sent, fields.is_subrequest = nil, nil, nil
+    ngx.req = { socket = ngx.req.socket }
+    for _, name in ipairs { "ngx.req", "ngx.resp" } do
+        preload[name] = nil
+    end
 end

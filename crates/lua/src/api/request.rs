@@ -30,7 +30,7 @@ pub(super) const FUNCTIONS: Functions = &[
     ("init_body", init_body),
     ("append_body", append_body),
     ("finish_body", finish_body),
-    ("socket", socket),
+    ("socket", super::downstream::socket),
 ];
 
 pub(super) const CORE: Functions = &[
@@ -356,11 +356,4 @@ fn finish_body(_: &Stack) -> Called {
         put_body(request, body)
     })??;
     super::NONE
-}
-
-fn socket(stack: &Stack) -> Called {
-    super::output::answer(
-        stack,
-        Value::failure("the client's connection can not be had as a socket"),
-    )
 }

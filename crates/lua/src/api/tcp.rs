@@ -6,23 +6,27 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::ByteSlice;
 use http::core::ResolverConf;
 use net::Transport;
+use net::resolver::Resolver;
 use net::tls::{self, ClientName, ClientOptions};
 use rt::net::{Address, Stream, UnixPath};
 
 use super::arguments::{bytes, number, optional_number, optional_text, text};
 use super::output::{answer, append};
+use super::wire::Wire;
 use super::{Called, Functions, wait};
-use crate::directives::Code;
+use crate::chunk::Kind as Script;
 use crate::luajit::object::{self, Class};
 use crate::luajit::stack::Kind;
 use crate::luajit::{Answer, Failure, Stack, Value, fail};
 use crate::operation::{Operation, Reply};
-use crate::scope::{self, Scope};
+use crate::scope;
+use crate::sockets::Sockets;
 
 pub(super) const FUNCTIONS: Functions = &[("tcp", tcp)];
 
@@ -34,7 +38,7 @@ fn methods(stack: &Stack) -> Called {
     super::ONE
 }
 
-static SOCKET: Class = Class {
+pub(super) static SOCKET: Class = Class {
     name: "weir.socket.tcp",
     methods: METHODS,
 };
@@ -46,6 +50,7 @@ const METHODS: Functions = &[
     ("receive", receive),
     ("receiveany", receive_any),
     ("receiveuntil", receive_until),
+    ("peek", peek),
     ("close", close),
     ("settimeout", set_timeout),
     ("settimeouts", set_timeouts),
@@ -58,8 +63,8 @@ const METHODS: Functions = &[
 ];
 
 /// A socket of a script.
-pub(super) struct Tcp {
-    transport: RefCell<Option<Rc<Transport>>>,
+pub(crate) struct Tcp {
+    wire: RefCell<Option<Wire>>,
     /// What came and nobody has taken.
     input: RefCell<Vec<u8>>,
     connect_timeout: Cell<Duration>,
@@ -71,6 +76,8 @@ pub(super) struct Tcp {
     reading: Cell<bool>,
     writing: Cell<bool>,
     from: RefCell<Option<Address>>,
+    /// Bytes that came.
+    received: Cell<u64>,
     defaults: Defaults,
 }
 
@@ -87,44 +94,20 @@ const MAX_INPUT: usize = 64 << 20;
 const READ_SIZE: usize = 64 * 1024;
 
 fn tcp(stack: &Stack) -> Called {
-    let settings = |code: &Code| {
-        (
-            code.connect_timeout,
-            code.send_timeout,
-            code.read_timeout,
-            code.keepalive_timeout,
-            code.pool_size,
-        )
-    };
-    let known = match scope::with_request(|request| settings(&request.conf::<Code>())) {
-        Ok(known) => known,
-        Err(_) => scope::with(|scope| {
-            let site = scope.vm.site.upgrade();
-            site.map_or_else(
-                || settings(&Code::default()),
-                |site| settings(site.outer_confs.get::<Code>()),
-            )
-        })?,
-    };
-    let socket = Tcp {
-        transport: RefCell::default(),
-        input: RefCell::default(),
-        connect_timeout: Cell::new(known.0),
-        send_timeout: Cell::new(known.1),
-        read_timeout: Cell::new(known.2),
-        reused: Cell::new(0),
-        pool: RefCell::default(),
-        pool_size: Cell::new(0),
-        reading: Cell::new(false),
-        writing: Cell::new(false),
-        from: RefCell::default(),
-        defaults: Defaults {
-            keepalive: known.3,
-            pool_size: usize::try_from(known.4).unwrap_or(0),
-        },
-    };
+    let socket = Tcp::new(&settings()?);
     object::push(stack, &SOCKET, Rc::new(socket));
     super::ONE
+}
+
+/// The settings of sockets that hold for the script that runs.
+pub(super) fn settings() -> Result<Sockets, Failure> {
+    if let Ok(known) = scope::with_request(|request| request.conf::<Sockets>().clone()) {
+        return Ok(known);
+    }
+    if let Ok(known) = scope::with_session(|session| session.conf::<Sockets>().clone()) {
+        return Ok(known);
+    }
+    scope::with(|scope| scope.vm.home.sockets())
 }
 
 fn this(stack: &Stack) -> Result<Rc<Tcp>, Failure> {
@@ -132,12 +115,55 @@ fn this(stack: &Stack) -> Result<Rc<Tcp>, Failure> {
 }
 
 impl Tcp {
-    fn open(&self) -> Result<Rc<Transport>, &'static str> {
-        self.transport.borrow().clone().ok_or("closed")
+    fn new(settings: &Sockets) -> Tcp {
+        Tcp {
+            wire: RefCell::default(),
+            input: RefCell::default(),
+            connect_timeout: Cell::new(settings.connect_timeout),
+            send_timeout: Cell::new(settings.send_timeout),
+            read_timeout: Cell::new(settings.read_timeout),
+            reused: Cell::new(0),
+            pool: RefCell::default(),
+            pool_size: Cell::new(0),
+            reading: Cell::new(false),
+            writing: Cell::new(false),
+            from: RefCell::default(),
+            received: Cell::new(0),
+            defaults: Defaults {
+                keepalive: settings.keepalive_timeout,
+                pool_size: usize::try_from(settings.pool_size).unwrap_or(0),
+            },
+        }
+    }
+
+    /// The client's side of what the script works for.
+    pub(super) fn of_client(settings: &Sockets, wire: Wire, input: Vec<u8>) -> Tcp {
+        let socket = Tcp::new(settings);
+        *socket.wire.borrow_mut() = Some(wire);
+        *socket.input.borrow_mut() = input;
+        socket
+    }
+
+    /// Lets go of the client's connection: what was read of it and nobody has taken, and how much was read in all.
+    pub(crate) fn detach(&self) -> (Option<Wire>, Vec<u8>, u64) {
+        let wire = self.wire.take();
+        (wire, self.input.take(), self.received.take())
+    }
+
+    fn open(&self) -> Result<Wire, &'static str> {
+        self.wire.borrow().clone().ok_or("closed")
+    }
+
+    /// The connection, where the script has made it: the client's is not to be closed, kept or secured by a script.
+    fn own(&self) -> Result<Rc<Transport>, &'static str> {
+        match self.open()? {
+            Wire::Own(transport) => Ok(transport),
+            _ => Err("not supported on the client's connection"),
+        }
     }
 
     fn drop_connection(&self) {
-        *self.transport.borrow_mut() = None;
+        *self.wire.borrow_mut() = None;
         self.input.borrow_mut().clear();
     }
 }
@@ -180,6 +206,12 @@ fn connect(stack: &Stack) -> Called {
         Some(_) => host.to_str_lossy().into_owned(),
         None => format!("{}:{port}", host.as_bstr()),
     };
+    if socket.open().is_ok_and(|wire| !wire.is_own()) {
+        return answer(
+            stack,
+            Value::failure("not supported on the client's connection"),
+        );
+    }
     socket.pool_size.set(0);
     if stack.kind(options) == Kind::Table {
         if stack.field(options, "pool") == Kind::String {
@@ -201,7 +233,7 @@ fn connect(stack: &Stack) -> Called {
     let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
     if let Some((transport, reused)) = pools.take(&key) {
         socket.reused.set(reused);
-        *socket.transport.borrow_mut() = Some(transport);
+        *socket.wire.borrow_mut() = Some(Wire::Own(transport));
         stack.push_number(1.0);
         return super::ONE;
     }
@@ -237,7 +269,8 @@ pub(super) enum Destination {
     Name {
         name: Vec<u8>,
         port: u16,
-        resolver: ResolverConf,
+        resolver: Arc<Resolver>,
+        timeout: Duration,
     },
 }
 
@@ -254,21 +287,34 @@ pub(super) fn destination(host: &[u8], port: u16) -> Result<Result<Destination, 
             ip, port,
         )))));
     }
-    let resolver = match scope::with_request(|request| request.conf::<ResolverConf>().clone()) {
-        Ok(resolver) => Some(resolver),
-        Err(_) => scope::with(|scope: &Rc<Scope>| {
-            let site = scope.vm.site.upgrade()?;
-            Some(site.outer_confs.get::<ResolverConf>().clone())
-        })?,
-    };
-    Ok(match resolver {
-        Some(resolver) if !resolver.resolver.is_empty() => Ok(Destination::Name {
+    Ok(match resolver()? {
+        Some((resolver, timeout)) if !resolver.is_empty() => Ok(Destination::Name {
             name: host.to_vec(),
             port,
             resolver,
+            timeout,
         }),
         _ => Err(format!("no resolver defined to resolve \"{text}\"")),
     })
+}
+
+/// Who resolves names for the script that runs, and how long that may take.
+fn resolver() -> Result<Option<(Arc<Resolver>, Duration)>, Failure> {
+    let of_request = scope::with_request(|request| {
+        let conf = request.conf::<ResolverConf>();
+        (Arc::clone(&conf.resolver), conf.timeout)
+    });
+    if let Ok(known) = of_request {
+        return Ok(Some(known));
+    }
+    let of_session = scope::with_session(|session| {
+        let core = &session.server().core;
+        (Arc::clone(&core.resolver), core.resolver_timeout)
+    });
+    if let Ok(known) = of_session {
+        return Ok(Some(known));
+    }
+    scope::with(|scope| scope.vm.home.resolver())
 }
 
 impl Destination {
@@ -279,10 +325,10 @@ impl Destination {
                 name,
                 port,
                 resolver,
+                timeout,
             } => {
                 let found = resolver
-                    .resolver
-                    .lookup_host(&name, resolver.timeout)
+                    .lookup_host(&name, timeout)
                     .await
                     .map_err(|error| format!("{} could not be resolved {error}", name.as_bstr()))?;
                 let ip = found
@@ -304,7 +350,7 @@ async fn open(socket: &Tcp, destination: Destination) -> Result<(), String> {
     let stream: Stream = net::connect(&address, &options)
         .await
         .map_err(|error| words(&error))?;
-    *socket.transport.borrow_mut() = Some(Rc::new(Transport::plain(stream)));
+    *socket.wire.borrow_mut() = Some(Wire::Own(Rc::new(Transport::plain(stream))));
     Ok(())
 }
 
@@ -326,7 +372,7 @@ fn handshake(stack: &Stack) -> Called {
     let name = optional_text(stack, 3)?;
     let verify = stack.boolean(4);
     let wants_session = stack.kind(2) != Kind::Boolean || stack.boolean(2);
-    let transport = match socket.open() {
+    let transport = match socket.own() {
         Ok(transport) => transport,
         Err(message) => return answer(stack, Value::failure(message)),
     };
@@ -370,7 +416,9 @@ async fn secure(
     name: Option<&str>,
     verify: bool,
 ) -> Result<(), String> {
-    let transport = socket.transport.take().ok_or("closed")?;
+    let Some(Wire::Own(transport)) = socket.wire.take() else {
+        return Err("closed".to_owned());
+    };
     let mut transport = Rc::try_unwrap(transport).map_err(|_| "socket busy".to_owned())?;
     let client = ClientName {
         name: name.unwrap_or_default(),
@@ -392,7 +440,7 @@ async fn secure(
         }
     }
     transport.secure(session);
-    *socket.transport.borrow_mut() = Some(Rc::new(transport));
+    *socket.wire.borrow_mut() = Some(Wire::Own(Rc::new(transport)));
     Ok(())
 }
 
@@ -413,20 +461,26 @@ fn send(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let mut data = Vec::new();
     append(stack, 2, &mut data, 0)?;
-    let transport = match socket.open() {
-        Ok(transport) => transport,
+    let wire = match socket.open() {
+        Ok(wire) => wire,
         Err(message) => return answer(stack, Value::failure(message)),
     };
+    if wire.transport().is_none() {
+        return answer(stack, Value::failure("content can not be sent to"));
+    }
     if socket.writing.get() {
         return answer(stack, Value::failure("socket busy writing"));
     }
     let length = data.len();
+    if let Wire::Session(_) = wire {
+        // What was said before goes first.
+        let mut said = scope::with(|scope| scope.output.take())?;
+        said.append(&mut data);
+        data = said;
+    }
     // Mostly the kernel takes it at once.
-    let sent = match transport.is_tls() {
-        false => transport.try_write(&data).unwrap_or(0),
-        true => 0,
-    };
-    if sent == length {
+    let sent = wire.try_send(&data);
+    if sent == data.len() {
         stack.push_number(length as f64);
         return super::ONE;
     }
@@ -434,12 +488,7 @@ fn send(stack: &Stack) -> Called {
     socket.writing.set(true);
     wait(Operation::task(async move {
         let _busy = Busy(&socket.writing);
-        let result = rt::timeout(socket.send_timeout.get(), async {
-            transport.write_all(&data).await?;
-            transport.flush().await
-        })
-        .await;
-        match result {
+        match rt::timeout(socket.send_timeout.get(), wire.send(&data)).await {
             Ok(Ok(())) => vec![Value::Number(length as f64)],
             Ok(Err(error)) => {
                 socket.drop_connection();
@@ -468,6 +517,8 @@ enum Wanted {
     All,
     Exactly(usize),
     Any(usize),
+    /// So many bytes, which stay.
+    Peek(usize),
     Until {
         mark: Vec<u8>,
         inclusive: bool,
@@ -499,6 +550,7 @@ impl Wanted {
             Wanted::Exactly(n) => {
                 (input.len() >= *n).then(|| vec![Value::Bytes(input.drain(..*n).collect())])
             }
+            Wanted::Peek(n) => (input.len() >= *n).then(|| vec![Value::text(&input[..*n])]),
             Wanted::Any(most) => {
                 let n = input.len().min(*most);
                 (n > 0).then(|| vec![Value::Bytes(input.drain(..n).collect())])
@@ -514,6 +566,9 @@ impl Wanted {
 
     /// What the end of the connection means.
     fn at_end(&self, input: &mut Vec<u8>) -> Reply {
+        if let Wanted::Peek(_) = self {
+            return Value::failure("closed");
+        }
         let rest = std::mem::take(input);
         match self {
             Wanted::All => vec![Value::Bytes(rest)],
@@ -584,9 +639,22 @@ fn receive_any(stack: &Stack) -> Called {
     take(stack, socket, Wanted::Any(most as usize))
 }
 
+/// Looks at the first bytes of a client of stream, and leaves them for whoever reads next.
+fn peek(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let n = number(stack, 2)?;
+    if n < 1.0 {
+        return fail("bad number argument");
+    }
+    if scope::with(|scope| scope.kind != Script::Preread)? {
+        return fail("API disabled in the current context: only preread_by_lua* may peek");
+    }
+    take(stack, socket, Wanted::Peek(n as usize))
+}
+
 fn take(stack: &Stack, socket: Rc<Tcp>, wanted: Wanted) -> Called {
-    let transport = match socket.open() {
-        Ok(transport) => transport,
+    let wire = match socket.open() {
+        Ok(wire) => wire,
         Err(message) => return answer(stack, Value::failure(message)),
     };
     if socket.reading.get() {
@@ -598,13 +666,9 @@ fn take(stack: &Stack, socket: Rc<Tcp>, wanted: Wanted) -> Called {
     socket.reading.set(true);
     wait(Operation::task(async move {
         let _busy = Busy(&socket.reading);
-        match rt::timeout(
-            socket.read_timeout.get(),
-            fill(&socket, &transport, &wanted),
-        )
-        .await
-        {
+        match rt::timeout(socket.read_timeout.get(), fill(&socket, &wire, &wanted)).await {
             Ok(reply) => reply,
+            Err(_) if matches!(wanted, Wanted::Peek(_)) => Value::failure("timeout"),
             Err(_) => {
                 let partial = std::mem::take(&mut *socket.input.borrow_mut());
                 vec![Value::Nil, Value::text("timeout"), Value::Bytes(partial)]
@@ -614,22 +678,24 @@ fn take(stack: &Stack, socket: Rc<Tcp>, wanted: Wanted) -> Called {
 }
 
 /// Reads until what is wanted is there.
-async fn fill(socket: &Tcp, transport: &Transport, wanted: &Wanted) -> Reply {
+async fn fill(socket: &Tcp, wire: &Wire, wanted: &Wanted) -> Reply {
     let mut buffer = Vec::new();
     loop {
         buffer.clear();
-        let read = transport.read_into(&mut buffer, READ_SIZE).await;
+        let read = wire.read(&mut buffer, READ_SIZE).await;
         let mut input = socket.input.borrow_mut();
         match read {
             Ok(0) => {
                 let reply = wanted.at_end(&mut input);
                 drop(input);
-                if !matches!(wanted, Wanted::All) {
-                    *socket.transport.borrow_mut() = None;
+                // What was read to its end may still be written to; the client's connection is let go of in the end.
+                if !matches!(wanted, Wanted::All) && wire.is_own() {
+                    *socket.wire.borrow_mut() = None;
                 }
                 return reply;
             }
-            Ok(_) => {
+            Ok(n) => {
+                socket.received.set(socket.received.get() + n as u64);
                 input.extend_from_slice(&buffer);
                 if let Some(reply) = wanted.take(&mut input) {
                     return reply;
@@ -647,7 +713,9 @@ async fn fill(socket: &Tcp, transport: &Transport, wanted: &Wanted) -> Reply {
             Err(error) => {
                 let partial = std::mem::take(&mut *input);
                 drop(input);
-                *socket.transport.borrow_mut() = None;
+                if wire.is_own() {
+                    *socket.wire.borrow_mut() = None;
+                }
                 return vec![
                     Value::Nil,
                     Value::text(words(&error)),
@@ -709,15 +777,14 @@ fn read_until(stack: &Stack) -> Called {
 
 fn close(stack: &Stack) -> Called {
     let socket = this(stack)?;
-    if let Err(message) = socket.open() {
-        return answer(stack, Value::failure(message));
-    }
+    let transport = match socket.own() {
+        Ok(transport) => transport,
+        Err(message) => return answer(stack, Value::failure(message)),
+    };
     if socket.reading.get() || socket.writing.get() {
         return answer(stack, Value::failure("socket busy"));
     }
-    if let Some(transport) = &*socket.transport.borrow() {
-        transport.say_goodbye();
-    }
+    transport.say_goodbye();
     socket.drop_connection();
     stack.push_number(1.0);
     super::ONE
@@ -726,9 +793,10 @@ fn close(stack: &Stack) -> Called {
 fn shutdown(stack: &Stack) -> Called {
     let socket = this(stack)?;
     match socket.open() {
-        Ok(transport) => match transport.shutdown_write() {
-            Ok(()) => stack.push_number(1.0),
-            Err(error) => return answer(stack, Value::failure(words(&error))),
+        Ok(wire) => match wire.transport().map(Transport::shutdown_write) {
+            Some(Ok(())) => stack.push_number(1.0),
+            Some(Err(error)) => return answer(stack, Value::failure(words(&error))),
+            None => return answer(stack, Value::failure("closed")),
         },
         Err(message) => return answer(stack, Value::failure(message)),
     }
@@ -739,7 +807,7 @@ fn set_keepalive(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let timeout = optional_number(stack, 2)?;
     let size = optional_number(stack, 3)?.map(|n| n as usize);
-    if let Err(message) = socket.open() {
+    if let Err(message) = socket.own() {
         return answer(stack, Value::failure(message));
     }
     if socket.reading.get() || socket.writing.get() {
@@ -749,7 +817,7 @@ fn set_keepalive(stack: &Stack) -> Called {
         return answer(stack, Value::failure("unread data in buffer"));
     }
     let key = socket.pool.borrow().clone().unwrap_or_default();
-    let Some(transport) = socket.transport.take() else {
+    let Some(Wire::Own(transport)) = socket.wire.take() else {
         return answer(stack, Value::failure("closed"));
     };
     if !transport.is_quiet() {
@@ -817,9 +885,12 @@ fn set_timeouts(stack: &Stack) -> Called {
 fn set_option(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let on = stack.kind(3) == Kind::None || stack.number(3).map_or(stack.boolean(3), |n| n != 0.0);
-    let transport = match socket.open() {
-        Ok(transport) => transport,
+    let wire = match socket.open() {
+        Ok(wire) => wire,
         Err(message) => return answer(stack, Value::failure(message)),
+    };
+    let Some(transport) = wire.transport() else {
+        return answer(stack, Value::failure("closed"));
     };
     let set = match bytes(stack, 2)? {
         b"keepalive" => transport.socket().set_keepalive(on),

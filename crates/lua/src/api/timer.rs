@@ -12,7 +12,7 @@ use crate::luajit::stack::Kind;
 use crate::luajit::{Coroutine, Ref, Stack, Value, fail};
 use crate::phases;
 use crate::run::Run;
-use crate::scope;
+use crate::scope::{self, Guest};
 use crate::vm::Vm;
 
 pub(super) const FUNCTIONS: Functions = &[
@@ -108,13 +108,13 @@ async fn call(vm: &Rc<Vm>, early: bool, values: &[Ref]) {
         argument.push(&stack);
     }
     let count = i32::try_from(values.len()).unwrap_or(1);
-    let run = Run::of_coroutine(
+    let mut run = Run::of_coroutine(
         vm.scope(Script::Timer),
         coroutine,
         count,
         &vm.settings.limits,
     );
-    phases::to_the_end(run).await;
+    phases::to_the_end(&mut run, Guest::Nobody).await;
 }
 
 fn running_count(stack: &Stack) -> Called {

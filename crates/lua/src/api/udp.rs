@@ -1,8 +1,11 @@
 //! `ngx.socket.udp`.
 
 use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
+
+use ::stream::client::Transport;
 
 use rt::net::UdpSocket;
 
@@ -27,19 +30,61 @@ static SOCKET: Class = Class {
     ],
 };
 
+/// What a socket is connected to.
+#[derive(Clone)]
+enum Port {
+    Own(Rc<UdpSocket>),
+    /// The client of a session of stream.
+    Client(Rc<::stream::client::Client>),
+}
+
 /// A socket of a script.
 struct Udp {
-    socket: RefCell<Option<Rc<UdpSocket>>>,
+    port: RefCell<Option<Port>>,
     timeout: Cell<Duration>,
 }
 
 /// The largest datagram that is taken, in bytes.
 const MAX_DATAGRAM: usize = 65_535;
 
+impl Port {
+    async fn receive(&self, most: usize) -> std::io::Result<Vec<u8>> {
+        match self {
+            Port::Own(connected) => {
+                let mut buffer = vec![0; most];
+                let n = connected.recv(&mut buffer).await?;
+                buffer.truncate(n);
+                Ok(buffer)
+            }
+            Port::Client(client) => match &client.transport {
+                Transport::Datagrams(flow) => {
+                    let mut datagram = poll_fn(|context| flow.poll_receive(context)).await;
+                    datagram.truncate(most);
+                    Ok(datagram)
+                }
+                Transport::Stream(_) => Err(std::io::ErrorKind::Unsupported.into()),
+            },
+        }
+    }
+}
+
+/// Pushes a socket for the datagrams of a client.
+pub(super) fn push_client(
+    stack: &Stack,
+    client: Rc<::stream::client::Client>,
+) -> Result<(), Failure> {
+    let socket = Udp {
+        port: RefCell::new(Some(Port::Client(client))),
+        timeout: Cell::new(super::tcp::settings()?.read_timeout),
+    };
+    object::push(stack, &SOCKET, Rc::new(socket));
+    Ok(())
+}
+
 fn udp(stack: &Stack) -> Called {
     let socket = Udp {
-        socket: RefCell::default(),
-        timeout: Cell::new(Duration::from_secs(60)),
+        port: RefCell::default(),
+        timeout: Cell::new(super::tcp::settings()?.read_timeout),
     };
     object::push(stack, &SOCKET, Rc::new(socket));
     super::ONE
@@ -70,7 +115,7 @@ fn connect(stack: &Stack) -> Called {
         };
         match UdpSocket::connect(&address) {
             Ok(connected) => {
-                *socket.socket.borrow_mut() = Some(Rc::new(connected));
+                *socket.port.borrow_mut() = Some(Port::Own(Rc::new(connected)));
                 vec![Value::Number(1.0)]
             }
             Err(error) => Value::failure(error.to_string()),
@@ -82,14 +127,22 @@ fn send(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let mut data = Vec::new();
     append(stack, 2, &mut data, 0)?;
-    let Some(connected) = socket.socket.borrow().clone() else {
-        return failed(stack, "closed");
-    };
-    match connected.try_send(&data) {
-        Ok(_) => stack.push_number(1.0),
-        Err(error) => return failed(stack, error.to_string()),
+    match socket.port.borrow().clone() {
+        None => failed(stack, "closed"),
+        Some(Port::Own(connected)) => match connected.try_send(&data) {
+            Ok(_) => {
+                stack.push_number(1.0);
+                super::ONE
+            }
+            Err(error) => failed(stack, error.to_string()),
+        },
+        Some(Port::Client(client)) => wait(Operation::task(async move {
+            match client.send(&data).await {
+                Ok(()) => vec![Value::Number(1.0)],
+                Err(error) => Value::failure(error.to_string()),
+            }
+        })),
     }
-    super::ONE
 }
 
 fn receive(stack: &Stack) -> Called {
@@ -97,17 +150,13 @@ fn receive(stack: &Stack) -> Called {
     let most = optional_number(stack, 2)?
         .map_or(MAX_DATAGRAM, |n| n as usize)
         .min(MAX_DATAGRAM);
-    let Some(connected) = socket.socket.borrow().clone() else {
+    let Some(port) = socket.port.borrow().clone() else {
         return failed(stack, "closed");
     };
     let time = socket.timeout.get();
     wait(Operation::task(async move {
-        let mut buffer = vec![0; most];
-        match rt::timeout(time, connected.recv(&mut buffer)).await {
-            Ok(Ok(n)) => {
-                buffer.truncate(n);
-                vec![Value::Bytes(buffer)]
-            }
+        match rt::timeout(time, port.receive(most)).await {
+            Ok(Ok(datagram)) => vec![Value::Bytes(datagram)],
             Ok(Err(error)) => Value::failure(error.to_string()),
             Err(_) => Value::failure("timeout"),
         }
@@ -115,7 +164,7 @@ fn receive(stack: &Stack) -> Called {
 }
 
 fn close(stack: &Stack) -> Called {
-    if this(stack)?.socket.take().is_none() {
+    if this(stack)?.port.take().is_none() {
         return failed(stack, "closed");
     }
     stack.push_number(1.0);

@@ -1,7 +1,10 @@
 //! `ngx.var`.
 
+use std::rc::Rc;
+
+use ::stream::Session;
 use bstr::ByteSlice;
-use conf::Scope as _;
+use conf::{Scope as _, VarId, Variables};
 use http::Request;
 
 use super::Called;
@@ -32,7 +35,10 @@ fn get(stack: &Stack) -> Called {
     let Some(name) = stack.bytes(2).and_then(|name| name.to_str().ok()) else {
         return fail("bad variable name");
     };
-    let value = scope::with_request(|request| value(request, name))?;
+    let value = match scope::serves_session() {
+        true => scope::with_session(|session| of_session(session, name))?,
+        false => scope::with_request(|request| value(request, name))?,
+    };
     push(stack, value.as_deref());
     super::ONE
 }
@@ -46,11 +52,22 @@ fn push(stack: &Stack, value: Option<&[u8]>) {
 
 /// The value of a variable by its name.
 pub(super) fn value(request: &mut Request, name: &str) -> Option<Vec<u8>> {
-    let site = std::rc::Rc::clone(&request.site);
+    let site = Rc::clone(&request.site);
     let mut out = Vec::new();
     let found = match site.variables.id(name) {
         Some(id) => request.variable(id, &mut out),
         None => site.variables.find(name)?.value(request, &mut out),
+    };
+    found.then_some(out)
+}
+
+/// The value of a variable of stream by its name.
+fn of_session(session: &mut Session, name: &str) -> Option<Vec<u8>> {
+    let site = Rc::clone(&session.site);
+    let mut out = Vec::new();
+    let found = match site.variables.id(name) {
+        Some(id) => session.variable(id, &mut out),
+        None => site.variables.find(name)?.value(session, &mut out),
     };
     found.then_some(out)
 }
@@ -66,8 +83,16 @@ fn set(stack: &Stack) -> Called {
             return fail(format!("bad variable value type: {}", kind.name()));
         }
     };
-    scope::with_request(|request| assign(request, name, text.as_deref()))??;
-    super::NONE
+    if !scope::serves_session() {
+        scope::with_request(|request| assign(request, name, text.as_deref()))??;
+        return super::NONE;
+    }
+    scope::with_session(|session| {
+        let site = Rc::clone(&session.site);
+        let id = changeable(&site.variables, name)?;
+        session.set_variable(id, text.as_deref().unwrap_or_default());
+        super::NONE
+    })?
 }
 
 /// Sets a variable by its name; `None` makes it one that is not found.
@@ -76,9 +101,19 @@ pub(super) fn assign(
     name: &str,
     value: Option<&[u8]>,
 ) -> Result<(), Failure> {
-    let site = std::rc::Rc::clone(&request.site);
-    let Some(id) = site.variables.id(name) else {
-        if site.variables.find(name).is_some() {
+    let site = Rc::clone(&request.site);
+    let id = changeable(&site.variables, name)?;
+    match value {
+        Some(value) => request.set_variable(id, value),
+        None => request.unset_variable(id),
+    }
+    Ok(())
+}
+
+/// The number of a variable that a script may set.
+fn changeable<R>(variables: &Variables<R>, name: &str) -> Result<VarId, Failure> {
+    let Some(id) = variables.id(name) else {
+        if variables.find(name).is_some() {
             return fail(format!("variable \"{name}\" not changeable"));
         }
         return fail(format!(
@@ -86,12 +121,8 @@ pub(super) fn assign(
              forgot to use \"set ${name} '';\" in the config file to define it first"
         ));
     };
-    if !site.variables.get(id).is_changeable() {
+    if !variables.get(id).is_changeable() {
         return fail(format!("variable \"{name}\" not changeable"));
     }
-    match value {
-        Some(value) => request.set_variable(id, value),
-        None => request.unset_variable(id),
-    }
-    Ok(())
+    Ok(id)
 }

@@ -13,12 +13,13 @@ use super::arguments::text;
 use super::output::answer;
 use super::{Called, Functions, wait};
 use crate::chunk::Kind as Script;
-use crate::directives::Main;
+use crate::home::{Engine, Home};
 use crate::luajit::stack::{GLOBALS, Kind};
 use crate::luajit::{Coroutine, Failure, Ref, Stack, Value, fail};
 use crate::operation::Operation;
 use crate::run::{End, Run};
-use crate::scope::{self, Scope};
+use crate::scope::{self, Guest, Scope};
+use crate::settings::Main;
 use crate::vm::Vm;
 
 pub(super) const FUNCTIONS: Functions = &[("run_worker_thread", run)];
@@ -89,7 +90,13 @@ fn machine(settings: &Arc<Main>, log: &rt::error_log::Logger) -> Option<Rc<Vm>> 
         {
             return Some(Rc::clone(vm));
         }
-        let vm = Vm::new(settings, log.clone(), std::rc::Weak::new(), 0, Vec::new())?;
+        let vm = Vm::new(
+            settings,
+            log.clone(),
+            Home::Nowhere(Engine::Http),
+            0,
+            Vec::new(),
+        )?;
         *machine = Some((Arc::clone(settings), Rc::clone(&vm)));
         Some(vm)
     })
@@ -137,7 +144,7 @@ fn work(
         }
         Ok(())
     }));
-    match run.finish_now(None) {
+    match run.finish_now(Guest::Nobody) {
         End::Through(_) => Ok(results.take()),
         _ => Err(scope
             .failure

@@ -1,0 +1,320 @@
+//! What the Lua module has to say once for all of `http` or `stream`: the code that runs at the start, where libraries
+//! are, and the bounds of its machines.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conf::{Arity, Contexts, Diagnostic, Directive, HTTP, Line, Repeat, STREAM, Setter, Table};
+
+use crate::chunk::{Chunk, Kind};
+use crate::directives::{block, ignored, kind_of, word};
+use crate::luajit::watchdog::Limits;
+
+/// What stands in `http {}` or `stream {}` itself only.
+#[derive(Clone)]
+pub(crate) struct Main {
+    pub(crate) init: Option<Arc<Chunk>>,
+    pub(crate) init_worker: Option<Arc<Chunk>>,
+    pub(crate) exit_worker: Option<Arc<Chunk>>,
+    pub(crate) package_path: Option<Vec<u8>>,
+    pub(crate) package_cpath: Option<Vec<u8>>,
+    pub(crate) limits: Limits,
+    /// What the machine of each loop may take, in bytes.
+    pub(crate) memory_limit: usize,
+    pub(crate) max_pending_timers: i64,
+    pub(crate) max_running_timers: i64,
+    pub(crate) regex_cache_entries: i64,
+    pub(crate) regex_match_limit: i64,
+    /// Zones of `lua_shared_dict`.
+    pub(crate) dictionaries: Vec<(String, u64)>,
+    /// Whom sockets trust that verify their peer.
+    pub(crate) trust: Option<Arc<net::tls::Trust>>,
+    trusted: Option<(conf::Word, PathBuf)>,
+    depth: i64,
+    /// Where relative names count from.
+    pub(crate) prefix: PathBuf,
+    memory: u64,
+}
+
+impl Default for Main {
+    fn default() -> Main {
+        Main {
+            init: None,
+            init_worker: None,
+            exit_worker: None,
+            package_path: None,
+            package_cpath: None,
+            limits: Limits::default(),
+            memory_limit: 0,
+            max_pending_timers: 1024,
+            max_running_timers: 256,
+            regex_cache_entries: 1024,
+            regex_match_limit: 0,
+            dictionaries: Vec::new(),
+            trust: None,
+            trusted: None,
+            depth: 1,
+            prefix: PathBuf::new(),
+            memory: 0,
+        }
+    }
+}
+
+const INIT: &str = "Code that runs when the machine of a loop is made: at the start and at each reload. The names that \
+                    it defines and the modules that it loads are there for every other script of that loop.";
+const INIT_WORKER: &str = "Code that runs once on each loop when it begins to serve a configuration: the place to begin timers.";
+const EXIT_WORKER: &str = "Code that runs on each loop when it ends.";
+
+const fn rows(place: Contexts) -> [Directive<Main>; 27] {
+    [
+        block("init_by_lua_block", place, INIT, main_code),
+        word("init_by_lua", "lua-code", place, main_code),
+        word("init_by_lua_file", "path", place, main_code),
+        block("init_worker_by_lua_block", place, INIT_WORKER, main_code),
+        word("init_worker_by_lua", "lua-code", place, main_code),
+        word("init_worker_by_lua_file", "path", place, main_code),
+        block("exit_worker_by_lua_block", place, EXIT_WORKER, main_code),
+        word("exit_worker_by_lua_file", "path", place, main_code),
+        Directive {
+            name: "lua_package_path",
+            syntax: "path",
+            default: None,
+            contexts: place,
+            since: "0.1",
+            doc: "Where `require` looks for modules: patterns with `?`, separated by `;`. `;;` stands for the usual places, \
+              `$prefix` for the server's prefix.",
+            set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+                c.package_path = Some(line.text(0).to_vec());
+                Ok(())
+            }),
+        },
+        Directive {
+            name: "lua_package_cpath",
+            syntax: "path",
+            default: None,
+            contexts: place,
+            since: "0.1",
+            doc: "Where `require` looks for modules that are shared objects.",
+            set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+                c.package_cpath = Some(line.text(0).to_vec());
+                Ok(())
+            }),
+        },
+        Directive {
+            name: "lua_shared_dict",
+            syntax: "name size",
+            default: None,
+            contexts: place,
+            since: "0.1",
+            doc: "A dictionary `ngx.shared.name` that all loops share and that outlives a reload. When it is full, what was \
+              used longest ago makes room.",
+            set: Setter::Custom(Arity::exactly(2), Repeat::Many, shared_dict),
+        },
+        Directive {
+            name: "lua_max_pending_timers",
+            syntax: "count",
+            default: Some("1024"),
+            contexts: place,
+            since: "0.1",
+            doc: "How many timers of each loop may wait.",
+            set: Setter::Number(|c| &mut c.max_pending_timers, 0, i64::MAX),
+        },
+        Directive {
+            name: "lua_max_running_timers",
+            syntax: "count",
+            default: Some("256"),
+            contexts: place,
+            since: "0.1",
+            doc: "How many timers of each loop may run at a time.",
+            set: Setter::Number(|c| &mut c.max_running_timers, 0, i64::MAX),
+        },
+        Directive {
+            name: "lua_regex_cache_max_entries",
+            syntax: "count",
+            default: Some("1024"),
+            contexts: place,
+            since: "0.1",
+            doc: "How many patterns compiled with the option `o` each loop keeps.",
+            set: Setter::Number(|c| &mut c.regex_cache_entries, 0, i64::MAX),
+        },
+        Directive {
+            name: "lua_regex_match_limit",
+            syntax: "count",
+            default: Some("0"),
+            contexts: place,
+            since: "0.1",
+            doc: "Accepted; PCRE2's own bound holds.",
+            set: Setter::Number(|c| &mut c.regex_match_limit, 0, i64::MAX),
+        },
+        Directive {
+            name: "lua_ssl_trusted_certificate",
+            syntax: "file",
+            default: None,
+            contexts: place,
+            since: "0.1",
+            doc: "Certificates of those whom sockets trust that are asked to verify their peer.",
+            set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+                let word = line.arg(0).clone();
+                let path = line.path(&word);
+                c.trusted = Some((word, path));
+                Ok(())
+            }),
+        },
+        Directive {
+            name: "lua_ssl_verify_depth",
+            syntax: "number",
+            default: Some("1"),
+            contexts: place,
+            since: "0.1",
+            doc: "How long a chain of certificates may be.",
+            set: Setter::Number(|c| &mut c.depth, 0, 100),
+        },
+        Directive {
+            name: "lua_memory_limit",
+            syntax: "size",
+            default: Some("256m"),
+            contexts: place,
+            since: "0.1",
+            doc: "What the Lua machine of each loop may take. A script that wants more gets the error `not enough memory`. \
+              Weir's own.",
+            set: Setter::Size(|c| &mut c.memory),
+        },
+        Directive {
+            name: "lua_time_slice",
+            syntax: "time",
+            default: Some("5ms"),
+            contexts: place,
+            since: "0.1",
+            doc: "How long a script may run before it gives way to everything else on its loop. Weir's own.",
+            set: Setter::Millis(|c| &mut c.limits.slice),
+        },
+        Directive {
+            name: "lua_run_limit",
+            syntax: "time",
+            default: Some("10s"),
+            contexts: place,
+            since: "0.1",
+            doc: "How long a script may run in all, not counting what it waits for; then it ends with an error. Weir's own.",
+            set: Setter::Millis(|c| &mut c.limits.run),
+        },
+        Directive {
+            name: "lua_hold_limit",
+            syntax: "time",
+            default: Some("500ms"),
+            contexts: place,
+            since: "0.1",
+            doc: "How long a script may run at a time where it can not give way: in a filter, or in a function that a C \
+              function calls; then it ends with an error. Weir's own.",
+            set: Setter::Millis(|c| &mut c.limits.hold),
+        },
+        ignored(
+            "lua_capture_error_log",
+            place,
+            "The error log is not captured.",
+        ),
+        ignored(
+            "lua_sa_restart",
+            place,
+            "Signals never interrupt system calls here.",
+        ),
+        ignored(
+            "lua_thread_cache_max_entries",
+            place,
+            "Coroutines are used again without a setting.",
+        ),
+        ignored(
+            "lua_worker_thread_vm_pool_size",
+            place,
+            "Each thread of the pool has a machine.",
+        ),
+        ignored(
+            "lua_load_resty_core",
+            place,
+            "The surface of lua-resty-core is built in.",
+        ),
+        ignored("lua_malloc_trim", place, "Nothing to trim."),
+    ]
+}
+
+static HTTP_ROWS: [Directive<Main>; 27] = rows(HTTP);
+static STREAM_ROWS: [Directive<Main>; 27] = rows(STREAM);
+
+/// The rows in `http`.
+pub(crate) static MAIN: Table<Main> = Table::<Main>::new(&HTTP_ROWS).finish(finish);
+
+/// The same rows in `stream`.
+pub(crate) static STREAM_MAIN: Table<Main> = Table::<Main>::new(&STREAM_ROWS).finish(finish);
+
+fn finish(main: &mut Main, _: Option<&Main>, level: &mut conf::Level) -> Result<(), Diagnostic> {
+    main.memory_limit = usize::try_from(main.memory).unwrap_or(usize::MAX);
+    main.prefix = level.build.prefix.clone();
+    main.trust = match main.trusted.take() {
+        Some((word, path)) => Some(trust(&word, &path, main.depth, level)?),
+        None => None,
+    };
+    if main.limits.slice.is_zero() {
+        main.limits.slice = Duration::from_millis(1);
+    }
+    Ok(())
+}
+/// Reads the certificates of a file.
+fn trust(
+    word: &conf::Word,
+    path: &std::path::Path,
+    depth: i64,
+    level: &mut conf::Level,
+) -> Result<Arc<net::tls::Trust>, Diagnostic> {
+    let shown = path.display().to_string();
+    let text = level.build.files.read(path).map_err(|error| {
+        Diagnostic::error(
+            format!("cannot load certificate \"{shown}\": {error}"),
+            Some(word.span),
+        )
+    })?;
+    let mut trust = net::tls::Trust::nobody(usize::try_from(depth).unwrap_or(1));
+    trust
+        .add_certificates(&text, &shown)
+        .map_err(|problem| Diagnostic::error(problem.to_string(), Some(word.span)))?;
+    Ok(Arc::new(trust))
+}
+
+/// The least size of a dictionary, in bytes; nginx's.
+const MIN_DICTIONARY: u64 = 8191;
+
+fn shared_dict(main: &mut Main, line: &mut Line) -> Result<(), Diagnostic> {
+    let name = line.text(0).to_string();
+    let size = line.size(1)?;
+    if name.is_empty() || size <= MIN_DICTIONARY {
+        return Err(line.error_at(
+            1,
+            format!("invalid lua shared dict size \"{}\"", line.text(1)),
+        ));
+    }
+    if main.dictionaries.iter().any(|(known, _)| *known == name) {
+        return Err(line.error(format!(
+            "lua_shared_dict \"{name}\" is already defined as \"{name}\""
+        )));
+    }
+    main.dictionaries.push((name, size));
+    Ok(())
+}
+
+fn main_code(main: &mut Main, line: &mut Line) -> Result<(), Diagnostic> {
+    let kind = kind_of(line);
+    let chunk = Chunk::read(line, kind, 0)?;
+    let place = match kind {
+        Kind::Init => &mut main.init,
+        Kind::ExitWorker => &mut main.exit_worker,
+        _ => &mut main.init_worker,
+    };
+    put(place, chunk, line)
+}
+
+fn put(place: &mut Option<Arc<Chunk>>, chunk: Arc<Chunk>, line: &Line) -> Result<(), Diagnostic> {
+    if place.is_some() {
+        return Err(line.directive_error("is duplicate"));
+    }
+    *place = Some(chunk);
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! Scripts that have a say in TLS handshakes: `ssl_certificate_by_lua`, `ssl_client_hello_by_lua`, `ngx.ssl`.
+
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use weir_tests::{Server, is_oracle, skip_on_oracle, whole};
+
+use crate::lua::lua;
+use crate::tls::{Client, Pair, ask, body, self_signed};
+
+/// The certificate that a client is shown for a name, and what it gets; or why there is none.
+fn shown(
+    server: &Server,
+    index: usize,
+    name: &str,
+) -> Result<(CertificateDer<'static>, String), String> {
+    let mut stream = Client::new().connect(server, index, name);
+    let host = format!("Host: {name}");
+    let answer = ask(&mut stream, "/", &host).map_err(|error| error.to_string())?;
+    let chain = stream.conn.peer_certificates().unwrap_or_default();
+    let leaf = chain.first().cloned().ok_or("no certificate")?;
+    Ok((leaf.into_owned(), body(&answer).to_owned()))
+}
+
+fn der(pair: &Pair) -> CertificateDer<'static> {
+    CertificateDer::from_pem_slice(pair.certificate.as_bytes()).expect("PEM")
+}
+
+/// What the scripts of http and of stream do alike.
+const CHOOSES: &str = r#"
+    ssl_certificate_by_lua_block {
+        local ssl = require "ngx.ssl"
+        local function read(name)
+            local file = assert(io.open("%%DIR%%/" .. name))
+            local text = file:read("*a")
+            file:close()
+            return text
+        end
+        local name = ssl.server_name()
+        if name == "bad.test" then return ngx.exit(ngx.ERROR) end
+        if name == "oops.test" then error("oops") end
+        if name == "usual.test" then return end
+        assert(ssl.clear_certs())
+        if name == "none.test" then return end
+        if name == "der.test" then
+            assert(ssl.set_der_cert(assert(ssl.cert_pem_to_der(read("other.crt")))))
+            assert(ssl.set_der_priv_key(assert(ssl.priv_key_pem_to_der(read("other.key")))))
+            return
+        end
+        ngx.sleep(0.001)
+        local chain = assert(ssl.parse_pem_cert(read("other.crt")))
+        local key = assert(ssl.parse_pem_priv_key(read("other.key")))
+        local bytes, kind = ssl.raw_client_addr()
+        assert(kind == "inet" and bytes == "\127\0\0\1")
+        assert(ssl.get_tls1_version() == ssl.TLS1_3_VERSION)
+        assert(ssl.set_cert(chain))
+        assert(ssl.set_priv_key(key))
+    }"#;
+
+const CERTIFICATE: &str = "ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+                           ssl_protocols TLSv1.2 TLSv1.3;";
+
+fn check(server: &Server, usual: &Pair, other: &Pair) {
+    for name in ["der.test", "cdata.test", "der.test"] {
+        let (certificate, text) = shown(server, 0, name).expect("a handshake");
+        assert!(certificate == der(other), "{name}");
+        assert!(text.contains(name), "{name}: {text}");
+    }
+    let (certificate, _) = shown(server, 0, "usual.test").expect("a handshake");
+    assert!(certificate == der(usual));
+    for name in ["bad.test", "none.test", "oops.test"] {
+        shown(server, 0, name).expect_err("no handshake");
+    }
+    server.line("error.log", "oops");
+    let (certificate, _) = shown(server, 0, "der.test").expect("a handshake");
+    assert!(certificate == der(other));
+}
+
+#[test]
+fn a_script_chooses_the_certificate() {
+    let Some(site) = lua(&format!(
+        r#"server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} {CHOOSES}
+            location / {{ content_by_lua_block {{ ngx.print(require("ngx.ssl").server_name()) }} }}
+        }}"#
+    )) else {
+        return;
+    };
+    let (usual, other) = (self_signed("localhost"), self_signed("other.test"));
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .file("other.crt", &other.certificate)
+        .file("other.key", &other.key)
+        .tolerate("SSL_do_handshake")
+        .tolerate("oops")
+        .start();
+    check(&server, &usual, &other);
+}
+
+#[test]
+fn a_script_chooses_the_certificate_of_a_session() {
+    if skip_on_oracle("Debian has no Lua for stream") {
+        return;
+    }
+    let site = whole(&format!(
+        r#"events {{}} stream {{ server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} {CHOOSES}
+            content_by_lua_block {{
+                local socket = ngx.req.socket()
+                repeat local line = socket:receive() until line == nil or line == ""
+                ngx.print("HTTP/1.1 200 OK\r\n\r\n", ngx.var.ssl_server_name)
+            }}
+        }} }}"#
+    ));
+    let (usual, other) = (self_signed("localhost"), self_signed("other.test"));
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .file("other.crt", &other.certificate)
+        .file("other.key", &other.key)
+        .tolerate("SSL_do_handshake")
+        .tolerate("oops")
+        .start();
+    check(&server, &usual, &other);
+}
+
+#[test]
+fn keys_that_do_not_belong_to_a_certificate_are_refused() {
+    let Some(site) = lua(&format!(
+        r#"server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+            ssl_certificate_by_lua_block {{
+                local ssl = require "ngx.ssl"
+                local function read(name)
+                    local file = assert(io.open("%%DIR%%/" .. name))
+                    local text = file:read("*a")
+                    file:close()
+                    return text
+                end
+                assert(not ssl.cert_pem_to_der("no certificate"))
+                assert(not ssl.parse_pem_priv_key("no key"))
+                assert(not ssl.set_der_cert("no certificate"))
+                assert(ssl.set_der_cert(ssl.cert_pem_to_der(read("other.crt"))))
+                local ok, err = ssl.set_der_priv_key(ssl.priv_key_pem_to_der(read("localhost.key")))
+                assert(not ok and err)
+                ngx.log(ngx.WARN, "key was refused")
+                return ngx.exit(ngx.ERROR)
+            }}
+            location / {{ return 200 "text"; }}
+        }}"#
+    )) else {
+        return;
+    };
+    let (usual, other) = (self_signed("localhost"), self_signed("other.test"));
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .file("other.crt", &other.certificate)
+        .tolerate("SSL_do_handshake")
+        .start();
+    shown(&server, 0, "a.test").expect_err("no handshake");
+    server.line("error.log", "key was refused");
+}
+
+#[test]
+fn a_script_reads_the_hello_before_a_server_is_chosen() {
+    // Debian's nginx lacks the patch that lets such a script wait.
+    let wait = if is_oracle() { "" } else { "ngx.sleep(0.001)" };
+    let Some(site) = lua(&format!(
+        r#"server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+            ssl_client_hello_by_lua_block {{
+                local hello = require "ngx.ssl.clienthello"
+                local name = hello.get_client_hello_server_name()
+                if name == "bad.test" then return ngx.exit(ngx.ERROR) end
+                {wait}
+                ngx.log(ngx.WARN, ngx.get_phase(), " of ", name)
+            }}
+            return 200 first;
+        }}
+        server {{ listen 127.0.0.1:%%PORT%% ssl; server_name second.test; {CERTIFICATE} return 200 second; }}"#
+    )) else {
+        return;
+    };
+    let usual = self_signed("localhost");
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .tolerate("SSL_do_handshake")
+        .start();
+    assert_eq!(shown(&server, 0, "second.test").expect("good").1, "second");
+    server.line("error.log", "ssl_client_hello of second.test");
+    shown(&server, 0, "bad.test").expect_err("no handshake");
+    assert_eq!(shown(&server, 0, "a.test").expect("good").1, "first");
+}
