@@ -11,6 +11,7 @@ mod encode;
 mod json;
 mod misc;
 mod output;
+mod pools;
 mod regex;
 mod request;
 mod response;
@@ -30,9 +31,10 @@ use bstr::ByteSlice;
 use rt::error_log::Level;
 
 pub(crate) use downstream::{give_back, give_back_to_session};
+pub(crate) use pools::Pools;
 pub(crate) use regex::Pattern;
 pub(crate) use ssl::Half;
-pub(crate) use tcp::{Pools, Tcp};
+pub(crate) use tcp::Tcp;
 
 use crate::luajit::native::{GIVES_WAY, WAITS};
 use crate::luajit::stack::{GLOBALS, Kind};
