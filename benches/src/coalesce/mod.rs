@@ -20,9 +20,9 @@ use origin::{Origin, Reply};
 use varnish::Varnish;
 
 use crate::Bench;
+use crate::clients::curve;
 use crate::report::{self, Cell, Goal, Plot, Section, Table};
 use crate::server::{Contender, Folder, Placement, Server};
-use crate::wrk::PERCENTILES;
 
 const CONFIGURATION: &str = "
 worker_processes 2;
@@ -275,7 +275,7 @@ fn section(rows: &[&Row], names: Vec<String>, columns: Vec<Vec<Seen>>) -> Sectio
                     .map(Goal::AtMost),
                 cells: columns
                     .iter()
-                    .map(|column| Cell::one(of(&column[at])).with(column[at].note.clone()))
+                    .map(|column| Cell::one(of(&column[at])))
                     .collect(),
             })
             .collect(),
@@ -292,6 +292,17 @@ fn section(rows: &[&Row], names: Vec<String>, columns: Vec<Vec<Seen>>) -> Sectio
             .map(|(name, column)| (name.clone(), column[at].curve.clone()))
             .collect(),
     });
+    let mut slowest = table(
+        "The slowest waiter's whole time",
+        "s",
+        |goals| goals.2,
+        |seen| seen.slowest,
+    );
+    for (at, row) in slowest.rows.iter_mut().enumerate() {
+        for (cell, column) in row.cells.iter_mut().zip(&columns) {
+            cell.note.clone_from(&column[at].note);
+        }
+    }
     Section {
         title: "One fetch for all".to_owned(),
         how: "Clients ask for one key that is not cached, the first 30 ms ahead (C7: all at once); C3 comes twice, the second burst counts. \
@@ -300,7 +311,7 @@ fn section(rows: &[&Row], names: Vec<String>, columns: Vec<Vec<Seen>>) -> Sectio
         tables: vec![
             table("Requests at the origin", "requests", |goals| goals.0, |seen| seen.requests),
             table("Waiters' median time to the first byte", "s", |goals| goals.1, |seen| seen.first_byte),
-            table("The slowest waiter's whole time", "s", |goals| goals.2, |seen| seen.slowest),
+            slowest,
         ],
         plots: plots.collect(),
         ..Section::default()
@@ -366,13 +377,7 @@ fn one(cache: &Cache, origin: &Origin, row: &Row, path: &str) -> Seen {
         first_byte: first.get(first.len() / 2).copied().unwrap_or(f64::NAN),
         slowest: total.last().copied().unwrap_or(f64::NAN),
         note: notes.join(", "),
-        curve: PERCENTILES
-            .iter()
-            .filter_map(|&mark| {
-                let at = (total.len() as f64 * mark / 100.0) as usize;
-                Some((mark, total.get(at)? * 1e3))
-            })
-            .collect(),
+        curve: curve(answers.iter().map(|answer| answer.total).collect()),
     }
 }
 
