@@ -47,7 +47,7 @@ pub(crate) struct Bench {
 impl Bench {
     /// Whether a row is wanted.
     pub(crate) fn wants(&self, row: &str) -> bool {
-        self.rows.is_empty() || self.rows.split(',').any(|wanted| row.starts_with(wanted))
+        self.rows.is_empty() || self.rows.split(',').any(|wanted| row == wanted)
     }
 }
 
@@ -116,7 +116,7 @@ usage: weir-bench [EXPERIMENT] [flags]      without a name: all, and a report
   --weir PATH      a built Weir (default: builds one; without sources, the one in the path)
   --seconds N      for one measurement (2)
   --rounds N       rounds, of which the median counts (5)
-  --rows A,B       only rows whose names begin so
+  --rows A,B       only these rows
   --cpus S,L       cores of the server and of the load (0,1)
   --keep FOLDER    figures and page go there, in place of an earlier run's of the same experiment
                    (default for all: benches/runs/DATE and benches/report; for one: not kept)

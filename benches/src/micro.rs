@@ -124,6 +124,7 @@ const TLS: &str = "ssl_certificate cert.pem; ssl_certificate_key key.pem;";
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
     packages::need(&[packages::NGINX, packages::WRK])?;
+    packages::want(&[packages::OPENSSL, packages::H2LOAD]);
     let folder = Folder::new("bench")?;
     for (name, length) in FILES {
         fs::write(folder.path.join("html").join(name), vec![b'x'; *length])

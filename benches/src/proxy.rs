@@ -89,6 +89,7 @@ backend origin
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
     packages::need(&[packages::NGINX, packages::WRK])?;
+    packages::want(&[packages::HAPROXY]);
     let contenders = [
         Contender::new("nginx", &bench.nginx, ""),
         Contender::new("weir", &bench.weir, ""),

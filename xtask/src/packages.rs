@@ -24,6 +24,12 @@ pub const UWSGI: (&str, &str) = ("uwsgi", "uwsgi");
 pub const UWSGI_PYTHON: (&str, &str) = ("uwsgi_python3", "uwsgi-plugin-python3");
 /// A peer.
 pub const APACHE: (&str, &str) = ("apache2", "apache2");
+/// A peer.
+pub const VARNISH: (&str, &str) = ("varnishd", "varnish");
+/// Load over HTTP/2.
+pub const H2LOAD: (&str, &str) = ("h2load", "nghttp2-client");
+/// Makes certificates.
+pub const OPENSSL: (&str, &str) = ("openssl", "openssl");
 /// A cache that is asked by key.
 pub const MEMCACHED: (&str, &str) = ("memcached", "memcached");
 
@@ -75,6 +81,15 @@ pub fn need(programs: &[(&str, &str)]) -> Outcome {
     apt(&install)
         .or_else(|_| apt(&["update"]).and_then(|()| apt(&install)))
         .map_err(|error| format!("{error}; {by_hand}"))
+}
+
+/// Installs what is missing where that is possible; what stays missing is named, and nothing fails.
+pub fn want(programs: &[(&str, &str)]) {
+    for program in programs {
+        if let Err(why) = need(&[*program]) {
+            println!("{}: {why}", program.0);
+        }
+    }
 }
 
 /// Debian starts a service when its package is installed; nobody wants a web server at port 80

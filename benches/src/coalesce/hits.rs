@@ -57,7 +57,8 @@ fn reply_of(kind: &str) -> Option<Reply> {
 
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
-    packages::need(&[packages::WRK])?;
+    packages::need(&[packages::NGINX, packages::WRK])?;
+    packages::want(&[packages::VARNISH]);
     let origin = Origin::start(reply_of)?;
     let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.port.to_string());
     let mut folders = Vec::new();

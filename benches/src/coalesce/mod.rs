@@ -14,6 +14,7 @@ use std::fs;
 use std::time::Instant;
 
 use xtask::flags::Flags;
+use xtask::packages;
 
 use clients::{Answer, Crowd};
 use origin::{Origin, Reply};
@@ -223,6 +224,8 @@ impl Cache {
 
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
+    packages::need(&[packages::NGINX])?;
+    packages::want(&[packages::VARNISH]);
     let origin = Origin::start(reply_of)?;
     let rows: Vec<&Row> = ROWS.iter().filter(|row| bench.wants(row.name)).collect();
     let contenders = [

@@ -41,6 +41,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     let times = flags.value("--times", 30)?;
     flags.finish()?;
     packages::need(&[packages::NGINX, packages::WRK])?;
+    packages::want(&[packages::HAPROXY]);
     let all = [
         ("weir", Kind::Weir, bench.weir.clone()),
         ("nginx", Kind::Nginx, bench.nginx.clone()),
