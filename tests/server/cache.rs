@@ -123,6 +123,21 @@ fn keys_bypass_and_no_cache() {
     assert_seen(&server, "/a", "HIT", "answer 3");
 }
 
+/// nginx stores them under any key; that differs (docs/compat.md).
+#[test]
+fn what_credentials_brought_is_for_those_with_the_same_key() {
+    let origin = counting("Cache-Control: max-age=60\r\n");
+    let server = cached(&origin, "proxy_cache_key $uri$http_authorization;");
+    let seen = |who: &str| {
+        let reply = server.get_with("/a", &[&format!("Authorization: Basic {who}")]);
+        format!("{} {}", reply.field("X-Cache"), reply.text())
+    };
+    assert_eq!(seen("YTph"), "MISS answer 1");
+    assert_eq!(seen("YTph"), "HIT answer 1");
+    assert_eq!(seen("Yjpi"), "MISS answer 2");
+    assert_eq!(seen("YTph"), "HIT answer 1");
+}
+
 #[test]
 fn who_has_an_answer_finds_it_with_his_next_request() {
     let origin = counting("Cache-Control: max-age=60\r\n");

@@ -612,7 +612,8 @@ pub(super) fn judge(request: &mut Request, settings: &SettingsRef, response: &Re
     }
     let cache = &settings.cache;
     let asked = Asked {
-        authorization: request.head.known(Known::Authorization).is_some(),
+        authorization: request.head.known(Known::Authorization).is_some()
+            && !cache.key_has_credentials(),
     };
     let configured_s = cache.valid_s(response.status);
     match caching::judge(response, &asked, &cache.rules, configured_s) {

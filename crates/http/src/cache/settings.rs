@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::ByteSlice as _;
 use conf::Expression;
 use proto::caching::Rules;
 use proto::h1::Method;
@@ -101,6 +102,18 @@ impl Settings {
     /// Whether there is a cache at all.
     pub fn is_on(&self) -> bool {
         !matches!(self.cache, Which::Off)
+    }
+
+    /// Whether the key tells users apart, so that what `Authorization` brought is for nobody else.
+    pub fn key_has_credentials(&self) -> bool {
+        let named = [
+            &b"$http_authorization"[..],
+            b"${http_authorization}",
+            b"$remote_user",
+            b"${remote_user}",
+        ];
+        let key = self.key.as_ref();
+        key.is_some_and(|key| named.iter().any(|name| key.source().contains_str(name)))
     }
 
     /// Whether requests of this method are looked up.
