@@ -678,3 +678,107 @@ ERR value is not an integer or out of range
         );
     }
 }
+
+#[test]
+fn a_script_says_how_long_a_server_is_waited_for() {
+    let silent = weir_tests::Scripted::start(|client, _| {
+        weir_tests::read_until(client, b"no such thing");
+    });
+    let Some(server) = with_http(
+        &format!(
+            r#"upstream chosen {{
+                server 0.0.0.1;
+                balancer_by_lua_block {{
+                    local balancer = require "ngx.balancer"
+                    assert(balancer.set_current_peer("127.0.0.1", {}))
+                    assert(balancer.set_timeouts(5, nil, 0.02))
+                }}
+            }}"#,
+            silent.port()
+        ),
+        "location / { proxy_pass http://chosen; }",
+    ) else {
+        return;
+    };
+    server.get("/").expect(504);
+}
+
+/// What lua-nginx-module documents, by the name that a script would use.
+const SURFACE: &str = "ngx.arg ngx.var ngx.OK ngx.ERROR ngx.AGAIN ngx.DONE ngx.DECLINED ngx.null ngx.HTTP_GET \
+    ngx.HTTP_HEAD ngx.HTTP_PUT ngx.HTTP_POST ngx.HTTP_DELETE ngx.HTTP_OPTIONS ngx.HTTP_MKCOL ngx.HTTP_COPY \
+    ngx.HTTP_MOVE ngx.HTTP_PROPFIND ngx.HTTP_PROPPATCH ngx.HTTP_LOCK ngx.HTTP_UNLOCK ngx.HTTP_PATCH ngx.HTTP_TRACE \
+    ngx.HTTP_OK ngx.HTTP_CREATED ngx.HTTP_ACCEPTED ngx.HTTP_NO_CONTENT ngx.HTTP_PARTIAL_CONTENT \
+    ngx.HTTP_SPECIAL_RESPONSE ngx.HTTP_MOVED_PERMANENTLY ngx.HTTP_MOVED_TEMPORARILY ngx.HTTP_SEE_OTHER \
+    ngx.HTTP_NOT_MODIFIED ngx.HTTP_TEMPORARY_REDIRECT ngx.HTTP_PERMANENT_REDIRECT ngx.HTTP_BAD_REQUEST \
+    ngx.HTTP_UNAUTHORIZED ngx.HTTP_PAYMENT_REQUIRED ngx.HTTP_FORBIDDEN ngx.HTTP_NOT_FOUND ngx.HTTP_NOT_ALLOWED \
+    ngx.HTTP_NOT_ACCEPTABLE ngx.HTTP_REQUEST_TIMEOUT ngx.HTTP_CONFLICT ngx.HTTP_GONE ngx.HTTP_UPGRADE_REQUIRED \
+    ngx.HTTP_TOO_MANY_REQUESTS ngx.HTTP_CLOSE ngx.HTTP_ILLEGAL ngx.HTTP_INTERNAL_SERVER_ERROR \
+    ngx.HTTP_METHOD_NOT_IMPLEMENTED ngx.HTTP_BAD_GATEWAY ngx.HTTP_SERVICE_UNAVAILABLE ngx.HTTP_GATEWAY_TIMEOUT \
+    ngx.HTTP_VERSION_NOT_SUPPORTED ngx.HTTP_INSUFFICIENT_STORAGE ngx.STDERR ngx.EMERG ngx.ALERT ngx.CRIT ngx.ERR \
+    ngx.WARN ngx.NOTICE ngx.INFO ngx.DEBUG print ngx.ctx ngx.location.capture ngx.location.capture_multi ngx.status \
+    ngx.header ngx.resp.get_headers ngx.req.is_internal ngx.req.start_time ngx.req.http_version ngx.req.raw_header \
+    ngx.req.get_method ngx.req.set_method ngx.req.set_uri ngx.req.set_uri_args ngx.req.get_uri_args \
+    ngx.req.get_post_args ngx.req.get_headers ngx.req.set_header ngx.req.clear_header ngx.req.read_body \
+    ngx.req.discard_body ngx.req.get_body_data ngx.req.get_body_file ngx.req.set_body_data ngx.req.set_body_file \
+    ngx.req.init_body ngx.req.append_body ngx.req.finish_body ngx.req.socket ngx.exec ngx.redirect ngx.send_headers \
+    ngx.headers_sent ngx.print ngx.say ngx.log ngx.flush ngx.exit ngx.eof ngx.sleep ngx.escape_uri ngx.unescape_uri \
+    ngx.encode_args ngx.decode_args ngx.encode_base64 ngx.decode_base64 ngx.crc32_short ngx.crc32_long ngx.hmac_sha1 \
+    ngx.md5 ngx.md5_bin ngx.sha1_bin ngx.quote_sql_str ngx.today ngx.time ngx.now ngx.update_time ngx.localtime \
+    ngx.utctime ngx.cookie_time ngx.http_time ngx.parse_http_time ngx.is_subrequest ngx.re.match ngx.re.find \
+    ngx.re.gmatch ngx.re.sub ngx.re.gsub ngx.socket.udp ngx.socket.stream ngx.socket.tcp ngx.socket.connect \
+    ngx.get_phase ngx.thread.spawn ngx.thread.wait ngx.thread.kill ngx.on_abort ngx.timer.at ngx.timer.every \
+    ngx.timer.running_count ngx.timer.pending_count ngx.config.subsystem ngx.config.debug ngx.config.prefix \
+    ngx.config.nginx_version ngx.config.nginx_configure ngx.config.ngx_lua_version ngx.worker.exiting ngx.worker.pid \
+    ngx.worker.pids ngx.worker.id ngx.worker.count ngx.run_worker_thread ndk.set_var coroutine.create \
+    coroutine.resume coroutine.yield coroutine.wrap coroutine.running coroutine.status \
+    shared:get shared:get_stale shared:set shared:safe_set shared:add shared:safe_add shared:replace shared:delete \
+    shared:incr shared:lpush shared:rpush shared:lpop shared:rpop shared:llen shared:ttl shared:expire \
+    shared:flush_all shared:flush_expired shared:get_keys shared:capacity shared:free_space \
+    tcp:bind tcp:connect tcp:setclientcert tcp:sslhandshake tcp:send tcp:receive tcp:receiveany tcp:receiveuntil \
+    tcp:close tcp:settimeout tcp:settimeouts tcp:setoption tcp:setkeepalive tcp:getreusedtimes \
+    udp:bind udp:setpeername udp:send udp:receive udp:close udp:settimeout \
+    ngx.semaphore/new ngx.balancer/set_current_peer ngx.balancer/set_more_tries ngx.balancer/get_last_failure \
+    ngx.balancer/set_timeouts ngx.balancer/recreate_request ngx.ssl/clear_certs ngx.ssl/cert_pem_to_der \
+    ngx.ssl/set_der_cert ngx.ssl/priv_key_pem_to_der ngx.ssl/set_der_priv_key ngx.ssl/server_name \
+    ngx.ssl/server_port ngx.ssl/raw_server_addr ngx.ssl/raw_client_addr ngx.ssl/get_tls1_version \
+    ngx.ssl/get_tls1_version_str ngx.ssl/parse_pem_cert ngx.ssl/parse_pem_priv_key ngx.ssl/set_cert \
+    ngx.ssl/set_priv_key ngx.ssl/verify_client ngx.ssl.clienthello/get_client_hello_server_name \
+    ngx.ssl.clienthello/get_client_hello_ext ngx.ssl.clienthello/set_protocols ngx.base64/encode_base64url \
+    ngx.base64/decode_base64url ngx.re/split ngx.req/add_header ngx.resp/add_header ngx.errlog/raw_log \
+    ngx.errlog/get_sys_filter_level ngx.process/type ngx.process/get_master_pid ngx.pipe/spawn \
+    ngx.ocsp/get_ocsp_responder_from_der_chain ngx.ssl.session/get_serialized_session";
+
+#[test]
+fn the_documented_names_are_there() {
+    let names: String = SURFACE
+        .split_whitespace()
+        .map(|name| format!("{name:?}, "))
+        .collect();
+    let Some(text) = script(&format!(
+        r#"local absent = {{}}
+        local objects = {{ shared = ngx.shared.shared, tcp = ngx.socket.tcp(), udp = ngx.socket.udp() }}
+        for _, name in ipairs {{ {names} }} do
+            local ok, found = pcall(function()
+                local object, method = name:match("^(%w+):(.*)$")
+                if object then return objects[object][method] end
+                local module, field = name:match("^(.*)/(.*)$")
+                if module then return require(module)[field] end
+                local value = _G
+                for part in name:gmatch("[^.]+") do value = value[part] end
+                return value
+            end)
+            if not ok or found == nil then absent[#absent + 1] = name end
+        end
+        ngx.print(table.concat(absent, " "))"#
+    )) else {
+        return;
+    };
+    // Debian's is older than some of them.
+    let absent = match is_oracle() {
+        true => "udp:bind ngx.pipe/spawn",
+        false => {
+            "ndk.set_var ngx.pipe/spawn ngx.ocsp/get_ocsp_responder_from_der_chain ngx.ssl.session/get_serialized_session"
+        }
+    };
+    assert_eq!(text, absent);
+}

@@ -1,7 +1,7 @@
 //! `ngx.req.socket`: the client's side of a request as a socket of the script, and what a script is told of a client that
 //! leaves.
 
-use weir_tests::Server;
+use weir_tests::{Server, until};
 
 use crate::lua::lua;
 
@@ -46,6 +46,45 @@ fn a_script_reads_the_content_of_a_request() {
         assert_eq!(connection.reply().expect(200).text(), text, "{target}");
     }
     assert_eq!(server.get("/lines").expect(200).text(), "no body\n");
+}
+
+#[test]
+fn a_script_learns_that_its_client_has_left() {
+    let Some(server) = with(
+        r#"lua_check_client_abort on;
+        location / { content_by_lua_block {
+            local key = ngx.var.uri
+            local ok = assert(ngx.on_abort(function()
+                ngx.shared.shared:set(key, "left")
+                ngx.exit(499)
+            end))
+            local again, err = ngx.on_abort(function() end)
+            ngx.shared.shared:set("again", tostring(again) .. " " .. err)
+            if key == "/late" then ngx.say("begins") ngx.flush(true) end
+            ngx.shared.shared:set(key, "waits")
+            while true do ngx.sleep(0.01) end
+        } }
+        location = /off { lua_check_client_abort off; content_by_lua_block {
+            ngx.print(ngx.on_abort(function() end))
+        } }
+        location /state/ { content_by_lua_block {
+            ngx.print(ngx.shared.shared:get(ngx.var.uri:sub(7)))
+        } }"#,
+    ) else {
+        return;
+    };
+    let state = |path: &str| server.get(&format!("/state{path}")).expect(200).text();
+    for path in ["/early", "/late"] {
+        let mut connection = server.connect();
+        connection.request("GET", path, &[]);
+        until(|| (state(path) == "waits").then_some(())).expect("it waits");
+        drop(connection);
+        until(|| (state(path) == "left").then_some(())).expect("it is told");
+    }
+    assert_eq!(
+        server.get("/off").expect(200).text(),
+        "nillua_check_client_abort is off"
+    );
 }
 
 #[test]
@@ -127,4 +166,35 @@ fn a_script_takes_over_the_connection() {
     assert!(head.to_lowercase().contains("\r\nupgrade: lines"), "{head}");
     assert!(!head.to_lowercase().contains("transfer-encoding"), "{head}");
     assert_eq!(rest, "echo one\necho two\n");
+}
+
+#[test]
+fn datagrams_are_sent_and_received() {
+    let peer = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let port = peer.local_addr().expect("it is bound").port();
+    let echo = std::thread::spawn(move || {
+        let mut buffer = [0; 100];
+        let (n, from) = peer.recv_from(&mut buffer).expect("a datagram");
+        peer.send_to(&buffer[..n], from).expect("it is sent");
+    });
+    // Debian's module can not bind.
+    let bind = match weir_tests::is_oracle() {
+        true => "",
+        false => "assert(udp:bind('127.0.0.1'))",
+    };
+    let Some(server) = with(&format!(
+        r#"location / {{ content_by_lua_block {{
+            local udp = ngx.socket.udp()
+            {bind}
+            assert(udp:setpeername("127.0.0.1", {port}))
+            udp:settimeout(10000)
+            assert(udp:send({{ "a ", "datagram" }}))
+            ngx.print(udp:receive())
+            assert(udp:close())
+        }} }}"#
+    )) else {
+        return;
+    };
+    assert_eq!(server.get("/").expect(200).text(), "a datagram");
+    echo.join().expect("it echoes");
 }

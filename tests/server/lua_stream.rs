@@ -193,7 +193,7 @@ fn datagrams_are_answered_by_a_script() {
 #[test]
 fn an_endless_script_of_stream_holds_nobody_up() {
     let Some(site) = stream(
-        r#"lua_run_limit 300ms;
+        r#"lua_run_limit 50ms;
         server { listen 127.0.0.1:%%PORT%%; content_by_lua_block { ngx.say("begins") ngx.flush(true) while true do end } }
         server { listen 127.0.0.1:%%PORT1%%; content_by_lua_block { ngx.print("answer") } }"#,
     ) else {
@@ -233,4 +233,40 @@ fn what_a_script_of_stream_does_wrong_is_said_with_its_line() {
         "{}",
         finished.stderr
     );
+}
+
+#[test]
+fn a_script_chooses_the_server_of_each_try_of_a_session() {
+    let origin = Scripted::start(move |client, _| {
+        let line = read_until(client, b"\n");
+        let _ = client.write_all(&line);
+    });
+    let Some(site) = stream(&format!(
+        r#"upstream chosen {{
+            server 0.0.0.1:1;
+            balancer_by_lua_block {{
+                local balancer = require "ngx.balancer"
+                local failed = balancer.get_last_failure()
+                if ngx.var.server_port == "%%PORT1%%" then return ngx.exit(503) end
+                if failed then
+                    assert(balancer.set_current_peer("127.0.0.1", {}))
+                else
+                    balancer.set_more_tries(1)
+                    assert(balancer.set_current_peer("127.0.0.1", 1))
+                end
+            }}
+        }}
+        log_format line '$status';
+        server {{ listen 127.0.0.1:%%PORT%%; proxy_pass chosen; }}
+        server {{ listen 127.0.0.1:%%PORT1%%; proxy_pass chosen; access_log refused.log line; }}"#,
+        origin.port()
+    )) else {
+        return;
+    };
+    let server = site.tolerate("connect() failed").start();
+    let mut connection = server.connect();
+    connection.send("a line\n");
+    assert_eq!(connection.rest(), b"a line\n");
+    assert_eq!(server.connect_to(1).rest(), b"");
+    server.line("refused.log", "503");
 }

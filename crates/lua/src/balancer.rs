@@ -1,19 +1,21 @@
-//! `balancer_by_lua`: a script chooses the server of each try.
+//! `balancer_by_lua`, in http and in stream: a script chooses the server of each try.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ::stream::Session;
 use base::Lru;
 use conf::{Diagnostic, Line};
 use http::Request;
-use http::upstream::chooser::{Choice, Chooser, Pending};
+use http::upstream::chooser::{Choice, Chooser, Pending, Timeouts};
 use net::upstream::Group;
 
 use crate::chunk::{Chunk, Kind};
-use crate::phases;
-use crate::run::End;
+use crate::run::{End, Run};
+use crate::scope::Guest;
+use crate::{phases, stream};
 
 /// The conf of the rows in `upstream`. What they say is left with the group.
 #[derive(Clone, Default)]
@@ -34,51 +36,98 @@ const MAX_SERVERS: usize = 1000;
 pub(crate) struct Balancing {
     pub(crate) peer: Option<SocketAddr>,
     pub(crate) more_tries: Option<u32>,
+    pub(crate) timeouts: Timeouts,
     pub(crate) failures: u32,
     pub(crate) last_status: u16,
 }
 
 /// The setter of the rows.
 pub(crate) fn read(_: &mut Balancer, line: &mut Line) -> Result<(), Diagnostic> {
-    let chunk = Chunk::read(line, Kind::Balancer, 0)?;
+    let script = ByScript::read(line)?;
     let pending = &mut line.shared::<Pending>().0;
     if pending.is_some() {
         return Err(line.directive_error("is duplicate"));
     }
-    *pending = Some(Arc::new(ByScript {
-        chunk,
-        groups: Mutex::new(Lru::new(MAX_SERVERS)),
-    }));
+    *pending = Some(script);
+    Ok(())
+}
+
+/// The setter of the rows in stream.
+pub(crate) fn read_stream(_: &mut Balancer, line: &mut Line) -> Result<(), Diagnostic> {
+    let script = ByScript::read(line)?;
+    let pending = &mut line.shared::<::stream::chooser::Pending>().0;
+    if pending.is_some() {
+        return Err(line.directive_error("is duplicate"));
+    }
+    *pending = Some(script);
     Ok(())
 }
 
 impl Chooser for ByScript {
     fn choose(&self, request: &mut Request, failures: u32, status: u16) -> Result<Choice, u16> {
-        let mut run = phases::begin(request, &self.chunk)?;
-        let balancing = Rc::new(RefCell::new(Balancing {
-            failures,
-            last_status: status,
-            ..Balancing::default()
-        }));
-        *run.scope.balancing.borrow_mut() = Some(Rc::clone(&balancing));
-        match run.finish_now(request.into()) {
-            End::Through(_) | End::Exit(0) => {}
-            End::Exit(status) => return Err(u16::try_from(status).unwrap_or(500)),
-            End::Exec(..) | End::Jump | End::Failed => return Err(500),
-        }
-        let balancing = balancing.borrow();
+        let run = phases::begin(request, &self.chunk)?;
+        let balancing = balance(run, request.into(), failures, status)?;
         let Some(peer) = balancing.peer else {
-            request.error(format_args!("balancer_by_lua* has set no peer"));
+            request.error(format_args!("{NO_PEER}"));
             return Err(502);
         };
         Ok(Choice {
+            group: self.group(peer),
+            more_tries: balancing.more_tries,
+            timeouts: balancing.timeouts,
+        })
+    }
+}
+
+impl ::stream::chooser::Chooser for ByScript {
+    fn choose(
+        &self,
+        session: &mut Session,
+        failures: u32,
+    ) -> Result<::stream::chooser::Choice, u16> {
+        let run = stream::begin(session, &self.chunk)?;
+        let balancing = balance(run, session.into(), failures, 0)?;
+        let Some(peer) = balancing.peer else {
+            session.error(format_args!("{NO_PEER}"));
+            return Err(502);
+        };
+        Ok(::stream::chooser::Choice {
             group: self.group(peer),
             more_tries: balancing.more_tries,
         })
     }
 }
 
+const NO_PEER: &str = "balancer_by_lua* has set no peer";
+
+/// Runs a script over a try that begins; the error is the status that comes of it.
+fn balance(
+    mut run: Run,
+    guest: Guest<'_>,
+    failures: u32,
+    last_status: u16,
+) -> Result<Balancing, u16> {
+    let balancing = Rc::new(RefCell::new(Balancing {
+        failures,
+        last_status,
+        ..Balancing::default()
+    }));
+    *run.scope.balancing.borrow_mut() = Some(Rc::clone(&balancing));
+    match run.finish_now(guest) {
+        End::Through(_) | End::Exit(0) => Ok(balancing.take()),
+        End::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
+        End::Exec(..) | End::Jump | End::Failed => Err(500),
+    }
+}
+
 impl ByScript {
+    fn read(line: &mut Line) -> Result<Arc<ByScript>, Diagnostic> {
+        Ok(Arc::new(ByScript {
+            chunk: Chunk::read(line, Kind::Balancer, 0)?,
+            groups: Mutex::new(Lru::new(MAX_SERVERS)),
+        }))
+    }
+
     fn group(&self, peer: SocketAddr) -> Arc<Group> {
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = groups.get(&peer) {

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use conf::{
     Arity, Contexts, Diagnostic, Directive, HTTP, HTTP_SERVER, HTTP_SERVER_LOCATION_IF, Line,
-    Repeat, Setter, Table, UPSTREAM,
+    Repeat, STREAM_UPSTREAM, Setter, Table, UPSTREAM,
 };
 
-use crate::balancer::Balancer;
+use crate::balancer::{self, Balancer};
 use crate::chunk::{Chunk, Kind};
 
 /// What belongs to a location.
@@ -137,23 +137,23 @@ const BALANCER: &str = "Code that chooses the server of each try, by `require \"
                         servers of the block are not looked at.";
 
 pub(crate) static UPSTREAM_ROWS: Table<Balancer> = Table::<Balancer>::new(&[
+    block("balancer_by_lua_block", UPSTREAM, BALANCER, balancer::read),
+    word("balancer_by_lua", "lua-code", UPSTREAM, balancer::read),
+    word("balancer_by_lua_file", "path", UPSTREAM, balancer::read),
+]);
+
+pub(crate) static STREAM_UPSTREAM_ROWS: Table<Balancer> = Table::<Balancer>::new(&[
     block(
         "balancer_by_lua_block",
-        UPSTREAM,
+        STREAM_UPSTREAM,
         BALANCER,
-        crate::balancer::read,
-    ),
-    word(
-        "balancer_by_lua",
-        "lua-code",
-        UPSTREAM,
-        crate::balancer::read,
+        balancer::read_stream,
     ),
     word(
         "balancer_by_lua_file",
         "path",
-        UPSTREAM,
-        crate::balancer::read,
+        STREAM_UPSTREAM,
+        balancer::read_stream,
     ),
 ]);
 
@@ -301,7 +301,7 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     flag(
         "lua_check_client_abort",
         "off",
-        "Whether a script ends when its client leaves before anything was sent.",
+        "Whether a script ends when its client leaves, or runs what it has given to `ngx.on_abort`.",
         |c| &mut c.check_client_abort,
     ),
     ignored(

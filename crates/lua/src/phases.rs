@@ -102,7 +102,7 @@ fn script<'a>(request: &'a mut Request, chunk: &Chunk) -> Step<'a> {
 }
 
 async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome {
-    let watch = request.conf::<Code>().check_client_abort;
+    let mut watch = request.conf::<Code>().check_client_abort;
     loop {
         match event {
             Event::Done(end) => return finish(request, &run.scope, end),
@@ -128,15 +128,23 @@ async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome
         });
         event = match next.await {
             Some(event) => event,
+            None if run.client_left() => {
+                watch = false;
+                Event::Waiting
+            }
             None => {
-                request.log(
-                    Level::Info,
-                    format_args!("client prematurely closed connection, so its script ends"),
-                );
+                log_departure(request);
                 return Outcome::Status(internal_status::CLIENT_CLOSED);
             }
         };
     }
+}
+
+fn log_departure(request: &Request) {
+    request.log(
+        Level::Info,
+        format_args!("client prematurely closed connection, so its script ends"),
+    );
 }
 
 /// What becomes of a request whose script has ended.
@@ -208,6 +216,7 @@ fn stream(request: &mut Request, run: Run, flush: Option<usize>) -> Outcome {
     head(request);
     run.scope.head_sent.set(true);
     request.out.body = Body::stream(Speech {
+        watch: request.conf::<Code>().check_client_abort,
         run: Some(run),
         flush,
         flushed: None,
@@ -219,6 +228,8 @@ fn stream(request: &mut Request, run: Run, flush: Option<usize>) -> Outcome {
 struct Speech {
     /// `None` when the script has ended.
     run: Option<Run>,
+    /// It is to know when the client leaves.
+    watch: bool,
     /// A coroutine waits until what was said is sent.
     flush: Option<usize>,
     /// That has been asked for; when the next piece is wanted, it was done.
@@ -251,7 +262,17 @@ impl Source for Speech {
                 return Poll::Ready(None);
             }
             match run.poll((&mut *request).into(), context) {
-                Poll::Pending if run.scope.output.borrow().is_empty() => return Poll::Pending,
+                Poll::Pending if run.scope.output.borrow().is_empty() => {
+                    if !self.watch || request.poll_client_left(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                    self.watch = false;
+                    if !run.client_left() {
+                        log_departure(request);
+                        request.flow.close = true;
+                        self.run = None;
+                    }
+                }
                 Poll::Pending | Poll::Ready(Event::Waiting) => {}
                 Poll::Ready(Event::Flush(thread)) => self.flush = Some(thread),
                 Poll::Ready(Event::NeedBody(thread)) => run.answer(

@@ -183,6 +183,22 @@ impl Run {
         }
     }
 
+    /// The client has left. Whether the script goes on, because it has something to run for that.
+    pub(crate) fn client_left(&mut self) -> bool {
+        let Some(function) = self.scope.on_abort.take() else {
+            return false;
+        };
+        let number = self.scope.next_thread.get();
+        self.scope.next_thread.set(number + 1);
+        self.threads.push(Thread {
+            number,
+            coroutine: Some(Coroutine::of(&function)),
+            state: State::Ready,
+        });
+        self.ready.push_back((number, Go::Arguments(0)));
+        true
+    }
+
     /// Gives a coroutine what it asked for.
     pub(crate) fn answer(&mut self, number: usize, reply: Reply) {
         if let Some(thread) = self.thread(number) {

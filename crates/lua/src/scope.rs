@@ -52,6 +52,8 @@ pub(crate) struct Scope {
     pub(crate) balancing: RefCell<Option<Rc<RefCell<Balancing>>>>,
     /// The handshake that a script of `ssl_certificate_by_lua` has a say in.
     pub(crate) offer: RefCell<Option<Rc<RefCell<Offer>>>>,
+    /// What is to run when the client leaves.
+    pub(crate) on_abort: RefCell<Option<Rc<Ref>>>,
     /// Of a certificate and its key, what the script has set so far.
     pub(crate) half: RefCell<Half>,
     /// The client's connection, as a socket that the script has asked for.
@@ -89,6 +91,7 @@ impl Scope {
             piece: RefCell::default(),
             balancing: RefCell::default(),
             offer: RefCell::default(),
+            on_abort: RefCell::default(),
             half: RefCell::default(),
             client_socket: RefCell::default(),
             failure: RefCell::default(),

@@ -22,7 +22,7 @@ use crate::luajit::Value;
 use crate::run::{End, Event, Run};
 use crate::scope::Scope;
 use crate::sockets::{self, Sockets};
-use crate::{settings, vm, worker};
+use crate::{directives, settings, vm, worker};
 
 /// The modules of stream, each with the name of the module after which it runs.
 pub static STREAM_MODULES: &[(&str, &Module)] = &[("ssl_preread", &MODULE), ("lua", &SOCKETS)];
@@ -32,6 +32,8 @@ static MODULE: Module = Module {
     doc: "Scripts in the phases of a session.",
     main: &settings::STREAM_MAIN,
     server: &ROWS,
+    upstream: &directives::STREAM_UPSTREAM_ROWS,
+    blocks: &[&directives::STREAM_UPSTREAM_ROWS],
     phases: &[(Phase::Preread, preread), (Phase::Log, log)],
     enabled: |server| {
         let code = server.confs.get::<StreamCode>();
@@ -71,7 +73,7 @@ pub(crate) struct StreamCode {
     pub(crate) client_hello: Option<Arc<Chunk>>,
     pub(crate) certificate: Option<Arc<Chunk>>,
     pub(crate) code_cache: bool,
-    check_client_abort: bool,
+    pub(crate) check_client_abort: bool,
 }
 
 const PREREAD: &str = "Code that runs at the end of the preread phase, before it is decided what becomes of the session. \
@@ -226,7 +228,7 @@ fn script(session: &mut Session, chunk: Arc<Chunk>) -> Step<'_> {
 struct Gone;
 
 async fn go_on(session: &mut Session, run: &mut Run) -> Result<End, Gone> {
-    let watch = session.conf::<StreamCode>().check_client_abort;
+    let mut watch = session.conf::<StreamCode>().check_client_abort;
     let patience = session.conf::<Sockets>().send_timeout;
     loop {
         let next = poll_fn(|context| {
@@ -241,7 +243,14 @@ async fn go_on(session: &mut Session, run: &mut Run) -> Result<End, Gone> {
             }
             polled.map(Ok)
         });
-        let event = next.await?;
+        let event = match next.await {
+            Ok(event) => event,
+            Err(Gone) if run.client_left() => {
+                watch = false;
+                continue;
+            }
+            Err(Gone) => return Err(Gone),
+        };
         say(session, &run.scope, patience).await?;
         match event {
             Event::Done(end) => return Ok(end),

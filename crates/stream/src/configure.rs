@@ -91,6 +91,13 @@ pub(crate) fn stream(
     Ok(frozen)
 }
 
+/// The tables of modules whose directives stand in `upstream { … }`, for who reads such a block.
+pub fn upstream_tables(line: &mut Line) -> TableSet {
+    let modules = line.level.engine::<Builder>().modules;
+    let tables = modules.iter().map(|module| module.upstream);
+    tables.filter(|table| !table.is_empty()).collect()
+}
+
 /// The setter of `server`.
 pub(crate) fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);

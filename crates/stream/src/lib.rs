@@ -7,6 +7,7 @@
 //! Begin to read at [`serve`], the way of a session; then [`engine`], where sessions come from.
 #![forbid(unsafe_code)]
 
+pub mod chooser;
 pub mod client;
 pub mod clock;
 pub mod configure;

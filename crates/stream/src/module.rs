@@ -25,6 +25,8 @@ pub struct Module {
     pub main: &'static dyn Rows,
     /// Directives whose value belongs to a server.
     pub server: &'static dyn Rows,
+    /// Directives that stand in `upstream { … }`, whoever reads that block.
+    pub upstream: &'static dyn Rows,
     /// The tables of blocks that its directives open and dispatch themselves (`upstream`), for help and the reference.
     pub blocks: &'static [&'static dyn Rows],
     /// For modules that can be all that a server does with its sessions (`proxy_pass`).
@@ -57,6 +59,7 @@ impl Module {
         doc: "",
         main: &NO_ROWS,
         server: &NO_ROWS,
+        upstream: &NO_ROWS,
         blocks: &[],
         answer: None,
         tls: |_| None,

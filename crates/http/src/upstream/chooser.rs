@@ -4,6 +4,7 @@
 //! try.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use net::upstream::Group;
 
@@ -22,6 +23,19 @@ pub struct Choice {
     pub group: Arc<Group>,
     /// How many tries may follow when this one fails; `None`: as was said before.
     pub more_tries: Option<u32>,
+    /// How long this server and those after it are waited for.
+    pub timeouts: Timeouts,
+}
+
+/// Times that take the place of those of the location, where there are any.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// For the connection to stand.
+    pub connect: Option<Duration>,
+    /// Between two writes.
+    pub send: Option<Duration>,
+    /// Between two reads.
+    pub read: Option<Duration>,
 }
 
 /// A chooser as a group keeps it: see [`net::upstream::Settings::chooser`].

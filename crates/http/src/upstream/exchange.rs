@@ -300,6 +300,7 @@ impl Exchange {
             None => self.more_tries.saturating_sub(self.failures.min(1)),
         };
         self.failures += 1;
+        self.settings.wait(&choice.timeouts);
         let (selection, _) = super::target::select(request, &choice.group);
         self.group = choice.group;
         self.selection = selection;

@@ -12,6 +12,7 @@ use conf::table::Buffers;
 use net::upstream::Secure;
 use proto::Known;
 
+use super::chooser::Timeouts;
 use crate::request::Request;
 use crate::site::{ConfSet, LocationId, Site};
 
@@ -91,6 +92,8 @@ pub struct SettingsRef {
     location: LocationId,
     position: usize,
     find: fn(&ConfSet, usize) -> &Settings,
+    /// What counts in their place.
+    changed: Option<Rc<Settings>>,
 }
 
 impl SettingsRef {
@@ -106,7 +109,24 @@ impl SettingsRef {
             location: request.location,
             position,
             find,
+            changed: None,
         }
+    }
+
+    /// Waits for this long instead, where it says so.
+    pub(super) fn wait(&mut self, timeouts: &Timeouts) {
+        if *timeouts == Timeouts::default() {
+            return;
+        }
+        let mut settings = Settings::clone(self);
+        for (time, place) in [
+            (timeouts.connect, &mut settings.connect_timeout),
+            (timeouts.send, &mut settings.send_timeout),
+            (timeouts.read, &mut settings.read_timeout),
+        ] {
+            *place = time.unwrap_or(*place);
+        }
+        self.changed = Some(Rc::new(settings));
     }
 }
 
@@ -114,6 +134,9 @@ impl Deref for SettingsRef {
     type Target = Settings;
 
     fn deref(&self) -> &Settings {
+        if let Some(changed) = &self.changed {
+            return changed;
+        }
         (self.find)(&self.site.location(self.location).confs, self.position)
     }
 }

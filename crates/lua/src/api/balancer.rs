@@ -3,8 +3,10 @@
 use std::net::{IpAddr, SocketAddr};
 
 use bstr::ByteSlice;
+use http::upstream::chooser::Timeouts;
 
-use super::arguments::{bytes, number};
+use super::arguments::{bytes, number, optional_number};
+use super::misc::duration;
 use super::output::answer;
 use super::{Called, Functions};
 use crate::balancer::Balancing;
@@ -74,10 +76,24 @@ fn get_last_failure(stack: &Stack) -> Called {
 }
 
 fn set_timeouts(stack: &Stack) -> Called {
-    answer(
-        stack,
-        Value::failure("timeouts are those of the location: proxy_connect_timeout and its kin"),
-    )
+    let mut times = [None; 3];
+    for (at, time) in (1..).zip(&mut times) {
+        if let Some(seconds) = optional_number(stack, at)? {
+            let Some(length) = duration(seconds).filter(|time| !time.is_zero()) else {
+                return answer(stack, Value::failure("bad timeout"));
+            };
+            *time = Some(length);
+        }
+    }
+    let [connect, send, read] = times;
+    with(|balancing| {
+        balancing.timeouts = Timeouts {
+            connect,
+            send,
+            read,
+        }
+    })?;
+    yes(stack)
 }
 
 fn enable_keepalive(stack: &Stack) -> Called {

@@ -8,11 +8,13 @@ use rt::error_log::Level;
 use super::arguments::{bytes, number};
 use super::{Called, Functions};
 use crate::chunk::Kind as Script;
+use crate::directives::Code;
 use crate::luajit::stack::Kind;
 use crate::luajit::watchdog;
 use crate::luajit::{Ref, Stack, Value, fail};
 use crate::operation::Operation;
 use crate::scope;
+use crate::stream::StreamCode;
 
 pub(super) const FUNCTIONS: Functions = &[
     ("log", log),
@@ -242,12 +244,33 @@ fn sleep(stack: &Stack) -> Called {
 }
 
 fn on_abort(stack: &Stack) -> Called {
-    super::output::answer(
-        stack,
-        Value::failure(
-            "not supported: with lua_check_client_abort a script ends when its client leaves",
-        ),
-    )
+    if stack.kind(1) != Kind::Function {
+        return fail("bad argument #1 to 'on_abort' (function expected)");
+    }
+    let checks = match scope::serves_session() {
+        true => scope::with_session(|session| session.conf::<StreamCode>().check_client_abort)?,
+        false => scope::with_request(|request| request.conf::<Code>().check_client_abort)?,
+    };
+    if !checks {
+        let message = "lua_check_client_abort is off";
+        return super::output::answer(stack, Value::failure(message));
+    }
+    scope::with(|scope| {
+        if !scope.kind.speaks() {
+            return fail(format!(
+                "API disabled in the context of {}*",
+                scope.kind.name()
+            ));
+        }
+        if scope.on_abort.borrow().is_some() {
+            return super::output::answer(stack, Value::failure("duplicate call"));
+        }
+        stack.push_copy(1);
+        let function = Rc::new(Ref::take(&scope.vm.state, stack));
+        *scope.on_abort.borrow_mut() = Some(function);
+        stack.push_number(1.0);
+        super::ONE
+    })?
 }
 
 /// `ngx.ctx` of a request.

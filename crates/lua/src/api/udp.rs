@@ -2,12 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ::stream::client::Transport;
 
-use rt::net::UdpSocket;
+use bstr::ByteSlice;
+use rt::net::{Address, UdpSocket};
 
 use super::arguments::{number, optional_number, text};
 use super::output::append;
@@ -22,6 +24,7 @@ pub(super) const FUNCTIONS: Functions = &[("udp", udp)];
 static SOCKET: Class = Class {
     name: "weir.socket.udp",
     methods: &[
+        ("bind", bind),
         ("setpeername", connect),
         ("send", send),
         ("receive", receive),
@@ -41,6 +44,7 @@ enum Port {
 /// A socket of a script.
 struct Udp {
     port: RefCell<Option<Port>>,
+    from: RefCell<Option<Address>>,
     timeout: Cell<Duration>,
 }
 
@@ -75,6 +79,7 @@ pub(super) fn push_client(
 ) -> Result<(), Failure> {
     let socket = Udp {
         port: RefCell::new(Some(Port::Client(client))),
+        from: RefCell::default(),
         timeout: Cell::new(super::tcp::settings()?.read_timeout),
     };
     object::push(stack, &SOCKET, Rc::new(socket));
@@ -84,6 +89,7 @@ pub(super) fn push_client(
 fn udp(stack: &Stack) -> Called {
     let socket = Udp {
         port: RefCell::default(),
+        from: RefCell::default(),
         timeout: Cell::new(super::tcp::settings()?.read_timeout),
     };
     object::push(stack, &SOCKET, Rc::new(socket));
@@ -92,6 +98,17 @@ fn udp(stack: &Stack) -> Called {
 
 fn this(stack: &Stack) -> Result<Rc<Udp>, Failure> {
     object::get(stack, 1, "udp socket")
+}
+
+fn bind(stack: &Stack) -> Called {
+    let socket = this(stack)?;
+    let address = text(stack, 2)?;
+    let Ok(ip) = address.to_str_lossy().parse() else {
+        return failed(stack, "bad address");
+    };
+    *socket.from.borrow_mut() = Some(Address::from(SocketAddr::new(ip, 0)));
+    stack.push_number(1.0);
+    super::ONE
 }
 
 fn connect(stack: &Stack) -> Called {
@@ -113,7 +130,12 @@ fn connect(stack: &Stack) -> Called {
             Ok(address) => address,
             Err(message) => return Value::failure(message),
         };
-        match UdpSocket::connect(&address) {
+        let from = socket.from.borrow().clone();
+        let connected = match from {
+            Some(from) => UdpSocket::connect_from(&address, &from),
+            None => UdpSocket::connect(&address),
+        };
+        match connected {
             Ok(connected) => {
                 *socket.port.borrow_mut() = Some(Port::Own(Rc::new(connected)));
                 vec![Value::Number(1.0)]

@@ -5,8 +5,10 @@
 
 use std::cell::RefCell;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use ::stream::Module;
+use ::stream::chooser::{Kept, Pending};
 use ::stream::core::ServerConf;
 use ::stream::engine::StreamLoop;
 use conf::{
@@ -177,7 +179,9 @@ fn server(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnostic> {
 
 /// Reads an `upstream` block.
 fn block(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut confs = Confs::new(vec![vec![&BLOCK]]);
+    let mut tables: conf::TableSet = vec![&BLOCK];
+    tables.extend(::stream::configure::upstream_tables(line));
+    let mut confs = Confs::new(vec![tables]);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
@@ -191,6 +195,8 @@ fn block(line: &mut Line) -> Result<(), Diagnostic> {
     let mut settings = draft.finished(line)?;
     // A session's connection is over with it.
     settings.keepalive = None;
+    let chooser = line.shared::<Pending>().0.take();
+    settings.chooser = chooser.map(|chooser| Arc::new(Kept(chooser)) as _);
     let groups = line.shared::<Groups>().clone();
     groups
         .define(settings)

@@ -17,6 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::stream::chooser;
 use ::stream::module::{Answer, status};
 use ::stream::upstream::{Record, Try};
 use ::stream::{Module, Outcome, Session, Step};
@@ -27,7 +28,7 @@ use conf::{
 };
 use net::ConnectOptions;
 use net::Transport;
-use net::upstream::{Group, Origin, Pick, Request, Times};
+use net::upstream::{Group, Origin, Pick, Request, Selection, Times};
 use rt::error_log::{Errno, Level};
 use rt::net::{Address, UdpSocket, UnixPath};
 
@@ -429,26 +430,34 @@ struct Ended {
 async fn try_all(
     session: &mut Session,
     conf: &Conf,
-    group: &Group,
+    group: &Arc<Group>,
     options: &ConnectOptions,
 ) -> u16 {
-    let key = match group.settings.balance.key() {
-        Some(key) => session.value(key),
-        None => BString::default(),
-    };
-    let client = session.remote.address.ip();
-    let mut selection = group.select(&Request {
-        key: &key,
-        client,
-        sticky: b"",
-    });
+    let chooser = chooser::of(group);
+    let mut group = Arc::clone(group);
+    let mut selection = select(session, &group);
     if let Ok(most @ 1..) = u32::try_from(conf.next_upstream_tries) {
         selection.limit_tries(most);
     }
     let began = rt::now();
+    let (mut failures, mut more_tries) = (0_u32, 0);
     loop {
         session.action = "connecting to upstream";
         let since = rt::now();
+        if let Some(chooser) = &chooser {
+            let choice = match chooser.choose(session, failures) {
+                Ok(choice) => choice,
+                Err(status) => {
+                    new_try(session, group.name());
+                    return status;
+                }
+            };
+            let left: u32 = choice
+                .more_tries
+                .unwrap_or(u32::saturating_sub(more_tries, failures.min(1)));
+            (group, more_tries) = (choice.group, left);
+            selection = select(session, &group);
+        }
         let lease = match selection.pick() {
             Pick::Peer(lease) => lease,
             Pick::None(_) => {
@@ -458,7 +467,7 @@ async fn try_all(
             }
         };
         new_try(session, BStr::new(lease.name()));
-        let failure = match connect(session, conf, group, lease.address(), options).await {
+        let failure = match connect(session, conf, &group, lease.address(), options).await {
             Ok(upstream) => {
                 let connected = rt::now().saturating_duration_since(since);
                 last(session).connect = Some(connected);
@@ -496,14 +505,33 @@ async fn try_all(
         let patience = conf.next_upstream_timeout;
         let too_late =
             !patience.is_zero() && rt::now().saturating_duration_since(began) >= patience;
+        failures += 1;
+        // The group of a chosen server has no other; who chose it may allow for more.
+        let is_last = match chooser {
+            Some(_) => more_tries == 0 || i64::from(failures) == conf.next_upstream_tries,
+            None => selection.tries() == 0,
+        };
         match failure {
             Failure::Final(status) => return status,
-            Failure::Server if selection.tries() == 0 || !conf.next_upstream || too_late => {
+            Failure::Server if is_last || !conf.next_upstream || too_late => {
                 return status::BAD_GATEWAY;
             }
             Failure::Server => {}
         }
     }
+}
+
+/// What there is to choose from in a group, for this session.
+fn select(session: &mut Session, group: &Arc<Group>) -> Selection {
+    let key = match group.settings.balance.key() {
+        Some(key) => session.value(key),
+        None => BString::default(),
+    };
+    group.select(&Request {
+        key: &key,
+        client: session.remote.address.ip(),
+        sticky: b"",
+    })
 }
 
 /// Why a server could not be reached. It has been logged.
