@@ -165,7 +165,12 @@ impl Connection {
     /// A reset counts as a close: a server that refuses what we still send may answer with one.
     fn receive(&mut self) {
         let mut buffer = [0; 65536];
-        match self.stream.read(&mut buffer) {
+        let read = match self.stream.read(&mut buffer) {
+            // Once more: when the machine stood still, the server had no time either.
+            Err(error) if error.kind() == ErrorKind::WouldBlock => self.stream.read(&mut buffer),
+            read => read,
+        };
+        match read {
             Ok(0) => self.closed = true,
             Ok(count) => self.received.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => self.closed = true,
