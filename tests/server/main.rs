@@ -32,6 +32,7 @@ mod headers;
 mod http2;
 mod http2_attacks;
 mod keepalive;
+mod kept;
 mod limit_conn;
 mod limit_req;
 mod limits;

@@ -15,12 +15,12 @@ use rustls::{
 use weir_tests::{Http2, Server, Site, http, is_oracle, skip_on_oracle, whole};
 
 /// A certificate and its key, in PEM.
-pub(super) struct Pair {
+pub(crate) struct Pair {
     pub(super) certificate: String,
     pub(super) key: String,
 }
 
-pub(super) fn self_signed(name: &str) -> Pair {
+pub(crate) fn self_signed(name: &str) -> Pair {
     let key = KeyPair::generate().expect("random bytes");
     let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a host name");
     params.distinguished_name.push(DnType::CommonName, name);
@@ -52,22 +52,27 @@ fn signed_by(issuer: &CertifiedIssuer<'static, KeyPair>, name: &str) -> Pair {
 
 /// A site with a certificate for `localhost`.
 fn https(block: &str) -> Site {
+    https_files(http(block))
+}
+
+/// Adds the certificate to it.
+pub(crate) fn https_files(site: Site) -> Site {
     let pair = self_signed("localhost");
-    http(block)
-        .file("localhost.crt", pair.certificate)
+    site.file("localhost.crt", pair.certificate)
         .file("localhost.key", pair.key)
 }
 
 /// Older nginx speaks TLS 1.3 only when it is told to.
-const CERTIFICATE: &str = "ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+pub(crate) const CERTIFICATE: &str =
+    "ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
                            ssl_protocols TLSv1.2 TLSv1.3;";
 
 /// A client that believes everybody.
 #[derive(Clone)]
-pub(super) struct Client(Arc<ClientConfig>);
+pub(crate) struct Client(Arc<ClientConfig>);
 
 impl Client {
-    pub(super) fn new() -> Client {
+    pub(crate) fn new() -> Client {
         Client::with(None, &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
@@ -104,7 +109,7 @@ impl Client {
         Http2::over(stream, socket, &[])
     }
 
-    pub(super) fn connect(
+    pub(crate) fn connect(
         &self,
         server: &Server,
         index: usize,
@@ -129,7 +134,7 @@ impl Client {
     }
 }
 
-pub(super) fn ask(
+pub(crate) fn ask(
     stream: &mut (impl Read + Write),
     target: &str,
     host: &str,
@@ -144,7 +149,7 @@ pub(super) fn ask(
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
-pub(super) fn body(answer: &str) -> &str {
+pub(crate) fn body(answer: &str) -> &str {
     answer.split_once("\r\n\r\n").map_or("", |(_, body)| body)
 }
 

@@ -8,6 +8,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use net::Transport;
+use rt::engine::Reach;
 use rt::listen::ListenAddress;
 use rt::net::Address;
 
@@ -85,6 +86,9 @@ pub struct Idle {
     /// How often it waited so far.
     waits: Cell<u64>,
     asked: Cell<Asked>,
+    moves: Cell<Moves>,
+    /// How far [`Asked::Leave`] is to lead.
+    reach: Cell<Option<Reach>>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -98,6 +102,18 @@ pub enum Asked {
     Close,
     /// To go to another loop or process.
     Leave,
+}
+
+/// Where a connection may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moves {
+    /// To another process.
+    #[default]
+    Anywhere,
+    /// To another loop: it has state that bytes do not tell.
+    Within,
+    /// It stays.
+    Nowhere,
 }
 
 impl Idle {
@@ -117,6 +133,11 @@ impl Idle {
         self.waits.get() <= 1 && (self.waits.get() == 0 || self.since.get().is_some())
     }
 
+    /// It has served requests elsewhere: it is not new.
+    pub fn has_served(&self) {
+        self.waits.set(1);
+    }
+
     /// Marks it as busy.
     pub fn end(&self) {
         self.since.set(None);
@@ -132,11 +153,31 @@ impl Idle {
         self.ask(Asked::Close);
     }
 
-    /// Asks it to go elsewhere. One that serves a request goes afterwards.
-    pub fn leave(&self) {
-        if self.asked.get() == Asked::Nothing {
+    /// Asks it to go elsewhere. One that serves a request goes afterwards; one that can not go so far closes instead.
+    pub fn leave(&self, reach: Reach) {
+        if self.asked.get() != Asked::Close {
+            self.reach.set(Some(reach));
             self.ask(Asked::Leave);
         }
+    }
+
+    /// Says where the connection may go from now on.
+    pub fn moves(&self, moves: Moves) {
+        self.moves.set(moves);
+    }
+
+    /// Whether the connection may go so far.
+    pub fn may_go(&self, reach: Reach) -> bool {
+        match self.moves.get() {
+            Moves::Anywhere => true,
+            Moves::Within => reach == Reach::Process,
+            Moves::Nowhere => false,
+        }
+    }
+
+    /// Whether it was asked to go elsewhere, though it may have to close instead.
+    pub fn is_leaving(&self) -> bool {
+        self.asked.get() == Asked::Leave
     }
 
     fn ask(&self, asked: Asked) {
@@ -148,18 +189,22 @@ impl Idle {
 
     /// Whether it was asked to close.
     pub fn is_closing(&self) -> bool {
-        self.asked.get() == Asked::Close
+        self.asked() == Asked::Close
     }
 
-    /// What it was asked to do.
+    /// What it was asked to do, as far as it can.
     pub fn asked(&self) -> Asked {
-        self.asked.get()
+        let may_go = || self.reach.get().is_some_and(|reach| self.may_go(reach));
+        match self.asked.get() {
+            Asked::Leave if !may_go() => Asked::Close,
+            asked => asked,
+        }
     }
 
     /// Ready when it was asked to do something.
     pub fn poll_asked(&self, context: &mut std::task::Context<'_>) -> Poll<Asked> {
         if self.asked.get() != Asked::Nothing {
-            return Poll::Ready(self.asked.get());
+            return Poll::Ready(self.asked());
         }
         let mut waker = self.waker.borrow_mut();
         if !waker

@@ -13,7 +13,7 @@ use rt::error_log::Level;
 use rt::listen::ListenAddress;
 use rt::net::Address;
 
-use crate::client::{Client, Idle};
+use crate::client::{Client, Idle, Moves};
 use crate::engine::HttpLoop;
 use crate::h1;
 use crate::h2::{self, Spoken};
@@ -21,7 +21,7 @@ use crate::listen::{self, Endpoint};
 use crate::moving::Facts;
 use crate::request::Remote;
 use crate::site::Site;
-use crate::tls::{self, Secured};
+use crate::tls::{self, AskedName, Secured};
 
 /// A connection that a loop has taken in, and what it needs to be served.
 pub struct Newcomer {
@@ -37,6 +37,24 @@ pub struct Newcomer {
     pub idle: Rc<Idle>,
     /// Its place among those of the loop.
     pub key: u64,
+}
+
+impl Newcomer {
+    /// A connection of which nothing was read.
+    pub(crate) fn new(
+        stream: Transport,
+        socket: ListenAddress,
+        passed_at: Option<Address>,
+    ) -> Newcomer {
+        Newcomer {
+            stream,
+            socket,
+            passed_at,
+            input: Vec::new(),
+            idle: Rc::default(),
+            key: 0,
+        }
+    }
 }
 
 /// Serves one connection from its first byte to its last.
@@ -74,6 +92,7 @@ pub async fn serve(engine: Rc<HttpLoop>, newcomer: Newcomer) {
 
 /// Serves it in the protocol that its client speaks.
 async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
+    note_moves(&client);
     let may_be_http2 = {
         let site = engine.site();
         let endpoint = client.endpoint.borrow();
@@ -111,16 +130,32 @@ pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
     client.proxy = facts.proxy;
     client.accepted = rt::now().checked_sub(facts.age).unwrap_or(client.accepted);
     client.requests.set(facts.requests);
+    if facts.requests > 0 {
+        client.idle.has_served();
+    }
     client.sent.set(facts.sent);
     client.keepalive_timeout.set(facts.keepalive_timeout);
     client
         .keepalive_min_timeout
         .set(facts.keepalive_min_timeout);
     client.input = RefCell::new(facts.input);
+    if let Some(name) = facts.asked_name {
+        let asked = AskedName { name, server: None };
+        client.asked_name = RefCell::new(Some(asked));
+        tls::refresh(&client);
+    }
+    note_moves(&client);
     drop(site);
     match client.requests.get() {
         0 => speak(engine, Rc::new(client)).await,
         _ => h1::serve_connection(engine, Rc::new(client)).await,
+    }
+}
+
+/// Says where the connection may go: what TLS has agreed on, and where it was passed on, only this process knows.
+fn note_moves(client: &Client) {
+    if client.stream.is_tls() || client.passed_at.is_some() {
+        client.idle.moves(Moves::Within);
     }
 }
 

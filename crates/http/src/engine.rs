@@ -17,7 +17,7 @@ use net::Transport;
 use net::passing::Passed;
 use rt::engine::{
     Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main,
-    ParcelSink, Zones,
+    ParcelSink, Reach, Zones,
 };
 use rt::error_log::{Level, Logger};
 use rt::listen::ListenAddress;
@@ -31,7 +31,7 @@ use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
 use crate::listen::{self, Endpoint};
 use crate::module::Module;
-use crate::moving::Facts;
+use crate::moving::{self, Facts};
 use crate::site::{Frozen, Location, Site};
 use crate::tasks::{Serving, Tasks};
 
@@ -154,7 +154,7 @@ impl Configuration for HttpConfiguration {
             seat: context.seat,
             seats: RefCell::new(context.seats),
             sink: RefCell::default(),
-            leaving: Cell::new(false),
+            leaving: Cell::default(),
             tasks: Tasks::default(),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
@@ -190,8 +190,8 @@ pub struct HttpLoop {
     seats: RefCell<Seats>,
     /// Where connections go that are asked to leave.
     sink: RefCell<Option<ParcelSink>>,
-    /// All connections leave.
-    leaving: Cell<bool>,
+    /// All connections leave, so far.
+    leaving: Cell<Option<Reach>>,
     /// Those that serve connections.
     pub(crate) tasks: Tasks,
     /// What connections read into, one at a time.
@@ -250,7 +250,7 @@ impl LoopEngine for Running {
 
     fn adopt(&self, arriving: Arriving) {
         match arriving {
-            Arriving::New { spec, stream } => self.0.open(stream.attach(), &spec.address, None),
+            Arriving::New { spec, stream } => self.0.open(stream.attach(), &spec.address),
             Arriving::Idle(parcel) => self.0.resume(parcel),
         }
     }
@@ -260,25 +260,28 @@ impl LoopEngine for Running {
     }
 
     fn shed(&self, count: usize, sink: ParcelSink) {
-        if self.0.leaving.get() {
+        if self.0.leaving.get().is_some() {
             return;
         }
+        let reach = sink.reach;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
-        let idle = connections
+        let movable = connections
             .values()
-            .filter(|connection| connection.idle.since().is_some());
-        for connection in idle.take(count) {
-            connection.idle.leave();
+            .filter(|connection| connection.idle.since().is_some())
+            .filter(|connection| connection.idle.may_go(reach));
+        for connection in movable.take(count) {
+            connection.idle.leave(reach);
         }
     }
 
     fn hand_over(&self, sink: ParcelSink) {
-        self.0.leaving.set(true);
+        let reach = sink.reach;
+        self.0.leaving.set(Some(reach));
         self.0.stop_accepting();
         *self.0.sink.borrow_mut() = Some(sink);
         for connection in self.0.connections.borrow().values() {
-            connection.idle.leave();
+            connection.idle.leave(reach);
         }
     }
 
@@ -409,7 +412,7 @@ impl HttpLoop {
     fn drain(self: &Rc<Self>, listener: &Accepting) {
         for _ in 0..listener.spec.options.backlog.max(0) {
             match listener.socket.try_accept() {
-                Ok(stream) => self.open(stream, &listener.spec.address, None),
+                Ok(stream) => self.open(stream, &listener.spec.address),
                 Err(_) => return,
             }
         }
@@ -444,7 +447,7 @@ impl HttpLoop {
         let seats = self.seats.borrow();
         let Some(lighter) = seats.lighter(&self.seat) else {
             drop(seats);
-            return self.open(stream, &spec.address, None);
+            return self.open(stream, &spec.address);
         };
         let what = Arriving::New {
             spec: Arc::clone(spec),
@@ -457,35 +460,25 @@ impl HttpLoop {
             ..
         }) = given
         {
-            self.open(stream.attach(), &spec.address, None);
+            self.open(stream.attach(), &spec.address);
         }
     }
 
     /// Goes on with a connection of another loop or process. One that can not be read is closed.
     fn resume(self: &Rc<Self>, parcel: Parcel) {
-        let facts = Facts::decode(&parcel.facts);
-        if let (Some(facts), Ok(stream)) = (facts, Stream::from_fd(parcel.descriptor)) {
-            self.open(stream, &parcel.socket, Some(facts));
+        if let Some((newcomer, facts)) = moving::unpack(parcel) {
+            self.take_in(newcomer, Some(facts));
         }
     }
 
     /// Gives a connection that waits for a request to another loop or process.
-    pub(crate) fn send_away(&self, client: &Client) {
+    pub(crate) fn send_away(&self, client: Rc<Client>) {
         let Some(sink) = self.sink.borrow().clone() else {
             return;
         };
-        // The state of TLS can not move, nor can what `pass` made of the address. Without a descriptor for the copy it
-        // closes too, as an idle one may.
-        if client.stream.is_tls() || client.passed_at.is_some() {
-            return;
-        }
-        if let Ok(descriptor) = client.stream.socket().move_away() {
-            self.debug_client(client, format_args!("http connection moves"));
-            sink(Parcel {
-                socket: client.socket.clone(),
-                descriptor,
-                facts: Facts::take(client).encode(),
-            });
+        self.debug_client(&client, format_args!("http connection moves"));
+        if let Some(parcel) = moving::pack(client, sink.reach) {
+            (sink.take)(parcel);
         }
     }
 
@@ -518,28 +511,15 @@ impl HttpLoop {
     }
 
     /// Takes in a new connection.
-    fn open(self: &Rc<Self>, stream: Stream, socket: &ListenAddress, moved: Option<Facts>) {
-        let newcomer = Newcomer {
-            stream: Transport::plain(stream),
-            socket: socket.clone(),
-            passed_at: None,
-            input: Vec::new(),
-            idle: Rc::new(Idle::default()),
-            key: 0,
-        };
-        self.take_in(newcomer, moved);
+    fn open(self: &Rc<Self>, stream: Stream, socket: &ListenAddress) {
+        let newcomer = Newcomer::new(Transport::plain(stream), socket.clone(), None);
+        self.take_in(newcomer, None);
     }
 
     /// Takes in a connection that another address of the server passes on.
     fn take_passed(self: &Rc<Self>, passed: Passed, socket: &ListenAddress) {
-        let newcomer = Newcomer {
-            stream: passed.transport,
-            socket: socket.clone(),
-            passed_at: Some(passed.local),
-            input: passed.input,
-            idle: Rc::new(Idle::default()),
-            key: 0,
-        };
+        let mut newcomer = Newcomer::new(passed.transport, socket.clone(), Some(passed.local));
+        newcomer.input = passed.input;
         self.take_in(newcomer, None);
     }
 
@@ -558,8 +538,8 @@ impl HttpLoop {
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         newcomer.key = key;
-        if self.leaving.get() {
-            idle.leave();
+        if let Some(reach) = self.leaving.get() {
+            idle.leave(reach);
         }
         let task = self.tasks.serve(self, (newcomer, moved));
         self.connections

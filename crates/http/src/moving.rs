@@ -11,13 +11,22 @@
 //!                                    TLVs: length u32, bytes
 //! ```
 //!
-//! Numbers are little-endian. The addresses of the connection itself are asked of the socket.
+//! Numbers are little-endian. The addresses of the connection itself are asked of the socket. To another loop of the same
+//! process the state of TLS goes beside them.
 
+use std::any::Any;
+use std::rc::Rc;
 use std::time::Duration;
 
+use net::tls::Session;
+use net::{Parts, Transport};
 use proto::proxy_protocol::{Endpoint, Header};
+use rt::engine::Reach;
+use rt::net::Address;
+use rt::seats::Parcel;
 
 use crate::client::Client;
+use crate::connection::Newcomer;
 
 const VERSION: u8 = 1;
 
@@ -38,6 +47,68 @@ pub struct Facts {
     pub input: Vec<u8>,
     /// What a PROXY protocol header said.
     pub proxy: Option<Box<Header>>,
+    /// The server name that the client asked for by TLS. Not among the bytes: see [`State`].
+    pub asked_name: Option<Box<str>>,
+}
+
+/// What can only go to another loop of the process.
+struct State {
+    tls: Option<Box<Session>>,
+    passed_at: Option<Address>,
+    asked_name: Option<Box<str>>,
+}
+
+/// Packs a connection that waits for a request: here it has ended. `None`: it can not go so far, or there are no
+/// descriptors; then it closes.
+pub(crate) fn pack(client: Rc<Client>, reach: Reach) -> Option<Parcel> {
+    if !client.idle.may_go(reach) {
+        client.stream.say_goodbye();
+        return None;
+    }
+    let socket = client.socket.clone();
+    let facts = Facts::take(&client).encode();
+    let mut state = State {
+        tls: None,
+        passed_at: client.passed_at.clone(),
+        asked_name: client.asked_name.take().map(|asked| asked.name),
+    };
+    let descriptor = match Rc::try_unwrap(client) {
+        Ok(client) => {
+            let Parts { fd, tls } = client.stream.into_parts();
+            state.tls = tls;
+            fd
+        }
+        // Somebody works on for a request that has its answer; the connection is not theirs to use any more.
+        Err(client) if client.stream.is_tls() => {
+            client.stream.say_goodbye();
+            return None;
+        }
+        Err(client) => client.stream.socket().move_away().ok()?,
+    };
+    let has_state = state.tls.is_some() || state.passed_at.is_some();
+    Some(Parcel {
+        socket,
+        descriptor,
+        facts,
+        state: has_state.then(|| Box::new(state) as Box<dyn Any + Send>),
+    })
+}
+
+/// Unpacks a connection on its new loop; `None` if its notes are not understood.
+pub(crate) fn unpack(parcel: Parcel) -> Option<(Newcomer, Facts)> {
+    let mut facts = Facts::decode(&parcel.facts)?;
+    let state = parcel
+        .state
+        .and_then(|state| state.downcast::<State>().ok());
+    let (mut tls, mut passed_at) = (None, None);
+    if let Some(state) = state {
+        tls = state.tls;
+        passed_at = state.passed_at;
+        facts.asked_name = state.asked_name;
+    }
+    let fd = parcel.descriptor;
+    let stream = Transport::from_parts(Parts { fd, tls }).ok()?;
+    Some((Newcomer::new(stream, parcel.socket, passed_at), facts))
 }
 
 impl Facts {
@@ -51,6 +122,7 @@ impl Facts {
             keepalive_min_timeout: client.keepalive_min_timeout.get(),
             input: client.input.take(),
             proxy: client.proxy.clone(),
+            asked_name: None,
         }
     }
 
@@ -89,7 +161,7 @@ impl Facts {
             keepalive_timeout: take_millis(rest)?,
             keepalive_min_timeout: take_millis(rest)?,
             input: take_bytes(rest)?.to_vec(),
-            proxy: None,
+            ..Facts::default()
         };
         let [proxied] = *take(rest)?;
         if proxied != 0 {
@@ -171,6 +243,7 @@ mod tests {
                 destination: endpoint("odd"),
                 tlvs: vec![1, 2, 3],
             })),
+            asked_name: None,
         }
     }
 

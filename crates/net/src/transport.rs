@@ -22,8 +22,10 @@ pub struct Transport {
 
 /// What is left of a connection that leaves its loop: see [`Transport::into_parts`].
 pub struct Parts {
-    fd: OwnedFd,
-    tls: Option<Box<Session>>,
+    /// The socket.
+    pub fd: OwnedFd,
+    /// The state of TLS on it.
+    pub tls: Option<Box<Session>>,
 }
 
 impl Transport {
@@ -227,6 +229,8 @@ impl Transport {
     /// 6.1). For a connection that is about to be dropped after all was said; never waits.
     pub fn say_goodbye(&self) {
         if let Some(tls) = &self.tls {
+            // A socket that has come from another loop a moment ago is not known to take anything.
+            self.socket.look_again();
             tls.say_goodbye(&self.socket);
         }
     }

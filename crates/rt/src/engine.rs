@@ -55,7 +55,22 @@ pub trait Configuration: Send + Sync {
 }
 
 /// Takes connections that leave their loop.
-pub type ParcelSink = Rc<dyn Fn(Parcel)>;
+#[derive(Clone)]
+pub struct ParcelSink {
+    /// How far they go.
+    pub reach: Reach,
+    /// What takes them.
+    pub take: Rc<dyn Fn(Parcel)>,
+}
+
+/// How far a connection goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// To another loop of the process.
+    Process,
+    /// To another process.
+    Beyond,
+}
 
 /// An engine at work on one loop. Lives as long as the loop, across reloads.
 pub trait LoopEngine {

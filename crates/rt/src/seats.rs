@@ -10,6 +10,7 @@
 //! What is given does not travel in a message of the loop's inbox, which only the loop itself could
 //! read, but in a queue of the seat; the message only says that there is something.
 
+use std::any::Any;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -73,6 +74,8 @@ pub struct Parcel {
     pub descriptor: OwnedFd,
     /// The engine's own notes; it begins them with the version of their format.
     pub facts: Vec<u8>,
+    /// What only another loop of this process can use, such as the state of TLS. Never there if it goes beyond.
+    pub state: Option<Box<dyn Any + Send>>,
 }
 
 /// One loop.
@@ -217,11 +220,23 @@ impl Seats {
             return None;
         }
         let load = own.load();
-        let open = self.list.iter().filter(|seat| seat.open.load(Relaxed));
-        let (fewest, least) = open
-            .map(|seat| (seat.load(), seat))
-            .min_by_key(|(load, _)| *load)?;
-        (load > fewest + SLACK + fewest / SLACK_SHARE && least.is_responsive()).then_some(least)
+        let open = || self.list.iter().filter(|seat| seat.open.load(Relaxed));
+        let has_more = |than: &Seat| {
+            let fewest = than.load();
+            load > fewest + SLACK + fewest / SLACK_SHARE
+        };
+        let least = open().min_by_key(|seat| seat.load())?;
+        if !has_more(least) {
+            return None;
+        }
+        // The clock is read only now, for one loop as a rule.
+        match least.is_responsive() {
+            true => Some(least),
+            false => open()
+                .filter(|seat| seat.is_responsive())
+                .min_by_key(|seat| seat.load())
+                .filter(|seat| has_more(seat)),
+        }
     }
 
     /// The loop with the fewest connections of those that are not late.
@@ -260,6 +275,7 @@ mod tests {
                 socket: ListenAddress::Unix("/x".into()),
                 descriptor: file.into(),
                 facts: Vec::new(),
+                state: None,
             }),
         }
     }

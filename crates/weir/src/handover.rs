@@ -94,6 +94,7 @@ pub(crate) fn decode(message: Message, kinds: &[&'static str]) -> Option<(&'stat
         socket,
         descriptor,
         facts,
+        state: None,
     };
     Some((kind, parcel))
 }
@@ -144,6 +145,7 @@ mod tests {
             socket,
             descriptor: one.into(),
             facts: b"facts".to_vec(),
+            state: None,
         }
     }
 

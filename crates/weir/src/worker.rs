@@ -10,11 +10,13 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
 use rt::channel::Channel;
-use rt::engine::{Configuration, LoopContext, LoopEngine, LoopListener, Main, Zones};
+use rt::engine::{
+    Configuration, LoopContext, LoopEngine, LoopListener, Main, ParcelSink, Reach, Zones,
+};
 use rt::error_log::{Attach, Level, LogFiles, Logger};
 use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
 
@@ -28,6 +30,8 @@ use crate::watchdog::{Help, Watchdog};
 const DRAIN_CHECK: Duration = Duration::from_millis(10);
 /// How often the control thread looks whether an old configuration is out of use.
 const OLD_CHECK: Duration = Duration::from_millis(20);
+/// How long a loop may take to begin with a configuration before it counts as taken.
+const LOOP_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a peer may take for the rest of a message.
 const PEER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long loops may take to end after everything was closed.
@@ -142,9 +146,12 @@ impl Worker {
         let seats = Seats {
             list: self.loops.iter().cloned().collect(),
         };
+        let (done, dones) = mpsc::channel();
         for index in 0..self.loops.len() {
-            self.post_configuration(index, &seats, &loaded, generation);
+            self.post_configuration(index, &seats, &loaded, generation, done.clone());
         }
+        drop(done);
+        await_loops(&dones);
         self.dismiss(removed, &seats);
         self.watch(&seats, loaded.core.slow_turn());
         let old = std::mem::replace(&mut self.current, loaded.engines);
@@ -215,7 +222,7 @@ impl Worker {
             }
             let seats = seats.clone();
             let leave = move || {
-                hand_over_loop(move |kind, parcel| {
+                hand_over_loop(Reach::Process, move |kind, parcel| {
                     let what = Arriving::Idle(parcel);
                     settle(Arrival { kind, what }, &seats);
                 })
@@ -232,6 +239,7 @@ impl Worker {
         seats: &Seats,
         loaded: &Loaded,
         generation: &Generation,
+        done: mpsc::Sender<()>,
     ) {
         let loops = self.loops.len();
         let context = LoopContext {
@@ -261,9 +269,11 @@ impl Worker {
             })
             .collect();
         // A loop that has ended takes no more configurations, and needs none.
-        let _ = self.loops[index]
-            .handle()
-            .post(move || configure_loop(context, engines));
+        let _ = self.loops[index].handle().post(move || {
+            configure_loop(context, engines);
+            // Nobody waits any more for a loop that was late.
+            let _ = done.send(());
+        });
     }
 
     /// Another worker process: it may send its idle connections, and gets those of this one if
@@ -362,7 +372,9 @@ impl Worker {
             let to = self.courier.as_ref().map(Courier::sender);
             let stop = move || match to {
                 // When the courier has given up, the connection is dropped with the parcel.
-                Some(to) => hand_over_loop(move |kind, parcel| drop(to.send((kind, parcel)))),
+                Some(to) => hand_over_loop(Reach::Beyond, move |kind, parcel| {
+                    drop(to.send((kind, parcel)));
+                }),
                 None => stop_loop(),
             };
             // A loop that can not be reached has ended already.
@@ -450,6 +462,17 @@ impl Worker {
         }
         self.files.flush();
     }
+}
+
+/// Waits until the loops have taken a configuration: whoever is told that it is in use shall not meet the one before. A
+/// loop that is stuck takes it later.
+fn await_loops(dones: &mpsc::Receiver<()>) {
+    let deadline = Instant::now() + LOOP_PATIENCE;
+    // Their ends are gone when all have answered.
+    while dones
+        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        .is_ok()
+    {}
 }
 
 /// The body of a loop's thread.
@@ -571,10 +594,15 @@ fn finish_loop() {
 }
 
 /// Leaves a connection for the loop that has the fewest.
-fn settle(arrival: Arrival, seats: &Seats) {
-    if let Some(seat) = seats.lightest() {
-        // One that nobody takes is closed, as an idle one may be.
-        let _ = seat.give(arrival);
+fn settle(mut arrival: Arrival, seats: &Seats) {
+    // A loop may have closed its seat a moment ago; it is not found again then. What nobody takes is closed, as an idle
+    // connection may be.
+    for _ in seats.list.iter() {
+        let Some(seat) = seats.lightest() else { return };
+        match seat.give(arrival) {
+            Ok(()) => return,
+            Err(refused) => arrival = refused,
+        }
     }
 }
 
@@ -613,7 +641,11 @@ fn shed(count: usize, seats: Seats) {
             let what = Arriving::Idle(parcel);
             settle(Arrival { kind, what }, &seats);
         };
-        engine.shed(count, Rc::new(sink));
+        let sink = ParcelSink {
+            reach: Reach::Process,
+            take: Rc::new(sink),
+        };
+        engine.shed(count, sink);
     }
 }
 
@@ -630,12 +662,13 @@ fn close_seat() {
 
 /// Runs on a loop: ends it when its last connection has ended. Those that wait for a request go to
 /// `sink`.
-fn hand_over_loop(sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
+fn hand_over_loop(reach: Reach, sink: impl Fn(&'static str, Parcel) + Clone + 'static) {
     close_seat();
     let engines = LOOP.with_borrow(|state| state.engines.clone());
     for (kind, engine) in engines {
         let sink = sink.clone();
-        engine.hand_over(Rc::new(move |parcel| sink(kind, parcel)));
+        let take = Rc::new(move |parcel| sink(kind, parcel));
+        engine.hand_over(ParcelSink { reach, take });
     }
     end_when_idle();
 }

@@ -59,7 +59,13 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
                 return engine.debug_client(client, format_args!("close http connection"));
             }
             Next::Linger(core) => return lingering::close(&connection.client, &core).await,
-            Next::Leave => return connection.engine.send_away(&connection.client),
+            Next::Leave => {
+                let engine = Rc::clone(&connection.engine);
+                let client = Rc::clone(&connection.client);
+                // So that it is the only one who knows the client.
+                drop(connection);
+                return engine.send_away(client);
+            }
             Next::Reset => {
                 // The descriptor goes with the client; how it goes is decided here.
                 let _ = connection.client.stream.socket().set_reset_on_close();

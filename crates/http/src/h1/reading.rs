@@ -253,7 +253,9 @@ impl Connection {
         if asked == Poll::Ready(Asked::Leave) {
             return Poll::Ready(NoHead::Leaving);
         }
-        if asked.is_ready() {
+        // A client that has just come and can not go elsewhere will get an answer.
+        let is_spared = reading.first && client.idle.is_leaving();
+        if asked.is_ready() && !is_spared {
             let since = client.idle.since();
             let end = since.map(|since| since + client.keepalive_min_timeout.get());
             match end.filter(|end| *end > rt::now()) {

@@ -24,7 +24,7 @@ use rt::error_log::{Errno, Level};
 
 use super::budget::{Budget, SERVED};
 use super::link::{Closed, How, Link, OUTPUT_FULL};
-use crate::client::Client;
+use crate::client::{Client, Moves};
 use crate::core::LocationConf;
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
@@ -116,6 +116,8 @@ pub(super) enum End {
 
 impl Connection {
     pub(super) fn new(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Connection {
+        // Not in the middle of its compression.
+        client.idle.moves(Moves::Nowhere);
         let site = engine.site();
         let limits = Limits::of(&site, client);
         let mut reader = FrameReader::default();
@@ -471,8 +473,7 @@ impl Connection {
             .write(|output| frame::write_goaway(last, code, &mut output.bytes));
     }
 
-    /// Has the loop asked for the end, which is to wait for the streams? A connection can not be carried elsewhere in the
-    /// middle of its compression: to leave is to close.
+    /// Has the loop asked for the end, which is to wait for the streams? To leave is to close.
     fn is_to_end(&self, context: &mut Context<'_>) -> bool {
         self.phase == Phase::Open && self.link.client.idle.poll_asked(context).is_ready()
     }

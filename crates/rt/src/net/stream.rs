@@ -326,11 +326,13 @@ impl Stream {
         self.registration.get().is_some_and(quiet)
     }
 
-    /// Lets the next read ask the system, whatever is known of the socket: before it is closed for its silence.
+    /// Lets the next read and the next write ask the system, whatever is known of the socket: before it is closed for its
+    /// silence, and for last words.
     pub fn look_again(&self) {
-        match self.registration.get() {
-            Some(registration) => registration.suppose(Side::Read),
-            None => self.drained.set(false),
+        self.drained.set(false);
+        if let Some(registration) = self.registration.get() {
+            registration.suppose(Side::Read);
+            registration.suppose(Side::Write);
         }
     }
 
