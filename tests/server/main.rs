@@ -49,6 +49,7 @@ mod malformed;
 mod maps;
 mod media;
 mod misbehaving;
+mod ocsp;
 mod proxy;
 mod proxy_ssl;
 mod queue;

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -16,8 +16,8 @@ use weir_tests::{Http2, Server, Site, http, is_oracle, skip_on_oracle, whole};
 
 /// A certificate and its key, in PEM.
 pub(crate) struct Pair {
-    pub(super) certificate: String,
-    pub(super) key: String,
+    pub(crate) certificate: String,
+    pub(crate) key: String,
 }
 
 pub(crate) fn self_signed(name: &str) -> Pair {
@@ -31,7 +31,7 @@ pub(crate) fn self_signed(name: &str) -> Pair {
     }
 }
 
-fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+pub(crate) fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.distinguished_name.push(DnType::CommonName, name);
@@ -39,7 +39,7 @@ fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
     CertifiedIssuer::self_signed(params, key).expect("a key that signs")
 }
 
-fn signed_by(issuer: &CertifiedIssuer<'static, KeyPair>, name: &str) -> Pair {
+pub(crate) fn signed_by(issuer: &CertifiedIssuer<'static, KeyPair>, name: &str) -> Pair {
     let key = KeyPair::generate().expect("random bytes");
     let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a host name");
     params.distinguished_name.push(DnType::CommonName, name);
@@ -51,7 +51,7 @@ fn signed_by(issuer: &CertifiedIssuer<'static, KeyPair>, name: &str) -> Pair {
 }
 
 /// A site with a certificate for `localhost`.
-fn https(block: &str) -> Site {
+pub(crate) fn https(block: &str) -> Site {
     https_files(http(block))
 }
 
@@ -69,20 +69,28 @@ pub(crate) const CERTIFICATE: &str =
 
 /// A client that believes everybody.
 #[derive(Clone)]
-pub(crate) struct Client(Arc<ClientConfig>);
+pub(crate) struct Client {
+    config: Arc<ClientConfig>,
+    /// The OCSP response of the last handshake that was not resumed.
+    pub(crate) stapled: Arc<Mutex<Vec<u8>>>,
+}
 
 impl Client {
     pub(crate) fn new() -> Client {
         Client::with(None, &[&rustls::version::TLS13, &rustls::version::TLS12])
     }
 
-    fn with(pair: Option<&Pair>, versions: &[&'static rustls::SupportedProtocolVersion]) -> Client {
+    pub(crate) fn with(
+        pair: Option<&Pair>,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> Client {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let stapled = Arc::default();
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
             .expect("versions that the provider has")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Credulous(provider)));
+            .with_custom_certificate_verifier(Arc::new(Credulous(provider, Arc::clone(&stapled))));
         let config = match pair {
             None => config.with_no_client_auth(),
             Some(pair) => config
@@ -92,14 +100,20 @@ impl Client {
                 )
                 .expect("a key that belongs to its certificate"),
         };
-        Client(Arc::new(config))
+        Client {
+            config: Arc::new(config),
+            stapled,
+        }
     }
 
     /// One that offers these protocols by ALPN.
     fn offering(&self, protocols: &[Vec<u8>]) -> Client {
-        let mut config = ClientConfig::clone(&self.0);
+        let mut config = ClientConfig::clone(&self.config);
         config.alpn_protocols = protocols.to_vec();
-        Client(Arc::new(config))
+        Client {
+            config: Arc::new(config),
+            stapled: Arc::clone(&self.stapled),
+        }
     }
 
     /// A connection with HTTP/2.
@@ -122,12 +136,17 @@ impl Client {
     fn on(&self, socket: TcpStream, name: &str) -> StreamOwned<ClientConnection, TcpStream> {
         let name = ServerName::try_from(name.to_owned()).expect("a host name");
         let connection =
-            ClientConnection::new(Arc::clone(&self.0), name).expect("a good configuration");
+            ClientConnection::new(Arc::clone(&self.config), name).expect("a good configuration");
         StreamOwned::new(connection, socket)
     }
 
     /// The whole answer to one request.
-    fn get(&self, server: &Server, name: &str, target: &str) -> Result<String, std::io::Error> {
+    pub(crate) fn get(
+        &self,
+        server: &Server,
+        name: &str,
+        target: &str,
+    ) -> Result<String, std::io::Error> {
         let mut stream = self.connect(server, 0, name);
         let host = format!("Host: {name}");
         ask(&mut stream, target, &host)
@@ -154,7 +173,7 @@ pub(crate) fn body(answer: &str) -> &str {
 }
 
 #[derive(Debug)]
-struct Credulous(Arc<CryptoProvider>);
+struct Credulous(Arc<CryptoProvider>, Arc<Mutex<Vec<u8>>>);
 
 impl ServerCertVerifier for Credulous {
     fn verify_server_cert(
@@ -162,9 +181,10 @@ impl ServerCertVerifier for Credulous {
         _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: &ServerName<'_>,
-        _: &[u8],
+        stapled: &[u8],
         _: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        *self.1.lock().expect("nobody panics with it") = stapled.to_vec();
         Ok(ServerCertVerified::assertion())
     }
 

@@ -8,13 +8,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
+use net::tls::ocsp::Network;
 use net::tls::{
     Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
     Service, Session, read_hello,
 };
-use rt::error_log::Level;
+use rt::error_log::{Level, NoContext};
 
 use crate::client::Client;
+use crate::core::ResolverConf;
 use crate::engine::HttpLoop;
 use crate::listen::Endpoint;
 use crate::module::{Objection, internal_status};
@@ -162,7 +164,36 @@ async fn handshake(
             Err(Objection) => return Err(hello.object(socket).into()),
         }
     }
-    Ok(Some(hello.accept(socket, settings, identities).await?))
+    let network = || network(site, server);
+    settings.refresh_staples(network, {
+        let site = Rc::clone(site);
+        move |line| log_asking(&site, server, &line)
+    });
+    let mut session = hello.accept(socket, settings, identities).await?;
+    if let (Some(check), Some(trust)) = (&service.status, settings.trust())
+        && let Some(line) = check.check(&mut session, trust, &network()).await
+    {
+        let action = "requesting certificate status";
+        engine.log_client(Level::Error, client, format_args!("{line} while {action}"));
+    }
+    Ok(Some(session))
+}
+
+/// How a server's OCSP responders are found.
+fn network(site: &Site, server: ServerId) -> Network {
+    let location = site.location(site.server(server).root);
+    let resolving = location.confs.get::<ResolverConf>();
+    Network {
+        resolver: Arc::clone(&resolving.resolver),
+        timeout: resolving.timeout,
+    }
+}
+
+/// Logs what went wrong when nobody's connection is concerned.
+fn log_asking(site: &Site, server: ServerId, line: &str) {
+    let log = &site.location(site.server(server).root).core.log;
+    let line = format_args!("{line} while requesting certificate status");
+    log.log(Level::Error, &NoContext, line);
 }
 
 fn has_a_say(site: &Site, server: ServerId) -> bool {
@@ -311,8 +342,7 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
     match asks.judge(session.assessment()) {
         Ok(()) => Ok(()),
         Err(Refusal::Bad(fault)) => {
-            let (number, text) = (fault.number, fault.text);
-            let message = format_args!("client SSL certificate verify error: ({number}:{text})");
+            let message = format_args!("client SSL certificate verify error: {fault}");
             request.log(Level::Info, message);
             Err(internal_status::CERTIFICATE_ERROR)
         }

@@ -8,11 +8,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use conf::{Diagnostic, Line, Span};
+use net::tls::ocsp::Network;
 use net::tls::{
     Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
     Service, read_hello,
 };
-use rt::error_log::Level;
+use rt::error_log::{Level, NoContext};
 
 use crate::client::Transport;
 use crate::module::{Objection, status};
@@ -127,7 +128,28 @@ async fn handshake(
             Err(Objection) => return Err(hello.object(stream.socket()).into()),
         }
     }
-    Ok(hello.accept(stream.socket(), settings, identities).await?)
+    let core = &site.server(session.server).core;
+    let network = || Network {
+        resolver: Arc::clone(&core.resolver),
+        timeout: core.resolver_timeout,
+    };
+    settings.refresh_staples(network, {
+        let (site, server) = (Rc::clone(&site), session.server);
+        move |line| {
+            let line = format_args!("{line} while requesting certificate status");
+            site.server(server)
+                .core
+                .log
+                .log(Level::Error, &NoContext, line);
+        }
+    });
+    let mut tls = hello.accept(stream.socket(), settings, identities).await?;
+    if let (Some(check), Some(trust)) = (&service.status, settings.trust())
+        && let Some(line) = check.check(&mut tls, trust, &network()).await
+    {
+        session.error(format_args!("{line} while requesting certificate status"));
+    }
+    Ok(tls)
 }
 
 /// Asks who has a say in the handshakes of the session's server; the certificates that were chosen, if any were.
@@ -179,8 +201,7 @@ fn judge(session: &mut Session) -> Result<(), u16> {
     match asks.judge(tls.and_then(net::tls::Session::assessment)) {
         Ok(()) => Ok(()),
         Err(Refusal::Bad(fault)) => {
-            let (number, text) = (fault.number, fault.text);
-            let message = format_args!("client SSL certificate verify error: ({number}:{text})");
+            let message = format_args!("client SSL certificate verify error: {fault}");
             session.log(Level::Info, message);
             Err(status::INTERNAL_SERVER_ERROR)
         }

@@ -4,6 +4,7 @@
 pub(crate) mod access;
 pub(crate) mod compression;
 pub(crate) mod content;
+pub(crate) mod fetch;
 pub(crate) mod file_access;
 pub(crate) mod file_response;
 pub(crate) mod file_tree;

@@ -8,6 +8,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::*;
 
 /// The parts of a certificate that decide whether it is good.
+#[derive(Clone)]
 pub(super) struct Certificate {
     pub(super) der: Vec<u8>,
     /// The names as they are encoded: equal names are equal bytes.
@@ -31,12 +32,15 @@ pub(super) struct Certificate {
     pub(super) common_names: Vec<String>,
     pub(super) key_id: Option<Vec<u8>>,
     pub(super) issuer_key_id: Option<Vec<u8>>,
+    /// The URL of the OCSP responder, the first one.
+    pub(super) responder: Option<String>,
     pub(super) name_constraints: bool,
     /// It has a critical extension that nobody here understands.
     pub(super) unknown_critical: bool,
 }
 
 /// What somebody has signed.
+#[derive(Clone)]
 pub(super) struct Signed {
     pub(super) content: Vec<u8>,
     /// The content of the `AlgorithmIdentifier`.
@@ -45,6 +49,7 @@ pub(super) struct Signed {
 }
 
 /// A public key.
+#[derive(Clone)]
 pub(super) struct PublicKey {
     /// The whole `SubjectPublicKeyInfo`.
     pub(super) info: Vec<u8>,
@@ -65,9 +70,12 @@ pub(super) struct KeyUses {
 pub(super) struct Purposes {
     pub(super) server: bool,
     pub(super) client: bool,
+    /// Signing of OCSP responses; only if it says so.
+    pub(super) ocsp: bool,
 }
 
 /// A name that a certificate is for.
+#[derive(Clone)]
 pub(super) enum Name {
     Dns(String),
     Ip(IpAddr),
@@ -100,6 +108,7 @@ impl Certificate {
                 .collect(),
             key_id: None,
             issuer_key_id: None,
+            responder: None,
             name_constraints: false,
             unknown_critical: false,
         };
@@ -127,6 +136,7 @@ impl Certificate {
                 self.purposes = Some(Purposes {
                     server: usage.any || usage.server_auth,
                     client: usage.any || usage.client_auth,
+                    ocsp: usage.ocsp_signing,
                 });
             }
             ParsedExtension::SubjectAlternativeName(names) => {
@@ -137,6 +147,7 @@ impl Certificate {
             ParsedExtension::AuthorityKeyIdentifier(id) => {
                 self.issuer_key_id = id.key_identifier.as_ref().map(|id| id.0.to_vec());
             }
+            ParsedExtension::AuthorityInfoAccess(access) => self.responder = responder(access),
             ParsedExtension::NameConstraints(_) => self.name_constraints = true,
             ParsedExtension::CertificatePolicies(_)
             | ParsedExtension::PolicyConstraints(_)
@@ -176,6 +187,17 @@ impl Certificate {
                 .iter()
                 .any(|pattern| matches_host(pattern, host))
     }
+}
+
+fn responder(access: &AuthorityInfoAccess<'_>) -> Option<String> {
+    let ocsp = oid_registry::OID_PKIX_ACCESS_DESCRIPTOR_OCSP;
+    let found = access.accessdescs.iter().find_map(|description| {
+        match (&description.access_method, &description.access_location) {
+            (method, GeneralName::URI(url)) if *method == ocsp => Some(*url),
+            _ => None,
+        }
+    });
+    found.map(str::to_owned)
 }
 
 fn name(name: &GeneralName<'_>) -> Option<Name> {

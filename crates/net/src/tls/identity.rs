@@ -13,6 +13,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
 use super::certificate::Certificate;
+use super::ocsp::Staple;
 use super::{Problem, encrypted, pem, provider};
 
 /// The longest password, in bytes, as in nginx.
@@ -23,6 +24,8 @@ pub struct Identity {
     pub(super) key: Arc<CertifiedKey>,
     /// The key was encrypted: it is not kept for longer than it is used.
     pub(super) secret: bool,
+    /// Where the authority's word about it comes from, if that is sent along.
+    pub(super) staple: Option<Arc<Staple>>,
 }
 
 impl fmt::Debug for Identity {
@@ -67,7 +70,11 @@ impl Identity {
             )));
         }
         let key = Arc::new(CertifiedKey::new(chain, signing));
-        Ok(Arc::new(Identity { key, secret }))
+        Ok(Arc::new(Identity {
+            key,
+            secret,
+            staple: None,
+        }))
     }
 
     /// Of several certificates for keys of one kind, RSA or ECDSA, the last counts, as in OpenSSL.
@@ -93,7 +100,35 @@ impl Identity {
         Arc::new(Identity {
             key: Arc::new(key),
             secret: self.secret,
+            staple: None,
         })
+    }
+
+    /// The same with OCSP responses that are fetched.
+    pub fn with_staple(&self, staple: Arc<Staple>) -> Arc<Identity> {
+        Arc::new(Identity {
+            key: Arc::clone(&self.key),
+            secret: self.secret,
+            staple: Some(staple),
+        })
+    }
+
+    /// The certificates with their key, and with what is stapled to them now.
+    pub(super) fn certified(&self) -> Arc<CertifiedKey> {
+        let staple = self.staple.as_ref();
+        staple
+            .and_then(|staple| staple.staple(&self.key))
+            .unwrap_or_else(|| Arc::clone(&self.key))
+    }
+
+    /// The chain, the leaf first.
+    pub fn chain(&self) -> &[CertificateDer<'static>] {
+        &self.key.cert
+    }
+
+    /// What is stapled to it.
+    pub(super) fn staple(&self) -> Option<&Arc<Staple>> {
+        self.staple.as_ref()
     }
 
     /// The leaf, encoded.

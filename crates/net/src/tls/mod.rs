@@ -6,6 +6,7 @@
 //! - [`Identity`] is a certificate chain with its key; [`Trust`] is whom to believe. An [`Offer`] is for who chooses the
 //!   chain while the client waits.
 //! - [`ServerSettings`] and [`ClientSettings`] are built when the configuration is read and do not change.
+//! - [`ocsp`] asks authorities about certificates.
 //! - Ticket keys and remembered sessions outlive configurations: [`Tickets`], [`SessionCache`].
 //!
 //! What OpenSSL calls things is kept: configurations, variables and logs use its names.
@@ -20,6 +21,7 @@ mod handshake;
 mod identity;
 mod names;
 mod names_of;
+pub mod ocsp;
 mod offer;
 mod pem;
 mod server;

@@ -133,6 +133,7 @@ impl Identity {
         Ok(Arc::new(Identity {
             key: Arc::new(key),
             secret: false,
+            staple: None,
         }))
     }
 }

@@ -17,6 +17,7 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, Sign
 use super::certificate::Certificate;
 use super::ciphers::{Choice, Protocols};
 use super::identity::Identity;
+use super::ocsp::Network;
 use super::sessions::{SessionCache, Storage};
 use super::tickets::{Ticketer, Tickets};
 use super::verify::Trust;
@@ -189,23 +190,30 @@ impl ServerSettings {
         }
     }
 
-    /// The same with other certificates of its own, of the same kind: to staple something new to them.
-    pub fn with_identities(&self, identities: Vec<Arc<Identity>>) -> ServerSettings {
-        ServerSettings {
-            config: self.config_with(&identities),
-            identities,
-            ..self.clone()
-        }
-    }
-
     /// Whether version 1.3 is among those that are spoken.
     pub(super) fn speaks_1_3(&self) -> bool {
         self.speaks_1_3
     }
 
-    /// The certificates, for who wants to look after them (stapling).
-    pub fn identities(&self) -> &[Arc<Identity>] {
+    /// Has what is stapled to the certificates fetched by this loop, if it is time to. `log` gets what goes wrong.
+    pub fn refresh_staples(
+        &self,
+        network: impl Fn() -> Network,
+        log: impl Fn(String) + Clone + 'static,
+    ) {
+        for staple in self.identities.iter().filter_map(|known| known.staple()) {
+            staple.refresh(&network, log.clone());
+        }
+    }
+
+    /// The certificates.
+    pub(super) fn identities(&self) -> &[Arc<Identity>] {
         &self.identities
+    }
+
+    /// Whom to believe about clients.
+    pub fn trust(&self) -> Option<&Trust> {
+        self.trust.as_deref()
     }
 }
 
@@ -222,7 +230,7 @@ impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let identities = &self.0;
         if let [only] = &identities[..] {
-            return Some(Arc::clone(&only.key));
+            return Some(only.certified());
         }
         let fits = |scheme: &SignatureScheme| {
             identities
@@ -234,7 +242,7 @@ impl ResolvesServerCert for Resolver {
             .iter()
             .find_map(fits)
             .or(identities.first())?;
-        Some(Arc::clone(&identity.key))
+        Some(identity.certified())
     }
 }
 

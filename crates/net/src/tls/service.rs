@@ -10,6 +10,7 @@ use bstr::BString;
 use conf::Expression;
 
 use super::cache::IdentityCache;
+use super::ocsp::StatusCheck;
 use super::server::ServerSettings;
 use super::verify::{Assessment, Fault};
 
@@ -23,6 +24,8 @@ pub struct Service {
     pub rejects: bool,
     /// How clients' certificates are judged.
     pub asks: Asks,
+    /// Their authorities are asked about them.
+    pub status: Option<StatusCheck>,
     /// Certificates whose names depend on the client, with their keys.
     pub dynamic: Vec<(Expression, Expression)>,
     /// Where those are kept.

@@ -12,8 +12,9 @@ use rt::net::Stream;
 use rustls::Connection;
 use rustls::pki_types::CertificateDer;
 
+use super::certificate::Certificate;
 use super::names;
-use super::verify::Assessment;
+use super::verify::{Assessment, Trust};
 
 /// How much is read from the socket at once, in bytes: a record with its overhead.
 pub(super) const READ_SIZE: usize = 16 * 1024 + 512;
@@ -509,5 +510,18 @@ impl Session {
     /// What came of the examination of the peer's certificate; `None` when none was wanted.
     pub fn assessment(&self) -> Option<&Assessment> {
         self.facts.assessment.as_ref()
+    }
+
+    /// Judges it anew: more is known.
+    pub(super) fn assess(&mut self, assessment: Assessment) {
+        self.facts.assessment = Some(assessment);
+    }
+
+    /// The path from the peer's certificate to what is trusted.
+    pub(super) fn path(&self, trust: &Trust) -> Vec<Certificate> {
+        let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
+        let state = self.state.borrow();
+        let chain = state.tls.peer_certificates();
+        chain.map_or_else(Vec::new, |chain| trust.path(chain, now))
     }
 }

@@ -8,6 +8,7 @@
 //! refuses, and policies. Constraints on names are not examined either, so that an authority that has them is refused.
 
 use std::collections::HashSet;
+use std::fmt;
 
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::CertificateDer;
@@ -30,10 +31,20 @@ pub enum Assessment {
 /// Why a certificate is not good: OpenSSL's number and words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// `X509_V_ERR_…`.
+    /// `X509_V_ERR_…`; 0: OpenSSL has no number for it.
     pub number: u32,
     /// What `X509_verify_cert_error_string` says.
     pub text: &'static str,
+}
+
+impl fmt::Display for Fault {
+    /// As logs have it: the number and the words, in brackets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.number {
+            0 => f.write_str(self.text),
+            number => write!(f, "({number}:{})", self.text),
+        }
+    }
 }
 
 impl Fault {
@@ -60,7 +71,7 @@ const NO_LOCAL_ISSUER: Fault = fault(20, "unable to get local issuer certificate
 const NO_ISSUER: Fault = fault(2, "unable to get issuer certificate");
 const LEAF_UNVERIFIED: Fault = fault(21, "unable to verify the first certificate");
 const TOO_LONG: Fault = fault(22, "certificate chain too long");
-const REVOKED: Fault = fault(23, "certificate revoked");
+pub(super) const REVOKED: Fault = fault(23, "certificate revoked");
 const PATH_LENGTH: Fault = fault(25, "path length constraint exceeded");
 const PURPOSE: Fault = fault(26, "unsupported certificate purpose");
 const NOT_AN_AUTHORITY: Fault = fault(79, "invalid CA certificate");
@@ -158,6 +169,36 @@ impl Trust {
         self.anchors.iter().map(|anchor| &anchor.subject[..])
     }
 
+    /// The path from a chain's leaf to what is trusted, or as far as it goes.
+    pub(super) fn path(&self, chain: &[CertificateDer<'_>], now: i64) -> Vec<Certificate> {
+        let mut sent = chain.iter().take(MAX_PATH + 1);
+        let Some(leaf) = sent.next().and_then(|der| Certificate::parse(der)) else {
+            return Vec::new();
+        };
+        let others: Vec<Certificate> = sent.filter_map(|der| Certificate::parse(der)).collect();
+        let mut examination = Examination::new(self);
+        let path = examination.build(&leaf, &others, now);
+        path.into_iter().cloned().collect()
+    }
+
+    /// Who has issued a certificate, encoded like it: one of the chain behind it, or one that is trusted.
+    pub fn issuer_of(&self, chain: &[CertificateDer<'_>]) -> Option<Vec<u8>> {
+        let leaf = Certificate::parse(chain.first()?)?;
+        let others: Vec<Certificate> = chain[1..]
+            .iter()
+            .take(MAX_PATH)
+            .filter_map(|der| Certificate::parse(der))
+            .collect();
+        let mut examination = Examination::new(self);
+        let mut found = |among: &[Certificate]| {
+            let issued = |issuer: &&Certificate| {
+                issuer.subject == leaf.issuer && examination.is_signed_by(&leaf, issuer)
+            };
+            among.iter().find(issued).map(|issuer| issuer.der.clone())
+        };
+        found(&others).or_else(|| found(&self.anchors))
+    }
+
     /// Examines a chain, the leaf first, at a time in seconds.
     pub fn examine(&self, chain: &[CertificateDer<'_>], purpose: Purpose, now: i64) -> Assessment {
         let Some(leaf) = chain.first() else {
@@ -171,12 +212,7 @@ impl Trust {
             .take(MAX_PATH)
             .filter_map(|der| Certificate::parse(der))
             .collect();
-        let mut examination = Examination {
-            trust: self,
-            algorithms: super::algorithms(),
-            signatures: 0,
-            fault: None,
-        };
+        let mut examination = Examination::new(self);
         examination.run(&leaf, &others, purpose, now);
         match examination.fault {
             None => Assessment::Good,
@@ -217,6 +253,15 @@ struct Examination<'a> {
 }
 
 impl<'a> Examination<'a> {
+    fn new(trust: &'a Trust) -> Examination<'a> {
+        Examination {
+            trust,
+            algorithms: super::algorithms(),
+            signatures: 0,
+            fault: None,
+        }
+    }
+
     fn found(&mut self, fault: Fault) {
         self.fault = Some(fault);
     }

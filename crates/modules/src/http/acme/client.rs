@@ -9,7 +9,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::ByteSlice;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use http_types::request::Parts;
@@ -18,16 +17,13 @@ use net::resolver::Resolver;
 use net::tls::{ClientName, ClientSettings};
 use net::{ConnectOptions, Transport};
 use proto::h1::Method;
-use proto::h1::Piece;
-use proto::h1::body::{ChunkDecoder, ResponseFraming};
-use proto::h1::response::{Parser, ResponseHead, Status};
 use rt::net::Address;
 use rt::sync::remote_oneshot;
 
+use crate::shared::fetch;
+
 /// How long one request may take altogether.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Bytes of an answer's head that are read.
-const MAX_HEAD: usize = 16 * 1024;
 /// Bytes of an answer that are read; a chain of certificates takes a few thousand.
 const MAX_ANSWER: usize = 1024 * 1024;
 
@@ -166,35 +162,8 @@ fn head(parts: &Parts, host: &str, port: u16, agent: &str, length: usize) -> Vec
 }
 
 async fn read(stream: &Transport, method: &http_types::Method) -> Result<BytesResponse, String> {
-    let (mut parser, mut head) = (Parser::new(), ResponseHead::default());
-    let mut input = Vec::new();
-    let used = loop {
-        if more(stream, &mut input).await? == 0 {
-            return Err("it closed the connection before it answered".to_owned());
-        }
-        match parser.parse(&input, MAX_HEAD, &mut head) {
-            Ok(Status::Complete(used)) => break used,
-            Ok(Status::Partial) => {}
-            Ok(Status::NotHttp) => return Err("the answer is no HTTP".to_owned()),
-            Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
-        }
-    };
-    let mut content = input.split_off(used);
     let method = Method::from_bytes(method.as_str().as_bytes());
-    let framing = ResponseFraming::of_response(method, head.status, &head.fields)
-        .map_err(|_| "the answer's length makes no sense")?;
-    match framing {
-        ResponseFraming::None => content.clear(),
-        ResponseFraming::Length(length) => {
-            while (content.len() as u64) < length {
-                if more(stream, &mut content).await? == 0 {
-                    return Err("it closed the connection within its answer".to_owned());
-                }
-            }
-        }
-        ResponseFraming::Chunked => content = unchunk(stream, content).await?,
-        ResponseFraming::UntilClose => while more(stream, &mut content).await? > 0 {},
-    }
+    let (head, content) = fetch::answer(stream, method, MAX_ANSWER).await?;
     let mut response = http_types::Response::builder().status(head.status);
     for (name, value) in head.fields.iter() {
         response = response.header(name, value);
@@ -207,35 +176,4 @@ async fn read(stream: &Transport, method: &http_types::Method) -> Result<BytesRe
         parts,
         body: Box::new(Bytes::from(content)),
     })
-}
-
-async fn more(stream: &Transport, out: &mut Vec<u8>) -> Result<usize, String> {
-    if out.len() >= MAX_ANSWER {
-        return Err("the answer is too long".to_owned());
-    }
-    let read = stream.read_into(out, 16 * 1024).await;
-    read.map_err(|error| error.to_string())
-}
-
-async fn unchunk(stream: &Transport, mut input: Vec<u8>) -> Result<Vec<u8>, String> {
-    let mut decoder = ChunkDecoder::new();
-    let mut content = Vec::new();
-    let mut taken = 0;
-    loop {
-        match decoder.next(&input[taken..]) {
-            Ok(Piece::Data(range)) => {
-                content.extend_from_slice(&input[taken + range.start..taken + range.end]);
-                taken += range.end;
-            }
-            Ok(Piece::End(_)) => return Ok(content),
-            Ok(Piece::More) => {
-                input.clear();
-                taken = 0;
-                if content.len() > MAX_ANSWER || more(stream, &mut input).await? == 0 {
-                    return Err("the answer ends before its end".to_owned());
-                }
-            }
-            Err(_) => return Err("the answer's chunks make no sense".to_owned()),
-        }
-    }
 }

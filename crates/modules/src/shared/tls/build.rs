@@ -43,7 +43,10 @@ pub(crate) fn service(
     check_pairs(conf)?;
     if conf.certificates.is_empty() && !conf.rejects {
         // Without certificates of its own it takes no part in handshakes, but what it asks of clients counts.
-        return Ok((conf.asks != Asks::No).then(|| Arc::new(without_certificates(conf))));
+        if conf.asks == Asks::No {
+            return Ok(None);
+        }
+        return Ok(Some(Arc::new(without_certificates(conf)?)));
     }
     let passwords = Arc::new(match &conf.password_file {
         None => Vec::new(),
@@ -73,6 +76,7 @@ pub(crate) fn service(
         settings,
         rejects: conf.rejects,
         asks: conf.asks,
+        status: super::ocsp::status(conf)?,
         dynamic,
         cache: IdentityCache::new(
             cache.map_or(0, |cache| cache.max),
@@ -84,17 +88,18 @@ pub(crate) fn service(
     })))
 }
 
-fn without_certificates(conf: &TlsConf) -> Service {
-    Service {
+fn without_certificates(conf: &TlsConf) -> Result<Service, Diagnostic> {
+    Ok(Service {
         settings: None,
         http2: None,
         rejects: false,
         asks: conf.asks,
+        status: super::ocsp::status(conf)?,
         dynamic: Vec::new(),
         cache: IdentityCache::new(0, Duration::ZERO, Duration::ZERO),
         passwords: Arc::default(),
         handshake_timeout: conf.handshake_timeout,
-    }
+    })
 }
 
 fn at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
@@ -102,7 +107,7 @@ fn at(problem: Problem, span: impl Into<Option<Span>>) -> Diagnostic {
 }
 
 /// A file's content; what can not be read is an error at its word.
-fn read(file: &File, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+pub(super) fn read(file: &File, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
     level.build.files.read(&file.path).map_err(|error| {
         let path = file.path.display();
         Diagnostic::error(
@@ -205,7 +210,7 @@ fn tell_missing(
     }
 }
 
-fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut Level) {
+pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut Level) {
     let said = &mut level.shared::<Said>().0;
     if !said.contains(&message) {
         said.push(message.clone());
@@ -262,15 +267,7 @@ fn identities(
             }
         }
     }
-    if let Some(file) = conf.stapling_file.as_ref().filter(|_| conf.stapling) {
-        let response = read(file, level)?;
-        if let Some(first) = identities.first_mut() {
-            *first = first.with_ocsp(response);
-        }
-    } else if conf.stapling {
-        let message = "\"ssl_stapling\" without \"ssl_stapling_file\" has no effect";
-        warn_once(message.to_owned(), None, level);
-    }
+    super::ocsp::staple(conf, &mut identities, level)?;
     Ok((Identity::last_of_each_kind(identities), dynamic))
 }
 
@@ -398,7 +395,7 @@ fn client_certificates(
     Ok(Some(ClientCertificates::new(trust, &named)))
 }
 
-fn add(trust: &mut Trust, file: &File, level: &mut Level) -> Result<(), Diagnostic> {
+pub(super) fn add(trust: &mut Trust, file: &File, level: &mut Level) -> Result<(), Diagnostic> {
     let text = read(file, level)?;
     let name = file.path.display().to_string();
     trust

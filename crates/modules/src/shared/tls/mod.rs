@@ -6,6 +6,7 @@
 
 pub(crate) mod build;
 pub(crate) mod commands;
+mod ocsp;
 pub(crate) mod rows;
 pub(crate) mod variables;
 
@@ -16,6 +17,7 @@ use std::time::Duration;
 use base::Span;
 use bstr::BString;
 use conf::Expression;
+use net::tls::ocsp::Checks;
 use net::tls::{Asks, Service};
 
 /// The settings of a server as they are read.
@@ -42,6 +44,13 @@ pub(crate) struct TlsConf {
     pub(crate) ticket_keys: Vec<File>,
     pub(crate) stapling: bool,
     pub(crate) stapling_file: Option<File>,
+    pub(crate) stapling_responder: Option<Word>,
+    pub(crate) stapling_verify: bool,
+    /// Which clients' certificates are asked about.
+    pub(crate) ocsp: Option<Checks>,
+    pub(crate) ocsp_responder: Option<Word>,
+    /// The name and size of the cache of answers.
+    pub(crate) ocsp_cache: Option<(String, usize)>,
     pub(crate) commands: Vec<(BString, BString, Span)>,
     pub(crate) rejects: bool,
     pub(crate) buffer_size: u64,

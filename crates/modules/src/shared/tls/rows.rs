@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bstr::{BString, ByteSlice};
 use conf::{Arity, Contexts, Diagnostic, Directive, Expression, Line, Repeat, Setter};
+use net::tls::ocsp::Checks;
 use net::tls::{Asks, Protocols};
 
 use super::{CertificateCache, File, SessionCaching, Source, TlsConf, Word};
@@ -230,13 +231,11 @@ const OCSP: Directive<TlsConf> = row(
     "ssl_ocsp",
     "on | off | leaf",
     Some("off"),
-    "Asking responders about clients' certificates is not supported; use `ssl_crl`. Anything but `off` is an error, \
-     because it would let revoked clients in.",
-    Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
-        match line.word(0, &["off", "on", "leaf"])? {
-            0 => Ok(()),
-            _ => Err(line.error("\"ssl_ocsp\" is not supported: use \"ssl_crl\"")),
-        }
+    "Whether the authorities of clients' certificates are asked if they were revoked (OCSP): about all of a path but its \
+     root, or about the client's own alone. A client about whom nothing can be learnt is not let in. With `ssl_verify_client` \
+     `on` or `optional`; names of responders need a `resolver`.",
+    Setter::Word(&["off", "on", "leaf"], |c, index| {
+        c.ocsp = [None, Some(Checks::All), Some(Checks::Leaf)][index];
     }),
 );
 
@@ -244,16 +243,23 @@ const OCSP_CACHE: Directive<TlsConf> = row(
     "ssl_ocsp_cache",
     "off | shared:name:size",
     Some("off"),
-    "See `ssl_ocsp`.",
-    Setter::Ignored(Arity::ONE, "See `ssl_ocsp`."),
+    "Keeps what responders say about clients' certificates for as long as they say it holds. The cache has a name and a size \
+     in bytes, and outlives reloads.",
+    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        c.ocsp_cache = ocsp_cache(line)?;
+        Ok(())
+    }),
 );
 
 const OCSP_RESPONDER: Directive<TlsConf> = row(
     "ssl_ocsp_responder",
     "url",
     None,
-    "See `ssl_ocsp`.",
-    Setter::Ignored(Arity::ONE, "See `ssl_ocsp`."),
+    "The responder that is asked about clients' certificates (`http://…`), in place of the one that each names.",
+    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        c.ocsp_responder = Some(word(line)).filter(|word| !word.text.is_empty());
+        Ok(())
+    }),
 );
 
 const PASSWORD_FILE: Directive<TlsConf> = row(
@@ -343,8 +349,9 @@ const STAPLING: Directive<TlsConf> = row(
     "ssl_stapling",
     "on | off",
     Some("off"),
-    "Sends the authority's statement about the server's certificate along with it (OCSP), as far as `ssl_stapling_file` \
-     gives one. Asking the authority's responder is not supported.",
+    "Sends the authority's statement about the server's certificate along with it (OCSP): from `ssl_stapling_file`, or as \
+     the authority's responder says. It is asked when a client comes, who does not wait for it, and again every hour; its \
+     name needs a `resolver`. The issuer's certificate must be in the chain or in `ssl_trusted_certificate`.",
     Setter::Flag(|c| &mut c.stapling),
 );
 
@@ -352,7 +359,7 @@ const STAPLING_FILE: Directive<TlsConf> = row(
     "ssl_stapling_file",
     "file",
     None,
-    "An OCSP response in DER that is sent with the certificate.",
+    "An OCSP response in DER that is sent with the certificate; nobody is asked then.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.stapling_file = file(line);
         Ok(())
@@ -363,16 +370,20 @@ const STAPLING_RESPONDER: Directive<TlsConf> = row(
     "ssl_stapling_responder",
     "url",
     None,
-    "See `ssl_stapling`.",
-    Setter::Ignored(Arity::ONE, "See `ssl_stapling`."),
+    "The responder that is asked (`http://…`), in place of the one that the certificate names.",
+    Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+        c.stapling_responder = Some(word(line)).filter(|word| !word.text.is_empty());
+        Ok(())
+    }),
 );
 
 const STAPLING_VERIFY: Directive<TlsConf> = row(
     "ssl_stapling_verify",
     "on | off",
     Some("off"),
-    "See `ssl_stapling`.",
-    Setter::Ignored(Arity::ONE, "See `ssl_stapling`."),
+    "Whether an answer is only sent along if whoever signed it is entitled to: the issuer, or whom it has named for that. \
+     Clients examine that themselves.",
+    Setter::Flag(|c| &mut c.stapling_verify),
 );
 
 const TRUSTED_CERTIFICATE: Directive<TlsConf> = row(
@@ -526,6 +537,25 @@ fn certificate_cache(line: &mut Line) -> Result<Option<CertificateCache>, Diagno
 
 /// The smallest shared cache: eight pages, as in nginx.
 const SMALLEST_CACHE: u64 = 8 * 4096;
+
+fn ocsp_cache(line: &mut Line) -> Result<Option<(String, usize)>, Diagnostic> {
+    let text = line.text(0);
+    if text == "off" {
+        return Ok(None);
+    }
+    let invalid = || line.error(format!("invalid OCSP cache \"{text}\""));
+    let rest = text.strip_prefix(b"shared:").ok_or_else(invalid)?;
+    let (name, size) = rest.split_once_str(":").ok_or_else(invalid)?;
+    let size = base::units::parse_size(size).ok_or_else(invalid)?;
+    if name.is_empty() {
+        return Err(invalid());
+    }
+    if size < SMALLEST_CACHE {
+        return Err(line.error(format!("OCSP cache \"{text}\" is too small")));
+    }
+    let name = name.to_str_lossy().into_owned();
+    Ok(Some((name, usize::try_from(size).unwrap_or(usize::MAX))))
+}
 
 fn session_cache(line: &mut Line) -> Result<SessionCaching, Diagnostic> {
     /// OpenSSL's own number.
