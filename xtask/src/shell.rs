@@ -1,6 +1,6 @@
 //! Running other programs with a bound on their time, and finding our way in the project.
 
-use std::io::Read;
+use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -37,6 +37,36 @@ pub fn run(command: &mut Command, limit: Duration) -> Outcome {
     } else {
         Err(format!("failed: {}", shown(command)))
     }
+}
+
+/// Runs a program with its output on the terminal and shows `look` each line of it; whether the exit code was 0.
+pub fn watch(
+    command: &mut Command,
+    limit: Duration,
+    look: &mut dyn FnMut(&str),
+) -> Result<bool, String> {
+    println!("+ {}", shown(command));
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("{}: {error}", shown(command)))?;
+    let output = child.stdout.take();
+    std::thread::scope(|scope| {
+        // Its end is the end of the lines, also when its time is over.
+        let ended = scope.spawn(|| wait(&mut child, limit));
+        for line in output
+            .into_iter()
+            .flat_map(|pipe| BufReader::new(pipe).lines())
+        {
+            let line = line.unwrap_or_default();
+            println!("{line}");
+            look(&line);
+        }
+        ended
+            .join()
+            .unwrap_or_else(|_| Err("nobody waits for it".to_owned()))
+    })
 }
 
 /// Runs a program quietly and gives its output; an exit code other than 0 is an error that says
