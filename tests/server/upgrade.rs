@@ -38,6 +38,14 @@ fn start_new(server: &Server) {
     server.line("error.log", " serves");
 }
 
+/// The same when one has come and gone.
+fn start_new_again(server: &Server) {
+    let serving = || server.read("error.log").matches(" serves\n").count();
+    let before = serving();
+    server.signal(Signal::USR2);
+    assert!(until(|| (serving() > before).then_some(())).is_some());
+}
+
 /// The worker that answers a new connection.
 fn worker_of(server: &Server) -> String {
     let text = server.get("/").text();
@@ -71,12 +79,17 @@ fn a_new_binary_takes_over_idle_connections() {
     let old = worker_of(&server);
     start_new(&server);
     signal(&server, "nginx.pid.oldbin", Signal::QUIT);
-    let handed_over =
-        until(|| (clients[0].get("/").text().split(':').next() != Some(&old)).then_some(()));
-    assert!(handed_over.is_some(), "the same socket, another process");
-    for client in &mut clients[1..] {
-        let reply = client.get("/").text();
-        assert!(reply.ends_with(":2") && !reply.starts_with(&old), "{reply}");
+    // Each loop hands over at its own time.
+    for client in &mut clients {
+        let mut requests = 1;
+        let handed_over = until(|| {
+            let reply = client.get("/").text();
+            requests += 1;
+            let (process, number) = reply.split_once(':').expect("process and number");
+            assert_eq!(number, requests.to_string(), "counted on");
+            (process != old).then_some(())
+        });
+        assert!(handed_over.is_some(), "the same socket, another process");
     }
     // A request under way ends in the old process, and its connection follows the others.
     assert_eq!(slow.reply().expect(200).body.len(), 60_000);
@@ -118,6 +131,65 @@ fn the_way_back_brings_the_connections_back() {
     }
     assert!(!server.path("nginx.pid.oldbin").exists());
     server.stop();
+}
+
+/// A server with a cache before another one of its own, whose answers are all different.
+fn cached() -> Server {
+    http(
+        "proxy_cache_path cache keys_zone=one:1m;
+         server {
+             listen 127.0.0.1:%%PORT%%;
+             location / {
+                 proxy_pass http://127.0.0.1:%%PORT1%%;
+                 proxy_cache one;
+                 proxy_cache_valid 1h;
+                 add_header X-Cache $upstream_cache_status;
+                 add_header X-Process $pid;
+             }
+         }
+         server { listen 127.0.0.1:%%PORT1%%; location / { return 200 $request_id; } }",
+    )
+    .main("worker_processes 2;")
+    .start()
+}
+
+/// Asks until the answer comes from the cache.
+fn hit(server: &Server, target: &str) -> (String, String) {
+    let hit = until(|| {
+        let reply = server.get(target);
+        let found = (reply.text(), reply.field("X-Process").to_owned());
+        (reply.field("X-Cache") == "HIT").then_some(found)
+    });
+    hit.expect("a hit")
+}
+
+#[test]
+fn the_cache_goes_to_the_process_that_serves() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let mut server = cached();
+    let targets: Vec<String> = (0..20).map(|number| format!("/{number}")).collect();
+    let stored: Vec<(String, String)> = targets.iter().map(|target| hit(&server, target)).collect();
+    // The way back: nothing has changed.
+    start_new(&server);
+    signal(&server, "nginx.pid.oldbin", Signal::HUP);
+    server.line("error.log", "still serves");
+    let old = pid_in(&server, "nginx.pid.oldbin");
+    signal(&server, "nginx.pid", Signal::QUIT);
+    assert!(until(|| (pid_in(&server, "nginx.pid") == old).then_some(())).is_some());
+    assert_eq!(hit(&server, "/0"), stored[0]);
+    start_new_again(&server);
+    signal(&server, "nginx.pid.oldbin", Signal::QUIT);
+    for (target, (text, process)) in targets.iter().zip(&stored) {
+        let found = until(|| Some(hit(&server, target)).filter(|(_, by)| by != process));
+        let (now, _) = found.expect("a hit of the new process");
+        assert_eq!(now, *text, "what the old one has stored");
+    }
+    assert!(server.ended().success());
+    hit(&server, "/another");
+    assert_eq!(hit(&server, "/0").0, stored[0].0);
+    end_new(&server);
 }
 
 #[test]

@@ -37,6 +37,8 @@ pub(crate) struct Log {
     /// Set while a segment is reclaimed, so that a new segment does not start another one.
     pub(crate) reclaiming: bool,
     paused_until: Option<Instant>,
+    /// Another process has the store now.
+    given_away: bool,
 }
 
 /// A segment that is being written.
@@ -57,7 +59,13 @@ impl Log {
             next_segment,
             reclaiming: false,
             paused_until: None,
+            given_away: false,
         }
+    }
+
+    /// Nothing is written any more.
+    pub(crate) fn give_away(&mut self) {
+        self.given_away = true;
     }
 
     /// The numbers of the segments that are being written.
@@ -101,6 +109,9 @@ impl Log {
         mut record: Record,
         (meta, data): (&[u8], &[u8]),
     ) -> io::Result<Location> {
+        if self.given_away {
+            return Err(io::Error::other("another process has the store"));
+        }
         if self
             .paused_until
             .is_some_and(|until| Instant::now() < until)

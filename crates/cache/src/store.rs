@@ -786,6 +786,22 @@ impl Store {
         .await
     }
 
+    /// Ends as [`Store::close`] does, and then lets another process open the directory. What was found here can still be
+    /// read; what is stored here from now on is lost. Does not wait.
+    pub fn give_away(&self) {
+        self.0.enqueue(Box::new(|core, log| {
+            let ended = log
+                .finish(core)
+                .and_then(|()| crate::load::write_checkpoint(core, log));
+            log.give_away();
+            if let Err(error) = ended.and_then(|()| core.lock.unlock()) {
+                core.report(&format!("the end of the store failed: {error}"));
+                // It goes with the descriptor, at the latest.
+                let _ = core.lock.unlock();
+            }
+        }));
+    }
+
     async fn after<T: Send + 'static>(
         &self,
         f: impl FnOnce(&Arc<Core>, &mut Log) -> T + Send + 'static,

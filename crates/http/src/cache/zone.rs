@@ -24,6 +24,12 @@ const OPEN_WAIT: Duration = Duration::from_secs(3);
 /// How often a store that could not be opened is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
+/// The same while another process has it: mostly one that is about to end.
+const RETRY_LOCKED: Duration = Duration::from_millis(50);
+
+/// How long another process may have a store before the log is told.
+const LOCKED_PATIENCE: Duration = Duration::from_secs(2);
+
 /// How often a store is looked after.
 pub const UPKEEP: Duration = Duration::from_secs(2);
 
@@ -102,7 +108,12 @@ impl Cache {
 
     /// The store, if it can be used now.
     pub fn store(&self) -> Option<cache::Store> {
-        self.opened.get()?.store()
+        let opened = self.opened.get()?;
+        let store = opened.store();
+        if store.is_none() {
+            Arc::clone(opened).open_soon();
+        }
+        store
     }
 
     /// What is wrong with it.
@@ -206,10 +217,25 @@ impl Caches {
             let key = declared.path.to_string_lossy();
             let store = zones.get_or_create(&key, || Opened::new(declared));
             store.adopt(declared);
+            store.state().given_away = false;
             Arc::clone(&store).open_soon();
             opened.push(Arc::clone(cache.opened.get_or_init(|| store)));
         }
         opened.iter().for_each(|store| store.wait_until(deadline));
+    }
+
+    /// Lets the process that comes after this one have the stores: requests here go past them from now on.
+    pub fn give_away(&self) {
+        for cache in self.all() {
+            let Some(opened) = cache.opened.get() else {
+                continue;
+            };
+            let mut state = opened.state();
+            state.given_away = true;
+            if let Some(store) = state.store.take() {
+                store.give_away();
+            }
+        }
     }
 
     /// Looks after the stores, and gives what is to be said of them in the log: the trouble that came or went.
@@ -251,6 +277,10 @@ struct State {
     opening: bool,
     /// When opening failed last.
     failed: Option<Instant>,
+    /// Since when another process has the directory.
+    locked: Option<Instant>,
+    /// It is the other process's turn.
+    given_away: bool,
     trouble: Option<String>,
     /// What the log was told last.
     said: Option<String>,
@@ -320,8 +350,13 @@ impl Opened {
     /// Opens the store on a thread of the pool, unless it is open, or failed a moment ago.
     fn open_soon(self: Arc<Self>) {
         let mut state = self.state();
-        let too_soon = state.failed.is_some_and(|failed| failed.elapsed() < RETRY);
-        if state.store.is_some() || state.opening || too_soon {
+        let pause = if state.locked.is_some() {
+            RETRY_LOCKED
+        } else {
+            RETRY
+        };
+        let too_soon = state.failed.is_some_and(|failed| failed.elapsed() < pause);
+        if state.store.is_some() || state.opening || state.given_away || too_soon {
             return;
         }
         state.opening = true;
@@ -341,14 +376,28 @@ impl Opened {
         let mut state = self.state();
         state.opening = false;
         match opened {
+            // Too late: it goes back as it came.
+            Ok(_) if state.given_away => {}
             Ok(store) => {
                 state.store = Some(store);
                 state.failed = None;
+                state.locked = None;
                 state.trouble = None;
             }
             Err(error) => {
-                state.failed = Some(Instant::now());
-                state.trouble = Some(error.to_string());
+                let now = Instant::now();
+                state.failed = Some(now);
+                let since = match error {
+                    cache::OpenError::Locked(_) => *state.locked.get_or_insert(now),
+                    cache::OpenError::Io(..) => {
+                        state.locked = None;
+                        now
+                    }
+                };
+                // The process before this one is about to let go, as a rule.
+                if state.locked.is_none() || since.elapsed() >= LOCKED_PATIENCE {
+                    state.trouble = Some(error.to_string());
+                }
             }
         }
         drop(state);

@@ -33,8 +33,12 @@ pub(crate) static MODULE: Module = Module {
         Ok(())
     },
     start,
-    stop: |_| {
+    stop: |engine| {
         UPKEEP_TASK.take();
+        // This loop ends with the process.
+        if engine.index == 0 {
+            engine.site().main_confs.get::<Caches>().give_away();
+        }
     },
     ..Module::EMPTY
 };
