@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// How long a test waits for anything before it fails. Generous: it is reached only by a test
 /// that fails anyway, and CI machines stall.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks again until `condition` gives a value; `None` when [`PATIENCE`] is over.
 ///
