@@ -153,11 +153,18 @@ fn help() {
         ("cache-tests", cache_tests::FLAGS),
         ("strace", strace::FLAGS),
     ] {
-        println!("\n{title}\n{flags}");
+        println!("\n{title}\n  {flags}");
     }
 }
 
 fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
+    let tool = TOOLS.iter().find(|(tool, ..)| Some(*tool) == name);
+    let experiment = EXPERIMENTS.iter().find(|(id, ..)| Some(*id) == name);
+    if let Some(name) = name.filter(|_| tool.is_none() && experiment.is_none()) {
+        return Err(format!(
+            "there is no experiment {name:?}; --help lists them"
+        ));
+    }
     let cpus: String = flags.value("--cpus", "0,1".to_owned())?;
     let (server_cpu, load_cpu) = cpus.split_once(',').ok_or("--cpus needs two cores: 0,1")?;
     let keep: String = flags.value("--keep", String::new())?;
@@ -171,17 +178,12 @@ fn run(name: Option<&str>, flags: &mut Flags) -> Outcome {
         rounds: flags.value("--rounds", 5)?,
         rows: flags.value("--rows", String::new())?,
     };
-    let Some(name) = name else {
-        flags.finish()?;
-        return all(&bench, &keep);
-    };
-    if let Some((_, _, tool)) = TOOLS.iter().find(|(tool, _, _)| *tool == name) {
+    if let Some((_, _, tool)) = tool {
         return tool(&bench, flags);
     }
-    let Some((id, _, experiment)) = EXPERIMENTS.iter().find(|(id, _, _)| *id == name) else {
-        return Err(format!(
-            "there is no experiment {name:?}; --help lists them"
-        ));
+    let Some((id, _, experiment)) = experiment else {
+        flags.finish()?;
+        return all(&bench, &keep);
     };
     let section = timed(id, &bench, flags, *experiment)?;
     let machine = Machine::here(&bench.weir, &bench.nginx);
