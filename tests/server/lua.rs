@@ -703,6 +703,70 @@ fn a_script_says_how_long_a_server_is_waited_for() {
     server.get("/").expect(504);
 }
 
+#[test]
+fn libraries_are_loaded_while_requests_wait() {
+    let Some(site) = lua(r#"lua_package_path "%%DIR%%/nowhere/?.lua;%%DIR%%/?.lua;;";
+        lua_shared_dict shared 1m;
+        server { listen 127.0.0.1:%%PORT%%;
+            location = /outer { content_by_lua_block {
+                local outer = require "folder.outer"
+                ngx.print(outer.name, " ", outer.inner.name, " ", ngx.shared.shared:get("loads"), " ",
+                    require("folder.outer") == outer, " ", require("nothing"))
+            } }
+            location = /wrong { content_by_lua_block {
+                for _, name in ipairs { "broken", "failing", "absent", "circle" } do
+                    local ok, err = pcall(require, name)
+                    ngx.say(name, " ", ok, " ", err:match("loop[^\n]*") or err:match("^[^\n]*"))
+                end
+            } }
+            location = /coroutine { content_by_lua_block {
+                local co = coroutine.wrap(function() return require("again").name end)
+                local sorted = { 2, 1 }
+                table.sort(sorted, function(a, b) return require("sorting").before(a, b) end)
+                ngx.print(co(), sorted[1])
+            } }
+        }"#)
+    else {
+        return;
+    };
+    let count = "ngx.shared.shared:incr('loads', 1, 0)";
+    let server = site
+        .file(
+            "folder/outer.lua",
+            format!("{count} return {{ name = ..., inner = require 'folder.inner' }}"),
+        )
+        .file("folder/inner.lua", "return { name = ... }")
+        .file("nothing.lua", "#!/usr/bin/lua\nlocal x = 1")
+        .file("broken.lua", "if")
+        .file("failing.lua", "error('it fails')")
+        .file("circle.lua", "require 'circle'")
+        .file("again.lua", "return { name = 'again' }")
+        .file(
+            "sorting.lua",
+            "return { before = function(a, b) return a < b end }",
+        )
+        .start();
+    let mut connections: Vec<_> = (0..8).map(|_| server.connect()).collect();
+    for connection in &mut connections {
+        connection.request("GET", "/outer", &[]);
+    }
+    for mut connection in connections {
+        let text = connection.reply().expect(200).text();
+        assert_eq!(text, "folder.outer folder.inner 1 true true");
+    }
+    let folder = server.path("").display().to_string();
+    let folder = folder.trim_end_matches('/');
+    assert_eq!(
+        said(&server, "/wrong").replace(folder, ""),
+        "broken false error loading module 'broken' from file '/broken.lua':
+failing false /failing.lua:1: it fails
+absent false module 'absent' not found:
+circle false loop or previous error loading module 'circle'
+"
+    );
+    assert_eq!(said(&server, "/coroutine"), "again1");
+}
+
 /// What lua-nginx-module documents, by the name that a script would use.
 const SURFACE: &str = "ngx.arg ngx.var ngx.OK ngx.ERROR ngx.AGAIN ngx.DONE ngx.DECLINED ngx.null ngx.HTTP_GET \
     ngx.HTTP_HEAD ngx.HTTP_PUT ngx.HTTP_POST ngx.HTTP_DELETE ngx.HTTP_OPTIONS ngx.HTTP_MKCOL ngx.HTTP_COPY \

@@ -9,6 +9,7 @@ mod capture;
 mod downstream;
 mod encode;
 mod json;
+mod library;
 mod misc;
 mod output;
 mod pools;
@@ -123,6 +124,7 @@ fn push_core(stack: &Stack) {
         capture::CORE,
         encode::CORE,
         json::CORE,
+        library::CORE,
         misc::CORE,
         regex::CORE,
         request::CORE,

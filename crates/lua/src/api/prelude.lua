@@ -95,6 +95,69 @@ setmetatable(_G, {
     end,
 })
 
+-- `require`: where a script may wait, files are looked for and read by a thread of the pool. While one coroutine loads a
+-- module, others that want it wait.
+local builtin_require, loaded, loaders = require, package.loaded, {}
+local load_text, running, pcall = loadstring, coroutine.running, pcall
+
+local function load_library(name)
+    local code, place = core.read_library(name, package.path)
+    if loaded[name] ~= nil then
+        return loaded[name]
+    end
+    if not code then
+        -- It is a shared object, or nowhere: the message is LuaJIT's.
+        return builtin_require(name)
+    end
+    if byte(code) == 35 then
+        code = "--" .. code
+    end
+    local chunk, err = load_text(code, "@" .. place)
+    if not chunk then
+        error("error loading module '" .. name .. "' from file '" .. place .. "':\n\t" .. err, 0)
+    end
+    local value = chunk(name)
+    if value ~= nil then
+        loaded[name] = value
+    elseif loaded[name] == nil then
+        loaded[name] = true
+    end
+    return loaded[name]
+end
+
+-- How long a coroutine waits for another one to load what it needs, in seconds, before it loads it by itself: the other
+-- one may be gone.
+local patience = 1
+
+function require(name)
+    local value = loaded[name]
+    if value ~= nil and not loaders[name] then
+        return builtin_require(name)
+    end
+    if type(name) ~= "string" or package.preload[name] or not core.may_wait() then
+        return builtin_require(name)
+    end
+    local me = running()
+    if loaders[name] == me then
+        error("loop or previous error loading module '" .. name .. "'", 2)
+    end
+    local waited = 0
+    while loaders[name] and waited < patience do
+        ngx.sleep(0.001)
+        waited = waited + 0.001
+    end
+    if loaded[name] ~= nil then
+        return loaded[name]
+    end
+    loaders[name] = me
+    local ok, result = pcall(load_library, name)
+    loaders[name] = nil
+    if not ok then
+        error(result, 0)
+    end
+    return result
+end
+
 -- `ngx` itself: what is a value of the present request.
 local fields = {
     ctx = core.get_ctx,

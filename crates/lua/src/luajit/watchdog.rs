@@ -21,6 +21,7 @@ use std::thread::Thread;
 use std::time::Duration;
 
 use super::ffi;
+use super::stack::Stack;
 
 unsafe extern "C-unwind" {
     fn lua_isyieldable(l: *mut ffi::lua_State) -> c_int;
@@ -139,6 +140,12 @@ pub(crate) fn inner_gave_way() -> bool {
     // SAFETY: set by `watched` to a budget that lives until it returns, and this is called by the code that it runs.
     let budget = unsafe { RUNNING.with(|running| running.budget.get()).as_ref() };
     budget.is_some_and(|budget| budget.inner_gave_way.take())
+}
+
+/// Whether the coroutine that runs may yield here: not below a function of C.
+pub(crate) fn may_yield(stack: &Stack) -> bool {
+    // SAFETY: the state of a living stack; the call only looks.
+    unsafe { lua_isyieldable(stack.l) != 0 }
 }
 
 /// What runs on this thread.
