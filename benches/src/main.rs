@@ -12,6 +12,7 @@ mod coalesce;
 mod connections;
 mod disk;
 mod loop_device;
+mod lua;
 mod machine;
 mod micro;
 mod php;
@@ -84,6 +85,11 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         "connections",
         "E3, P2, R1–R4: sharding, reloads, upgrades, crashes and stalls, beside nginx and HAProxy",
         connections::run,
+    ),
+    (
+        "lua",
+        "CPU time per request with scripts, beside lua-nginx-module, and what others notice of endless ones",
+        lua::run,
     ),
     (
         "php",

@@ -33,6 +33,19 @@ pub const OPENSSL: (&str, &str) = ("openssl", "openssl");
 /// A cache that is asked by key.
 pub const MEMCACHED: (&str, &str) = ("memcached", "memcached");
 
+/// lua-nginx-module is no program: a whole path is looked for as it stands.
+pub const NGINX_LUA: (&str, &str) = (
+    "/usr/lib/nginx/modules/ngx_http_lua_module.so",
+    "libnginx-mod-http-lua",
+);
+/// A library in Lua.
+pub const LUA_LRUCACHE: (&str, &str) = (
+    "/usr/share/lua/5.1/resty/lrucache.lua",
+    "lua-resty-lrucache",
+);
+/// What a library in Lua speaks to.
+pub const REDIS: (&str, &str) = ("redis-server", "redis-server");
+
 /// Installs what is missing. Works as root or through a `sudo` that asks no password; otherwise
 /// it says what to install.
 pub fn need(programs: &[(&str, &str)]) -> Outcome {

@@ -27,6 +27,8 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
         packages::UWSGI_PYTHON,
         packages::MEMCACHED,
     ])?;
+    // The tests of Lua leave out what is not there.
+    packages::want(&[packages::NGINX_LUA, packages::LUA_LRUCACHE, packages::REDIS]);
 
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     println!("\n== unit tests");
