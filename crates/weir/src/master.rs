@@ -134,7 +134,7 @@ impl Master {
         startup: Arc<Startup>,
         loaded: Loaded,
         opened: Opened,
-        pid_file: PidFile,
+        (pid_file, watchers): (PidFile, Watchers),
         signals: Signals,
         other: Option<Other>,
     ) -> Master {
@@ -150,7 +150,7 @@ impl Master {
             crashes: Crashes::default(),
             other,
             leave_at: None,
-            watchers: Watchers::new(),
+            watchers,
             awaited: Awaited::Nothing,
         }
     }

@@ -19,7 +19,7 @@ use crate::prepare::{self, Opened, PidFile};
 use crate::sockets::{self, Sockets};
 use crate::upgrade::Other;
 use crate::voice::Voice;
-use crate::watchers::Watch;
+use crate::watchers::{Watch, Watchers};
 
 /// Carries out nginx's options. The answer is the exit code.
 pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString]) -> i32 {
@@ -323,10 +323,10 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32
     // Sockets that this configuration does not want close here.
     drop(inherited);
     match enter(&startup, &loaded, &opened, is_upgrade) {
-        Ok((signals, pid_file)) => {
+        Ok((signals, public)) => {
             // The configuration's own log is open; nothing must keep this file from being rotated.
             drop(early);
-            serve(startup, loaded, opened, signals, pid_file, other)
+            serve(startup, loaded, opened, signals, public, other)
         }
         Err(error) => {
             voice.say(Level::Emerg, format_args!("{error}"));
@@ -347,7 +347,7 @@ fn enter(
     loaded: &Loaded,
     opened: &Opened,
     is_upgrade: bool,
-) -> Result<(Signals, Option<PidFile>), String> {
+) -> Result<(Signals, Option<Public>), String> {
     let signals = Signals::block(&Signal::ALL)
         .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
     // A binary that replaces another stays its child, so that the other learns of its end.
@@ -358,25 +358,35 @@ fn enter(
         startup.daemonized.store(true, Ordering::Relaxed);
     }
     // `weir serve` has a terminal in place of a pid file.
-    let pid_file = match &startup.text {
+    let public = match &startup.text {
         Some(_) => None,
-        None => Some(PidFile::write(&loaded.core.pid)?),
+        None => {
+            let watchers = match loaded.core.master_process {
+                true => Watchers::new(),
+                false => Watchers::none(),
+            };
+            // Whoever reads the file may signal at once, and want to know what comes of it.
+            Some((PidFile::write(&loaded.core.pid)?, watchers))
+        }
     };
     prepare::redirect_stderr(&loaded.log, &opened.logs);
-    Ok((signals, pid_file))
+    Ok((signals, public))
 }
+
+/// What other processes know the server by: the file with its number, and where it tells what came of signals.
+type Public = (PidFile, Watchers);
 
 fn serve(
     startup: Arc<Startup>,
     loaded: Loaded,
     opened: Opened,
     signals: Signals,
-    pid_file: Option<PidFile>,
+    public: Option<Public>,
     other: Option<Other>,
 ) -> i32 {
     announce(&startup, &loaded.log);
-    match pid_file {
-        Some(pid_file) if loaded.core.master_process => {
+    match public {
+        Some(public) if loaded.core.master_process => {
             process::set_title(&format!(
                 "{}: master process {}",
                 startup.identity.program(),
@@ -385,10 +395,13 @@ fn serve(
             loaded
                 .log
                 .plain(Level::Notice, format_args!("start worker processes"));
-            Master::new(startup, loaded, opened, pid_file, signals, other).run();
+            Master::new(startup, loaded, opened, public, signals, other).run();
             0
         }
-        pid_file => crate::single::run(startup, &loaded, opened, pid_file, &signals),
+        public => {
+            let pid_file = public.map(|(pid_file, _)| pid_file);
+            crate::single::run(startup, &loaded, opened, pid_file, &signals)
+        }
     }
 }
 

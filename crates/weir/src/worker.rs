@@ -291,7 +291,11 @@ impl Worker {
 
     /// Takes a connection from peer `index`, whose channel is readable; `false` when that is gone.
     pub(crate) fn hear_peer(&mut self, index: usize) -> bool {
-        let message = match self.peers[index].receive() {
+        // When the end has begun the last one is spoken to, and not heard any more.
+        let Some(peer) = self.peers.get(index) else {
+            return false;
+        };
+        let message = match peer.receive() {
             Ok(Some(message)) => message,
             Ok(None) | Err(_) => {
                 self.peers.remove(index);
@@ -312,6 +316,18 @@ impl Worker {
             settle(Arrival { kind, what }, &seats);
         }
         true
+    }
+
+    /// Takes what peers have sent already: it would be lost with their channels.
+    fn hear_peers_out(&mut self) {
+        for index in (0..self.peers.len()).rev() {
+            let speaks = |worker: &Worker| {
+                let peer = worker.peers[index].as_fd();
+                let ready = rt::process::wait_readable(&[peer], Some(Duration::ZERO));
+                ready.is_ok_and(|ready| ready[0])
+            };
+            while speaks(self) && self.hear_peer(index) {}
+        }
     }
 
     /// Writes the logs to other descriptors from now on.
@@ -353,6 +369,7 @@ impl Worker {
             let program = self.startup.identity.program();
             rt::process::set_title(&format!("{program}: worker process is shutting down"));
         }
+        self.hear_peers_out();
         let timeout = self.shutdown_timeout;
         let deadline = (!timeout.is_zero()).then(|| Instant::now() + timeout);
         self.stopping = Stopping::Graceful(deadline);

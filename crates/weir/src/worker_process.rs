@@ -140,6 +140,13 @@ fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Sign
                 break End::Fatal;
             }
         };
+        // Before a message that may say that the end has come: what they have sent is a client's. The last first: one that
+        // is gone is removed from the list.
+        for index in (0..ready.len() - 3).rev() {
+            if ready[3 + index] {
+                worker.hear_peer(index);
+            }
+        }
         if ready[0]
             && let Some(end) = take_message(&mut worker, channel)
         {
@@ -149,12 +156,6 @@ fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Sign
             && let Some(end) = take_signals(&mut worker, signals)
         {
             break end;
-        }
-        // The last first: one that is gone is removed from the list.
-        for index in (0..ready.len() - 3).rev() {
-            if ready[3 + index] {
-                worker.hear_peer(index);
-            }
         }
         if worker.check(ready[2]) {
             break End::Done;
