@@ -11,6 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use rt::file::Taker;
 
 use super::head::Framing;
 use crate::body::{Body, BodyError, Chunk, FileRange};
@@ -30,6 +31,9 @@ const UNLIMITED_PORTION: u64 = 1 << 30;
 
 /// What a thread of the pool brings into memory at a time, in bytes. Measured in `docs/design/2026-11-21-cold-reads.md`.
 const COLD_PIECE: u64 = 512 * 1024;
+
+/// What the page cache is asked about at a time, in bytes: hardly more than a socket takes at once.
+const ASKED_PIECE: u64 = 1024 * 1024;
 
 /// What is copied at a time of a file whose pages can not be had or asked for, in bytes: each client that is slow holds
 /// so much.
@@ -392,8 +396,16 @@ impl Sender {
         }
         // Up to where the pool has brought the file into memory.
         let mut loaded = at;
+        // And up to where the page cache was asked on behalf of this client.
+        let mut asked = at;
         while at < end {
-            let resident = range.file.resident_prefix(at, end - at);
+            let taker = match at < asked {
+                true => Taker::Same,
+                false => Taker::New,
+            };
+            let piece = (end - at).min(ASKED_PIECE);
+            asked = asked.max(at + piece);
+            let resident = range.file.resident_prefix_for(taker, at, piece);
             if resident == 0 {
                 let piece = (end - at).min(COLD_PIECE);
                 if loaded <= at && range.file.tells_residency() {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Metadata, residency};
+use super::{Metadata, Taker, residency};
 use crate::pool::{Device, Pool};
 use crate::report::{self, Event};
 
@@ -257,10 +257,16 @@ impl File {
     /// How many bytes from `offset` on, at most `max`, are in memory, so that `sendfile` of them does not
     /// wait for the disk. A range past the end of the file counts as there.
     pub fn resident_prefix(&self, offset: u64, max: u64) -> u64 {
+        self.resident_prefix_for(Taker::Same, offset, max)
+    }
+
+    /// [`File::resident_prefix`], saying whether it is asked for one client more: a range that many take is in use, and
+    /// need not be looked at each time.
+    pub fn resident_prefix_for(&self, taker: Taker, offset: u64, max: u64) -> u64 {
         if self.never_waits() {
             return max;
         }
-        residency::prefix(self, offset, max)
+        residency::prefix(self, offset, max, taker)
     }
 
     /// Whether [`File::resident_prefix`] can tell anything of this file, as far as is known. Some file systems (overlayfs

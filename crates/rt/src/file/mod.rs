@@ -30,4 +30,5 @@ pub use namespace::{
     rename, set_times,
 };
 pub use open::{OpenOptions, lstat, open, open_at, stat, try_open, try_real_path, try_stat};
+pub use residency::Taker;
 pub use temporary::{Name, create_temporary};

@@ -10,7 +10,8 @@
 //!
 //! A block that was proven again, some time after it was first proven, is believed for [`BELIEVED_TICKS`]: it is in use,
 //! and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one client
-//! is among the first: it is proven each time.
+//! is among the first: it is proven each time. Several clients that take a block soon one after the other show sooner that
+//! it is in use than the time alone: the kernel, too, counts a page as in use from its second reader on.
 
 use std::cell::RefCell;
 use std::io;
@@ -33,8 +34,21 @@ const REMEMBERED: usize = 2048;
 /// A block is in use when it was proven again so long after its first proof: one client that takes a block for itself
 /// is mostly done with it by then.
 const IN_USE_TICKS: u64 = 1_000;
+/// The same when so many clients took it: a file that everybody begins to want costs proofs for this long only.
+const IN_USE_SOON_TICKS: u64 = 50;
+/// See [`IN_USE_SOON_TICKS`].
+const IN_USE_TAKERS: u32 = 8;
 /// Proofs further apart than this tell nothing of each other: in between the block may have been dropped and read again.
 const APART_TICKS: u64 = 500;
+
+/// On whose behalf the page cache is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taker {
+    /// A client that takes these bytes, and for whom nothing was asked about them before.
+    New,
+    /// One for whom the same was asked before, or that is not known.
+    Same,
+}
 
 /// A block proven on this thread, or a part of it: which, from where to where, and when.
 #[derive(Clone, Copy, Default)]
@@ -48,6 +62,8 @@ struct Proof {
     /// When the present row of proofs began, and when its last one was made.
     first: u64,
     last: u64,
+    /// Clients that took it from its start on, in the present row.
+    takers: u32,
 }
 
 impl Proof {
@@ -56,13 +72,16 @@ impl Proof {
     }
 
     /// A proof of more pages of the block, just made.
-    fn add(&mut self, begin: u64, end: u64, now: u64) {
+    fn add(&mut self, begin: u64, end: u64, now: u64, taker: Taker) {
         let is_recent = now.saturating_sub(self.last) <= BELIEVED_TICKS;
         let touches = begin <= self.end && end >= self.begin;
         if begin <= self.begin {
             // Once more from its start: somebody else takes it, too.
             let joined = if is_recent && touches { self.end } else { end };
             (self.begin, self.end, self.last) = (begin, end.max(joined), now);
+            if taker == Taker::New {
+                self.takers = self.takers.saturating_add(1);
+            }
         } else if is_recent && touches {
             // What follows, for the same client.
             self.end = self.end.max(end);
@@ -70,7 +89,9 @@ impl Proof {
     }
 
     fn holds(&self, now: u64) -> bool {
-        let in_use = self.last - self.first >= IN_USE_TICKS;
+        let lasted = self.last - self.first;
+        let in_use =
+            lasted >= IN_USE_TICKS || lasted >= IN_USE_SOON_TICKS && self.takers >= IN_USE_TAKERS;
         in_use && now.saturating_sub(self.last) <= BELIEVED_TICKS
     }
 }
@@ -80,7 +101,7 @@ thread_local! {
 }
 
 /// Bytes from `offset` on, at most `max`, that are in memory.
-pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
+pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
     let end = offset.saturating_add(max);
     let mut position = offset;
     while position < end {
@@ -93,7 +114,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
             if reached < stop {
                 return reached - offset;
             }
-            note(file, position / BLOCK, pages);
+            note(file, position / BLOCK, pages, taker);
         }
         position = stop;
     }
@@ -101,7 +122,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64) -> u64 {
 }
 
 /// Notes that pages of a block were proven.
-fn note(file: &File, block: u64, (begin, end): (u64, u64)) {
+fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) {
     let (file, now) = (file.identity(), time::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
@@ -110,7 +131,7 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64)) {
         }
         let old = &mut proofs[place(file, block)];
         if old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS {
-            old.add(begin, end, now);
+            old.add(begin, end, now, taker);
         } else if !old.holds(now) {
             // A stream of cold blocks must not push out what is in use.
             *old = Proof {
@@ -120,6 +141,7 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64)) {
                 end,
                 first: now,
                 last: now,
+                takers: 1,
             };
         }
     });
@@ -221,15 +243,15 @@ mod tests {
     #[test]
     fn two_extents_in_a_block_are_proven_together() {
         let mut block = proof(0, 8 * P, 1000);
-        block.add(7 * P, 32 * P, 1001);
+        block.add(7 * P, 32 * P, 1001, Taker::Same);
         assert_eq!((block.begin, block.end, block.last), (0, 32 * P, 1000));
         // The next client, a moment later: the first extent again, then the second.
-        block.add(0, 8 * P, 1400);
+        block.add(0, 8 * P, 1400, Taker::Same);
         assert_eq!((block.end, block.last), (8 * P, 1400));
-        block.add(7 * P, 32 * P, 1401);
-        block.add(0, 8 * P, 1450);
+        block.add(7 * P, 32 * P, 1401, Taker::Same);
+        block.add(0, 8 * P, 1450, Taker::Same);
         assert_eq!((block.end, block.last), (32 * P, 1450));
-        block.add(0, 8 * P, 2000);
+        block.add(0, 8 * P, 2000, Taker::Same);
         assert!(block.holds(2050) && !block.holds(2101));
     }
 
@@ -237,8 +259,21 @@ mod tests {
     fn one_client_in_the_middle_of_a_block_proves_no_use() {
         let mut block = proof(0, 32 * P, 1000);
         for step in 1..30 {
-            block.add(step * P, 32 * P, 1000 + step * 50);
+            block.add(step * P, 32 * P, 1000 + step * 50, Taker::New);
         }
         assert!(!block.holds(2400));
+    }
+
+    #[test]
+    fn many_clients_show_that_a_block_is_in_use_sooner_than_the_time_alone() {
+        let mut asked_again = proof(0, 32 * P, 1000);
+        let mut taken = proof(0, 32 * P, 1000);
+        for step in 1..20 {
+            asked_again.add(0, 32 * P, 1000 + step * 5, Taker::Same);
+            taken.add(0, 32 * P, 1000 + step * 5, Taker::New);
+            assert_eq!(taken.holds(1000 + step * 5), step * 5 >= IN_USE_SOON_TICKS);
+        }
+        assert!(!asked_again.holds(1100));
+        assert!(taken.holds(1195) && !taken.holds(1196));
     }
 }
