@@ -8,6 +8,7 @@ use bstr::BString;
 use rt::net::Address;
 
 use super::group::{Metric, Server, ServerState};
+use super::idle::ChainHint;
 use super::sticky;
 
 /// A number that only moves while the group's lock is held. It is atomic so that it can be shared, not so that it can
@@ -73,6 +74,8 @@ pub struct Peer {
     pub(crate) effective_weight: Guarded,
     /// Its numbers, which outlive a reload.
     pub(crate) load: Arc<Load>,
+    /// Where the pool of idle connections has those to its address.
+    pub(crate) idle_chain: ChainHint,
 }
 
 /// The numbers of a peer that a reload keeps. Times are milliseconds.
@@ -186,6 +189,7 @@ impl Peer {
             current_weight: Guarded::default(),
             effective_weight: Guarded::new(i64::from(server.weight.max(1)) * UNIT),
             load,
+            idle_chain: ChainHint::default(),
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::balance::Memory;
-use super::idle::{Connection, Reuse};
+use super::idle::{Connection, Idle, Reuse};
 use super::peer::Peer;
 use super::state::GroupState;
 
@@ -182,18 +182,24 @@ impl Lease {
 
     /// An idle connection to this peer, of this loop or another one. `reuse` says who will use it.
     pub async fn reuse(&self, reuse: Reuse) -> Option<Connection> {
-        self.state.idle().take(self.peer.address(), reuse).await
+        let peer = &self.peer;
+        let idle = self.state.idle();
+        idle.take(peer.address(), &peer.idle_chain, reuse).await
     }
 
     /// Keeps a connection for the next request. It is closed if the group keeps none, or if its time is over.
     ///
     /// The caller knows that nothing more of a response can come on it.
     pub fn keep(&self, connection: Connection) {
-        self.state.keep(self.peer.address().clone(), connection);
+        let peer = &self.peer;
+        Idle::keep(&self.state, peer.address(), &peer.idle_chain, connection);
     }
 
     /// The response head is there. Matters to `least_time header`.
     pub fn head_arrived(&mut self, took: Duration) {
+        if !self.inflight {
+            return;
+        }
         self.state.head_arrived(
             &self.peer,
             took,

@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bstr::BString;
 use rt::net::Address;
@@ -15,7 +15,7 @@ use rt::sync::remote_oneshot;
 
 use super::balance::{Balancer, Memory, Method, inflight_begins, inflight_ends};
 use super::group::{Metric, Queue, ResolvedAt, Server, Settings};
-use super::idle::{Connection, Idle};
+use super::idle::Idle;
 use super::peer::{Health, Load, Peer, PeerStatus, average, milliseconds};
 use super::selection::{Lease, NoPeer, Outcome, Released, Times};
 use super::sticky::{Create, Sessions, StickyMethod};
@@ -210,10 +210,6 @@ impl GroupState {
 
     pub(crate) fn idle(&self) -> &Idle {
         &self.idle
-    }
-
-    pub(crate) fn keep(self: &Arc<Self>, address: Address, connection: Connection) {
-        Idle::keep(self, address, connection);
     }
 
     pub(crate) fn pick(self: &Arc<Self>, memory: &mut Memory) -> Result<Lease, NoPeer> {
@@ -641,9 +637,6 @@ fn next_id() -> u64 {
 
 /// Milliseconds since an epoch that lies long before the start: a time of 0 is long ago.
 fn now() -> i64 {
-    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     const EPOCH: i64 = 1 << 40;
-    // The first call may see a turn of the loop that began before it.
-    let since = rt::now().saturating_duration_since(*START);
-    EPOCH + milliseconds(since)
+    EPOCH.saturating_add_unsigned(rt::monotonic_millis())
 }

@@ -1,0 +1,158 @@
+//! The idle connections of this loop: the sockets themselves, registered here, and what closes them in time.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Weak;
+use std::time::{Duration, Instant};
+
+use super::Connection;
+use super::pool::EntryId;
+use crate::upstream::state::GroupState;
+
+/// How often the idle connections of a loop are looked at.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Where a connection is parked among those of its loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place(u32);
+
+/// Tells a parked connection from every other one of the process: its pool, and its number there.
+pub(super) type Key = (u64, u64);
+
+/// A place, taken or not.
+struct Slot {
+    key: Key,
+    connection: Option<Connection>,
+    expires: Instant,
+    /// Stays when the connection is taken: the next one is mostly of the same pool.
+    pool: Weak<GroupState>,
+    entry: EntryId,
+}
+
+#[derive(Default)]
+struct Parked {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+}
+
+thread_local! {
+    static PARKED: RefCell<Parked> = RefCell::default();
+    static SWEEPING: Cell<bool> = const { Cell::new(false) };
+    /// The loop is about to end: nothing is kept any more.
+    static ENDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether the loop is about to end, so that it keeps nothing any more.
+pub(super) fn is_ending() -> bool {
+    ENDING.get()
+}
+
+/// Parks a connection, which has this entry in its pool. `pool` is asked for when the place was another pool's.
+pub(super) fn park(
+    key: Key,
+    connection: Connection,
+    expires: Instant,
+    entry: EntryId,
+    pool: impl FnOnce() -> Weak<GroupState>,
+) -> Place {
+    let place = PARKED.with_borrow_mut(|parked| {
+        if let Some(index) = parked.free.pop() {
+            let slot = &mut parked.slots[index as usize];
+            if slot.key.0 != key.0 {
+                slot.pool = pool();
+            }
+            slot.key = key;
+            slot.connection = Some(connection);
+            (slot.expires, slot.entry) = (expires, entry);
+            return Place(index);
+        }
+        let index = u32::try_from(parked.slots.len()).expect("descriptors are 31-bit");
+        parked.slots.push(Slot {
+            key,
+            connection: Some(connection),
+            expires,
+            pool: pool(),
+            entry,
+        });
+        Place(index)
+    });
+    if !SWEEPING.replace(true) {
+        rt::spawn_named("idle upstream connections", sweep());
+    }
+    place
+}
+
+/// Takes a connection, if it is still there.
+pub(super) fn unpark(place: Place, key: Key) -> Option<Connection> {
+    PARKED.with_borrow_mut(|parked| {
+        let slot = parked.slots.get_mut(place.0 as usize)?;
+        if slot.key != key {
+            return None;
+        }
+        let connection = slot.connection.take()?;
+        parked.free.push(place.0);
+        Some(connection)
+    })
+}
+
+/// Closes every idle connection of this loop, which is about to end and keeps none any more.
+pub fn close_idle() {
+    ENDING.set(true);
+    let parked = PARKED.with_borrow_mut(std::mem::take);
+    for slot in parked.slots {
+        if slot.connection.is_some()
+            && let Some(state) = slot.pool.upgrade()
+        {
+            state.idle().forget(slot.entry);
+        }
+    }
+}
+
+/// Closes what has expired or was closed by the peer, as long as there is anything.
+async fn sweep() {
+    loop {
+        rt::sleep(SWEEP).await;
+        let (closed, empty) = PARKED.with_borrow_mut(|parked| parked.take_over_ones(rt::now()));
+        for (_connection, pool, entry) in closed {
+            if let Some(state) = pool.upgrade() {
+                state.idle().forget(entry);
+            }
+        }
+        if empty {
+            SWEEPING.set(false);
+            return;
+        }
+    }
+}
+
+impl Parked {
+    /// Takes out what is of no use any more; whether nothing is left then.
+    fn take_over_ones(
+        &mut self,
+        now: Instant,
+    ) -> (Vec<(Connection, Weak<GroupState>, EntryId)>, bool) {
+        let mut closed = Vec::new();
+        for (index, slot) in (0..).zip(&mut self.slots) {
+            if slot.is_over(now)
+                && let Some(connection) = slot.connection.take()
+            {
+                closed.push((connection, slot.pool.clone(), slot.entry));
+                self.free.push(index);
+            }
+        }
+        let empty = self.free.len() == self.slots.len();
+        if empty {
+            // Not for ever: the memory of as many as there once were, and of groups that are gone.
+            *self = Parked::default();
+        }
+        (closed, empty)
+    }
+}
+
+impl Slot {
+    /// Whether its time is over, the peer has closed it, or its group is gone.
+    fn is_over(&self, now: Instant) -> bool {
+        self.connection.as_ref().is_some_and(|connection| {
+            self.expires <= now || self.pool.strong_count() == 0 || !connection.stream.is_quiet()
+        })
+    }
+}

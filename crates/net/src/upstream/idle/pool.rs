@@ -1,0 +1,431 @@
+//! What a group knows of its idle connections: where each is, who may use it, and which was left first.
+//!
+//! Every proxied request takes one entry out and puts one in. So neither allocates nor looks anything up by more than
+//! an index: entries stand in a slab and are chained twice, by age and by address, and a peer remembers the number of
+//! its address's chain.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rt::net::Address;
+
+use super::parked::Place;
+use super::{Keepalive, Reuse};
+
+/// A loop whose turn lasts longer than this is not asked for a connection: a new one is sooner there.
+const TOO_LATE: Duration = Duration::from_millis(10);
+
+/// So many entries of an address are looked at before one of another loop is taken, if there is one.
+const LOOKED_AT: usize = 64;
+
+/// Chains of addresses that nothing is left at are used anew when there are so many.
+const MOST_EMPTY_CHAINS: usize = 1024;
+
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+/// The number of the chain of an address, as its peer remembers it; a wrong one only costs a look into the map.
+#[derive(Debug, Default)]
+pub(crate) struct ChainHint(AtomicU32);
+
+/// What the lock of a pool guards.
+#[derive(Default)]
+pub(super) struct Pool {
+    pub(super) settings: Option<Keepalive>,
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+    /// All entries, the one that was left first in front.
+    ages: Ends,
+    /// An address and its entries each.
+    chains: Vec<Chain>,
+    by_address: HashMap<Address, u32>,
+    next_number: u64,
+    len: usize,
+}
+
+struct Chain {
+    address: Address,
+    ends: Ends,
+}
+
+/// The first and the last entry of a row.
+#[derive(Clone, Copy)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+impl Default for Ends {
+    fn default() -> Self {
+        Ends {
+            first: NONE,
+            last: NONE,
+        }
+    }
+}
+
+/// The neighbours of an entry in a row.
+#[derive(Clone, Copy)]
+struct Links {
+    before: u32,
+    after: u32,
+}
+
+/// An entry, or the memory of one that is gone.
+struct Entry {
+    /// The number of the connection that it is about; 0: none.
+    number: u64,
+    chain: u32,
+    age: Links,
+    in_chain: Links,
+    reuse: Reuse,
+    /// Stays when the connection is gone: the next one is mostly of the same loop, and a handle costs two locked operations.
+    home: rt::Handle,
+    place: Place,
+    expires: Instant,
+}
+
+/// A connection to be kept.
+pub(super) struct Left {
+    pub(super) number: u64,
+    pub(super) reuse: Reuse,
+    pub(super) place: Place,
+    pub(super) expires: Instant,
+}
+
+/// Where a connection is whose entry was taken out.
+pub(super) struct Found {
+    pub(super) number: u64,
+    pub(super) place: Place,
+    /// The loop that has it; `None`: this one.
+    pub(super) home: Option<rt::Handle>,
+}
+
+/// An entry, for who has to take it out later.
+#[derive(Clone, Copy)]
+pub(super) struct EntryId {
+    index: u32,
+    number: u64,
+}
+
+/// The two rows that an entry is in.
+#[derive(Clone, Copy)]
+enum Row {
+    Age,
+    Chain(u32),
+}
+
+impl Pool {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number of the next connection that is left. Never 0.
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
+    /// The entry that a connection will have which is left now.
+    pub(super) fn vacancy(&mut self, number: u64) -> EntryId {
+        let index = match self.free.last() {
+            Some(index) => *index,
+            None => u32::try_from(self.entries.len()).expect("descriptors are 31-bit"),
+        };
+        EntryId { index, number }
+    }
+
+    /// Adds an entry of this loop, in the vacancy that there is.
+    pub(super) fn insert(&mut self, address: &Address, hint: &ChainHint, left: Left) {
+        let chain = self.chain(address, hint);
+        let nowhere = Links {
+            before: NONE,
+            after: NONE,
+        };
+        let index = match self.free.pop() {
+            Some(index) => {
+                let entry = &mut self.entries[index as usize];
+                (entry.number, entry.chain) = (left.number, chain);
+                (entry.reuse, entry.place) = (left.reuse, left.place);
+                entry.expires = left.expires;
+                if !entry.home.is_current() {
+                    entry.home = rt::handle();
+                }
+                index
+            }
+            None => {
+                let index = u32::try_from(self.entries.len()).expect("descriptors are 31-bit");
+                self.entries.push(Entry {
+                    number: left.number,
+                    chain,
+                    age: nowhere,
+                    in_chain: nowhere,
+                    reuse: left.reuse,
+                    home: rt::handle(),
+                    place: left.place,
+                    expires: left.expires,
+                });
+                index
+            }
+        };
+        self.len += 1;
+        self.append(Row::Age, index);
+        self.append(Row::Chain(chain), index);
+    }
+
+    /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time.
+    pub(super) fn find(
+        &mut self,
+        address: &Address,
+        hint: &ChainHint,
+        reuse: &Reuse,
+    ) -> Option<Found> {
+        let local = self.settings.is_some_and(|settings| settings.local);
+        let now = rt::now();
+        let chain = self.known_chain(address, hint)?;
+        let mut foreign = NONE;
+        let mut found = NONE;
+        let mut next = self.chains[chain as usize].ends.last;
+        let mut looked_at = 0;
+        while next != NONE && (looked_at < LOOKED_AT || foreign == NONE) {
+            let (index, entry) = (next, &self.entries[next as usize]);
+            next = entry.in_chain.before;
+            looked_at += 1;
+            if !entry.reuse.suits(reuse, local) || entry.expires <= now {
+                continue;
+            }
+            if entry.home.is_current() {
+                found = index;
+                break;
+            }
+            if foreign == NONE && entry.home.late() < TOO_LATE {
+                foreign = index;
+            }
+        }
+        match (found, foreign) {
+            (NONE, NONE) => None,
+            (NONE, index) | (index, _) => Some(self.take(index)),
+        }
+    }
+
+    /// Takes out the entry that was left first.
+    pub(super) fn remove_oldest(&mut self) -> Option<Found> {
+        match self.ages.first {
+            NONE => None,
+            index => Some(self.take(index)),
+        }
+    }
+
+    /// Takes an entry out if it is still there.
+    pub(super) fn remove(&mut self, id: EntryId) {
+        let entry = self.entries.get(id.index as usize);
+        if entry.is_some_and(|entry| entry.number == id.number) {
+            self.unlink(id.index);
+        }
+    }
+
+    fn take(&mut self, index: u32) -> Found {
+        let entry = &self.entries[index as usize];
+        let found = Found {
+            number: entry.number,
+            place: entry.place,
+            home: (!entry.home.is_current()).then(|| entry.home.clone()),
+        };
+        self.unlink(index);
+        found
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let chain = self.entries[index as usize].chain;
+        self.detach(Row::Age, index);
+        self.detach(Row::Chain(chain), index);
+        self.entries[index as usize].number = 0;
+        self.free.push(index);
+        self.len -= 1;
+    }
+
+    // -- chains --
+
+    fn known_chain(&self, address: &Address, hint: &ChainHint) -> Option<u32> {
+        let hinted = hint.0.load(Ordering::Relaxed);
+        if let Some(chain) = self.chains.get(hinted as usize)
+            && chain.address == *address
+        {
+            return Some(hinted);
+        }
+        let chain = *self.by_address.get(address)?;
+        hint.0.store(chain, Ordering::Relaxed);
+        Some(chain)
+    }
+
+    fn chain(&mut self, address: &Address, hint: &ChainHint) -> u32 {
+        if let Some(chain) = self.known_chain(address, hint) {
+            return chain;
+        }
+        let new = Chain {
+            address: address.clone(),
+            ends: Ends::default(),
+        };
+        let unused = match self.chains.len() >= MOST_EMPTY_CHAINS {
+            true => self.chains.iter().position(|chain| chain.ends.last == NONE),
+            false => None,
+        };
+        let place = match unused {
+            Some(place) => {
+                let old = std::mem::replace(&mut self.chains[place], new);
+                self.by_address.remove(&old.address);
+                place
+            }
+            None => {
+                self.chains.push(new);
+                self.chains.len() - 1
+            }
+        };
+        let place = u32::try_from(place).expect("no more than entries and MOST_EMPTY_CHAINS");
+        self.by_address.insert(address.clone(), place);
+        hint.0.store(place, Ordering::Relaxed);
+        place
+    }
+
+    // -- rows --
+
+    fn ends(&mut self, row: Row) -> &mut Ends {
+        match row {
+            Row::Age => &mut self.ages,
+            Row::Chain(chain) => &mut self.chains[chain as usize].ends,
+        }
+    }
+
+    fn links(&mut self, row: Row, index: u32) -> &mut Links {
+        let entry = &mut self.entries[index as usize];
+        match row {
+            Row::Age => &mut entry.age,
+            Row::Chain(_) => &mut entry.in_chain,
+        }
+    }
+
+    fn append(&mut self, row: Row, index: u32) {
+        let last = std::mem::replace(&mut self.ends(row).last, index);
+        *self.links(row, index) = Links {
+            before: last,
+            after: NONE,
+        };
+        match last {
+            NONE => self.ends(row).first = index,
+            last => self.links(row, last).after = index,
+        }
+    }
+
+    fn detach(&mut self, row: Row, index: u32) {
+        let Links { before, after } = *self.links(row, index);
+        match before {
+            NONE => self.ends(row).first = after,
+            before => self.links(row, before).after = after,
+        }
+        match after {
+            NONE => self.ends(row).last = before,
+            after => self.links(row, after).before = before,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    fn address(port: u16) -> Address {
+        SocketAddr::from(([127, 0, 0, 1], port)).into()
+    }
+
+    fn leave(pool: &mut Pool, address: &Address, hint: &ChainHint) -> EntryId {
+        let number = pool.next_number();
+        let id = pool.vacancy(number);
+        let left = Left {
+            number,
+            reuse: Reuse::default(),
+            place: Place::default(),
+            expires: rt::now() + Duration::from_secs(60),
+        };
+        pool.insert(address, hint, left);
+        id
+    }
+
+    /// What the pool says against a plain list of what was left and not taken.
+    #[test]
+    fn entries_come_back_in_their_order() {
+        let options = rt::LoopOptions::default();
+        let run = rt::run(options, || async {
+            let mut pool = Pool::default();
+            let addresses = [address(1), address(2), address(3)];
+            let hints = [
+                ChainHint::default(),
+                ChainHint::default(),
+                ChainHint::default(),
+            ];
+            let mut model: Vec<(usize, u64, EntryId)> = Vec::new();
+            let mut dice = 1_u32;
+            for _ in 0..5_000 {
+                dice = dice.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let which = (dice >> 16) as usize % 3;
+                match (dice >> 24) % 5 {
+                    0 | 1 => {
+                        let id = leave(&mut pool, &addresses[which], &hints[which]);
+                        model.push((which, id.number, id));
+                    }
+                    2 => {
+                        let found = pool.find(&addresses[which], &hints[which], &Reuse::default());
+                        let expected = model.iter().rposition(|entry| entry.0 == which);
+                        assert_eq!(
+                            found.map(|found| found.number),
+                            expected.map(|at| model.remove(at).1)
+                        );
+                    }
+                    3 => {
+                        let found = pool.remove_oldest().map(|found| found.number);
+                        let first = (!model.is_empty()).then(|| model.remove(0).1);
+                        assert_eq!(found, first);
+                    }
+                    _ if model.is_empty() => {}
+                    _ => {
+                        let at = (dice >> 8) as usize % model.len();
+                        let (_, _, id) = model.remove(at);
+                        pool.remove(id);
+                        // It is gone: once more does nothing.
+                        pool.remove(id);
+                    }
+                }
+                assert_eq!(pool.len(), model.len());
+            }
+        });
+        run.expect("a loop");
+    }
+
+    #[test]
+    fn addresses_that_nothing_is_left_at_are_forgotten() {
+        let run = rt::run(rt::LoopOptions::default(), || async {
+            let mut pool = Pool::default();
+            for port in 1..10_000 {
+                let (address, hint) = (address(port), ChainHint::default());
+                leave(&mut pool, &address, &hint);
+                assert!(pool.find(&address, &hint, &Reuse::default()).is_some());
+            }
+            assert!(pool.chains.len() <= MOST_EMPTY_CHAINS);
+            assert_eq!(pool.chains.len(), pool.by_address.len());
+            // A peer that remembers a chain which is another address's by now.
+            let stale = ChainHint::default();
+            leave(&mut pool, &address(20_000), &stale);
+            assert!(
+                pool.find(&address(20_001), &stale, &Reuse::default())
+                    .is_none()
+            );
+            assert!(
+                pool.find(&address(20_000), &stale, &Reuse::default())
+                    .is_some()
+            );
+        });
+        run.expect("a loop");
+    }
+}
