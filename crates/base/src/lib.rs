@@ -6,12 +6,14 @@
 
 pub mod hash;
 pub mod lru;
+pub mod number_map;
 pub mod slab;
 pub mod span;
 pub mod text;
 pub mod units;
 
 pub use lru::Lru;
+pub use number_map::NumberMap;
 pub use slab::Slab;
 pub use span::{FileId, Span};
 pub use text::{BStr, BString, ByteSlice};

@@ -177,9 +177,7 @@ fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Ne
         debug,
         number: crate::engine::next_connection(),
         remote: Rc::new(Remote {
-            text: peer
-                .ip()
-                .map_or_else(|| "unix:".into(), |ip| ip.to_string().into()),
+            text: crate::text::of_client(peer.ip()),
             address: peer,
         }),
         proxy: None,

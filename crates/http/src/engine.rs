@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use base::NumberMap;
 use bstr::BString;
 use conf::{Diagnostic, Line, Rows};
 use net::Transport;
@@ -29,6 +30,7 @@ use crate::configure::{self, Directories, WantedPools};
 use crate::connection::Newcomer;
 use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
+use crate::h1::spare::Spares;
 use crate::listen::{self, Endpoint};
 use crate::module::Module;
 use crate::moving::{self, Facts};
@@ -156,6 +158,7 @@ impl Configuration for HttpConfiguration {
             sink: RefCell::default(),
             leaving: Cell::default(),
             tasks: Tasks::default(),
+            spares: Spares::default(),
             scratch: RefCell::default(),
             stopping: Cell::new(false),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
@@ -183,7 +186,7 @@ pub struct HttpLoop {
     site: RefCell<Rc<Site>>,
     /// By socket, and its number among those of one address.
     listeners: RefCell<HashMap<(ListenerId, usize), Accepting>>,
-    connections: RefCell<HashMap<u64, Connection>>,
+    connections: RefCell<NumberMap<Connection>>,
     next_key: Cell<u64>,
     limit: Cell<usize>,
     seat: Arc<Seat>,
@@ -194,6 +197,8 @@ pub struct HttpLoop {
     leaving: Cell<Option<Reach>>,
     /// Those that serve connections.
     pub(crate) tasks: Tasks,
+    /// What connections that have ended leave to the next ones.
+    pub(crate) spares: Spares,
     /// What connections read into, one at a time.
     pub(crate) scratch: RefCell<Vec<u8>>,
     stopping: Cell<bool>,

@@ -309,12 +309,37 @@ impl Variables {
     }
 }
 
+/// What a request can leave to one of another connection: memory to fill again, and nothing that was in it.
+#[derive(Default)]
+pub(crate) struct Memory {
+    head: Rc<RequestHead>,
+    uri: Uri,
+    out: Response,
+    variables: Rc<Variables>,
+    captured: Captured,
+}
+
+impl Memory {
+    /// How much it is, as far as clients decide on that; in bytes.
+    pub(crate) fn size(&self) -> usize {
+        let (head, out) = (&self.head, &self.out);
+        let fields = [&head.wire.fields, &out.fields, &out.trailers];
+        let fields: usize = fields.iter().map(|fields| fields.memory()).sum();
+        fields
+            + self.uri.path.capacity()
+            + self.uri.args.capacity()
+            + head.host.capacity()
+            + out.content_type.capacity()
+            + self.captured.subject.capacity()
+    }
+}
+
 impl Request {
-    /// A request that has just been read.
-    pub fn new(
+    /// The first request of a connection, before anything of it was read.
+    pub(crate) fn in_memory(
+        memory: Memory,
         site: Rc<Site>,
         client: Rc<Client>,
-        head: Rc<RequestHead>,
         server: ServerId,
     ) -> Request {
         let location = site.server(server).root;
@@ -323,23 +348,51 @@ impl Request {
             site,
             client,
             lane: None,
-            head,
+            head: memory.head,
             method: Method::Get,
-            uri: Uri::default(),
+            uri: memory.uri,
             server,
             location,
             remote,
             body: RequestBody::none(),
-            out: Response::default(),
+            out: memory.out,
             upstream: crate::upstream::Slot::default(),
             flow: Flow::default(),
             ledger: Ledger::begin(),
-            variables: Rc::default(),
-            captured: Captured::default(),
+            variables: memory.variables,
+            captured: memory.captured,
             parent: None,
             states: Vec::new(),
             facts: Vec::new(),
         }
+    }
+
+    /// Takes apart a request that has [ended](Request::end).
+    pub(crate) fn into_memory(self) -> Memory {
+        Memory {
+            head: self.head,
+            uri: self.uri,
+            out: self.out,
+            variables: self.variables,
+            captured: self.captured,
+        }
+    }
+
+    /// A request that has just been read.
+    pub fn new(
+        site: Rc<Site>,
+        client: Rc<Client>,
+        head: Rc<RequestHead>,
+        server: ServerId,
+    ) -> Request {
+        let memory = Memory {
+            head,
+            uri: Uri::default(),
+            out: Response::default(),
+            variables: Rc::default(),
+            captured: Captured::default(),
+        };
+        Request::in_memory(memory, site, client, server)
     }
 
     /// The same request once more, for a fetch that outlives it: head, place and variables are the same. Its content must

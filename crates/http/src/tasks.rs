@@ -6,8 +6,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
-
-use rt::sync::Notify;
+use std::task::{Poll, Waker};
 
 use crate::connection::{self, Newcomer};
 use crate::engine::HttpLoop;
@@ -22,7 +21,8 @@ type Work = (Newcomer, Option<Facts>);
 /// A task that serves one connection after the other.
 pub(crate) struct Serving {
     work: Cell<Option<Work>>,
-    called: Notify,
+    /// Wakes the task while it has no work.
+    waker: Cell<Option<Waker>>,
     task: OnceCell<rt::JoinHandle<()>>,
 }
 
@@ -35,12 +35,14 @@ impl Serving {
     }
 
     async fn next(&self) -> Work {
-        loop {
-            match self.work.take() {
-                Some(work) => return work,
-                None => self.called.notified().await,
+        std::future::poll_fn(|context| match self.work.take() {
+            Some(work) => Poll::Ready(work),
+            None => {
+                self.waker.set(Some(context.waker().clone()));
+                Poll::Pending
             }
-        }
+        })
+        .await
     }
 }
 
@@ -57,12 +59,14 @@ impl Tasks {
         let waiting = self.waiting.borrow_mut().pop();
         if let Some(serving) = waiting {
             serving.work.set(Some(work));
-            serving.called.notify_one();
+            if let Some(waker) = serving.waker.take() {
+                waker.wake();
+            }
             return serving;
         }
         let serving = Rc::new(Serving {
             work: Cell::new(Some(work)),
-            called: Notify::new(),
+            waker: Cell::new(None),
             task: OnceCell::new(),
         });
         let task = serve_all(Rc::clone(engine), Rc::clone(&serving));

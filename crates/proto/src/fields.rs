@@ -82,6 +82,11 @@ impl Fields {
         }
     }
 
+    /// How much memory it holds, filled or not, in bytes.
+    pub fn memory(&self) -> usize {
+        self.arena.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
     /// The value of the first field called `name`, in any case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.position(name).map(|i| self.value_at(i))

@@ -1,8 +1,9 @@
 //! Which server a request belongs to: by its host, among those that share a listening address.
 //!
-//! A connection mostly names the same host again and again, so what came of the last one is kept.
+//! A connection mostly names the same host again and again, and so does the next one: what came of the last one is kept.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use proto::Known;
 use proto::h1::{Reject, RejectKind};
@@ -18,8 +19,10 @@ pub(crate) struct LastHost {
     name: Vec<u8>,
     port: Option<u16>,
     server: ServerId,
-    /// The configuration that the server is of.
+    /// The configuration that the server is of, and the address in it that was connected to. A number is enough: in one
+    /// configuration no other address comes to be at the same place.
     generation: u64,
+    endpoint: usize,
 }
 
 impl LastHost {
@@ -48,6 +51,7 @@ impl LastHost {
         field.is_some_and(|field| *field == *self.value)
             && !self.value.is_empty()
             && self.generation == request.site.generation
+            && self.endpoint == place_of(request)
             && wire.authority().is_none()
     }
 
@@ -64,7 +68,12 @@ impl LastHost {
         self.port = head.port;
         self.server = request.server;
         self.generation = request.site.generation;
+        self.endpoint = place_of(request);
     }
+}
+
+fn place_of(request: &Request) -> usize {
+    Arc::as_ptr(&request.client.endpoint.borrow()).addr()
 }
 
 const ALONE: &str = "a request that is being read is alone with its head";

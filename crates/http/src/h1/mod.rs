@@ -9,6 +9,7 @@ pub(crate) mod host;
 pub(crate) mod lingering;
 mod reading;
 pub mod sender;
+pub(crate) mod spare;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,12 +23,13 @@ use crate::body::BodyError;
 use crate::client::{Asked, Client};
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
-use crate::request::Request;
+use crate::request::{Memory, Request};
 use crate::site::Site;
 use crate::{listen, log_phase, serve};
 use host::LastHost;
 use reading::{NoHead, Reading};
 use sender::{SendError, Sender};
+use spare::Room;
 
 /// After so many requests that were sent ahead, others have their turn.
 const PIPELINED_IN_A_ROW: u32 = 16;
@@ -80,11 +82,22 @@ struct Connection {
     client: Rc<Client>,
     sender: Sender,
     reading: Reading,
-    /// The last request, to become the next one; `None` while there is a present one.
-    request: Option<Box<Request>>,
+    /// The last request, to become the next one; `None` while there is a present one, and before the first.
+    request: Option<Box<Room>>,
     last_host: LastHost,
     /// Where the connection is counted.
     staged: Staged,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // A request that was cut short takes everything with it.
+        if let Some(mut room) = self.request.take() {
+            room.out = std::mem::take(&mut self.sender.out);
+            room.last_host = std::mem::take(&mut self.last_host);
+            self.engine.spares.give(room);
+        }
+    }
 }
 
 /// What becomes of the connection.
@@ -104,25 +117,32 @@ enum Next {
 impl Connection {
     async fn one_request(&mut self) -> Next {
         self.refresh_endpoint();
-        let mut request = match self.request.take() {
+        let mut room = match self.request.take() {
             Some(last) => last,
-            None => self.first_request(),
+            None => self.take_spare(),
         };
-        let next = self.serve_request(&mut request).await;
+        let request = room.request.get_or_insert_with(|| self.first_request(None));
+        let next = self.serve_request(request).await;
         request.end();
-        self.request = Some(request);
+        self.request = Some(room);
         next
     }
 
-    fn first_request(&self) -> Box<Request> {
+    fn first_request(&self, memory: Option<Memory>) -> Request {
         let server = self.client.first_server();
         let client = Rc::clone(&self.client);
-        Box::new(Request::new(
-            self.engine.site(),
-            client,
-            Rc::default(),
-            server,
-        ))
+        let memory = memory.unwrap_or_default();
+        Request::in_memory(memory, self.engine.site(), client, server)
+    }
+
+    /// Begins with what another connection has left.
+    fn take_spare(&mut self) -> Box<Room> {
+        let mut room = self.engine.spares.take();
+        self.sender.out = std::mem::take(&mut room.out);
+        self.last_host = std::mem::take(&mut room.last_host);
+        let memory = room.memory.take();
+        room.request = Some(self.first_request(memory));
+        room
     }
 
     async fn serve_request(&mut self, request: &mut Request) -> Next {

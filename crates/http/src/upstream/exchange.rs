@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bstr::{BStr, ByteSlice};
 use bytes::Bytes;
@@ -84,7 +84,8 @@ pub struct Exchange {
     pub(super) rest: Bytes,
     pub(super) timer: rt::Timer,
     pub(super) began: Instant,
-    pub(super) connected: Option<Instant>,
+    /// How long the present try took so far.
+    took: Times,
     pub(super) head_arrived: Option<Instant>,
     /// Whether the response is read ahead of the client.
     pub(super) buffering: bool,
@@ -205,7 +206,7 @@ impl Exchange {
             rest: Bytes::new(),
             timer: rt::Timer::new(),
             began: rt::now(),
-            connected: None,
+            took: Times::default(),
             head_arrived: None,
             buffering,
             interim: (0, 0),
@@ -235,7 +236,7 @@ impl Exchange {
     /// One try.
     async fn attempt(&mut self, request: &mut Request) -> Result<(), Failure> {
         self.began = rt::now();
-        self.connected = None;
+        self.took = Times::default();
         self.head_arrived = None;
         self.interim = (0, 0);
         if let Some(chooser) = self.chooser.clone() {
@@ -259,9 +260,13 @@ impl Exchange {
                 return Err(failure);
             }
         };
-        self.connected = Some(rt::now());
-        record_of(request).current().connect_time =
-            Some(rt::now().saturating_duration_since(self.began));
+        let took = match rt::now() {
+            // A connection that was idle: the usual case.
+            now if now == self.began => Duration::ZERO,
+            now => now.saturating_duration_since(self.began),
+        };
+        self.took.connect = Some(took);
+        record_of(request).current().connect_time = Some(took);
         self.transmit
             .begin(&mut *self.protocol, connection.carried.take());
         self.link = Some(Link { lease, connection });
@@ -569,6 +574,7 @@ impl Exchange {
         let now = rt::now();
         self.head_arrived = Some(now);
         let took = now.saturating_duration_since(self.began);
+        self.took.header = Some(took);
         if let Some(link) = &mut self.link {
             link.lease.head_arrived(took);
         }
@@ -692,13 +698,9 @@ impl Exchange {
     }
 
     fn times(&self) -> Times {
-        let since = |instant: Option<Instant>| {
-            instant.map(|instant| instant.saturating_duration_since(self.began))
-        };
         Times {
-            connect: since(self.connected),
-            header: since(self.head_arrived),
             response: Some(rt::now().saturating_duration_since(self.began)),
+            ..self.took
         }
     }
 

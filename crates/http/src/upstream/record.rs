@@ -149,8 +149,10 @@ impl Record {
         if !self.tries.is_empty() {
             self.tries.push(Try::default());
         }
-        let head = self.take_head();
-        self.set_head(head);
+        match Arc::get_mut(&mut self.head) {
+            Some(head) => head.clear(),
+            None => self.head = Arc::default(),
+        }
         self.trailers.clear();
         self.scheme = "";
     }

@@ -216,9 +216,7 @@ impl Lease {
 
     fn end(mut self, outcome: Outcome) -> (Released, bool) {
         self.held = false;
-        self.state
-            .clone()
-            .release(&self.peer, Some(outcome), self.inflight)
+        self.state.release(&self.peer, Some(outcome), self.inflight)
     }
 
     /// Takes the peer out without freeing it: for who holds the lock already.
@@ -239,7 +237,7 @@ impl Deref for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.held {
-            self.state.clone().release(&self.peer, None, self.inflight);
+            self.state.release(&self.peer, None, self.inflight);
         }
     }
 }

@@ -323,7 +323,7 @@ impl GroupState {
 
     /// The end of a lease. The flag says that the group has only this peer.
     pub(crate) fn release(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         peer: &Peer,
         outcome: Option<Outcome>,
         inflight: bool,
