@@ -11,7 +11,7 @@ use std::time::Instant;
 use base::lru::Lru;
 use rt::file::Judged;
 
-use super::{Found, OpenFile, Purpose};
+use super::{Found, OpenFile, Purpose, content};
 use crate::core::delivery::{DeliveryConf, OpenFileCache};
 
 /// What the cache knows of a path.
@@ -35,6 +35,7 @@ struct Entry {
     checked: Instant,
     used: Instant,
     uses: i64,
+    content: content::Slot,
 }
 
 thread_local! {
@@ -64,7 +65,13 @@ pub(super) fn look(
             return Look::Miss;
         }
         if now.saturating_duration_since(entry.checked) < delivery.open_file_cache_valid {
-            return Look::Hit(entry.found.clone());
+            let mut found = entry.found.clone();
+            if let Ok(file) = &mut found
+                && purpose == Purpose::Read
+            {
+                file.content = entry.content.of(file, entry.uses, now);
+            }
+            return Look::Hit(found);
         }
         match &entry.found {
             Ok(file) => Look::Aged(file.clone()),
@@ -111,6 +118,7 @@ pub(super) fn store(
                 checked: now,
                 used: now,
                 uses,
+                content: content::Slot::default(),
             },
         );
     });

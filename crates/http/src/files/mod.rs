@@ -5,6 +5,7 @@
 //! get their effect. Which path belongs to a request, and what is done with the file, is the handlers' business.
 
 mod cache;
+mod content;
 mod symlinks;
 
 use std::ffi::OsStr;
@@ -15,6 +16,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use bstr::ByteSlice;
+use bytes::Bytes;
 use rt::error_log::Level;
 use rt::file::{File, Judged, Metadata, OpenOptions, errno};
 use rt::pool::Pool;
@@ -30,6 +32,8 @@ pub struct OpenFile {
     pub file: Option<File>,
     /// What is known of it.
     pub metadata: Metadata,
+    /// Its content, if it is small and at hand.
+    pub content: Option<Bytes>,
 }
 
 /// Why a file can not be had.
@@ -218,6 +222,7 @@ fn opened_with(delivery: &DeliveryConf, file: File) -> io::Result<OpenFile> {
     Ok(OpenFile {
         file: Some(file),
         metadata,
+        content: None,
     })
 }
 
@@ -226,6 +231,7 @@ impl OpenFile {
         OpenFile {
             file: None,
             metadata,
+            content: None,
         }
     }
 

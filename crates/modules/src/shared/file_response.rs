@@ -21,9 +21,10 @@ pub(crate) fn respond(request: &mut Request, found: OpenFile) -> Outcome {
     }
     request.out.transforms.ranges = true;
     request.out.transforms.conditions = true;
-    request.out.body = match found.file {
-        Some(file) => Body::file(file, 0, length),
-        None => Body::Empty,
+    request.out.body = match (found.content, found.file) {
+        (Some(content), _) => Body::bytes(content),
+        (None, Some(file)) => Body::file(file, 0, length),
+        (None, None) => Body::Empty,
     };
     Outcome::Respond
 }

@@ -1,0 +1,191 @@
+//! The content of small files that are asked for again and again, kept with the open file by `open_file_cache`.
+//!
+//! A hot file of some KB then costs no system call of its own: the head and the content leave together from memory. The
+//! open file is looked at again (`fstat`, which never waits for a disk) before content that was not looked at for
+//! [`CHECKED_EVERY`] is used: so whoever writes into the file in place sees that as soon.
+//!
+//! Only files of a file system that reads without waiting have content here: the others are those on the network, where
+//! `fstat` waits too.
+
+use std::cell::Cell;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use rt::file::Metadata;
+
+use super::OpenFile;
+
+/// The largest file whose content is kept, in bytes: what the connection would read, not send by `sendfile`.
+const LARGEST: u64 = 32 * 1024;
+
+/// What each loop keeps of contents at most, in bytes.
+const MOST: u64 = 8 * 1024 * 1024;
+
+/// Uses of an entry before its content is kept.
+const FROM_USES: i64 = 4;
+
+/// Content that was looked at longer ago is looked at again.
+const CHECKED_EVERY: Duration = Duration::from_millis(100);
+
+/// A file must have been left alone for so long, in milliseconds: a write that comes together with our reading may leave the
+/// time of the last change as it was, since the kernel's clock for it ticks a few hundred times a second.
+const QUIET_MS: u64 = 2_000;
+
+thread_local! {
+    /// Bytes of all contents of this loop.
+    static KEPT: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Content that is kept, and counted as long as it is.
+pub(super) struct Content {
+    bytes: Bytes,
+    checked: Instant,
+}
+
+impl Drop for Content {
+    fn drop(&mut self) {
+        let length = self.bytes.len() as u64;
+        // A thread that ends counts nothing any more.
+        let _ended = KEPT.try_with(|kept| kept.set(kept.get().saturating_sub(length)));
+    }
+}
+
+/// The content slot of an entry.
+#[derive(Default)]
+pub(super) struct Slot {
+    content: Option<Content>,
+    /// When it was last tried to get it.
+    tried: Option<Instant>,
+}
+
+impl Slot {
+    /// The content of `file` as it is now, if it is kept, or is worth it now.
+    pub(super) fn of(&mut self, file: &OpenFile, uses: i64, now: Instant) -> Option<Bytes> {
+        if let Some(content) = &mut self.content {
+            if now.saturating_duration_since(content.checked) < CHECKED_EVERY {
+                return Some(content.bytes.clone());
+            }
+            if is_unchanged(file) {
+                content.checked = now;
+                return Some(content.bytes.clone());
+            }
+            self.content = None;
+            self.tried = Some(now);
+            return None;
+        }
+        if uses < FROM_USES || !(1..=LARGEST).contains(&file.length()) {
+            return None;
+        }
+        let recently = |tried| now.saturating_duration_since(tried) < CHECKED_EVERY;
+        if self.tried.is_some_and(recently) {
+            return None;
+        }
+        self.tried = Some(now);
+        self.content = read(file, now);
+        self.content.as_ref().map(|content| content.bytes.clone())
+    }
+}
+
+fn read(file: &OpenFile, now: Instant) -> Option<Content> {
+    let length = file.length();
+    let open = file.file.as_ref().filter(|open| !open.is_direct())?;
+    let is_room = KEPT.get() + length <= MOST;
+    if !is_room || !is_quiet(&file.metadata, rt::wall_millis()) {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    let n = open.try_read_into(&mut bytes, length as usize, 0).ok()?;
+    if n as u64 != length || !is_unchanged(file) {
+        return None;
+    }
+    KEPT.set(KEPT.get() + length);
+    Some(Content {
+        bytes: bytes.into(),
+        checked: now,
+    })
+}
+
+/// Whether the open file is still what it was when it was opened.
+fn is_unchanged(file: &OpenFile) -> bool {
+    let now = file.file.as_ref().map(|open| open.metadata());
+    matches!(now, Some(Ok(now)) if file.is_still(&now))
+}
+
+fn is_quiet(metadata: &Metadata, wall_ms: u64) -> bool {
+    let changed_ms = u64::try_from(metadata.mtime)
+        .unwrap_or(0)
+        .saturating_mul(1000);
+    changed_ms.saturating_add(1000 + QUIET_MS) <= wall_ms
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    const LONG_AGO: i64 = 1_000_000_000;
+
+    /// An open file of this content that was changed long ago, and its path.
+    fn file(name: &str, content: &[u8]) -> (OpenFile, std::path::PathBuf) {
+        let name = format!("weir-content-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, content).expect("a file");
+        (open(&path), path)
+    }
+
+    fn open(path: &std::path::Path) -> OpenFile {
+        let file = std::fs::File::open(path).expect("the file");
+        let age = std::time::UNIX_EPOCH + Duration::from_secs(LONG_AGO as u64);
+        file.set_modified(age).expect("our file");
+        let file = rt::file::File::from_fd(OwnedFd::from(file));
+        OpenFile {
+            metadata: file.metadata().expect("an open file"),
+            file: Some(file),
+            content: None,
+        }
+    }
+
+    #[test]
+    fn content_is_kept_for_files_in_use_until_they_change() {
+        let (file, path) = file("changes", b"old");
+        let mut slot = Slot::default();
+        let now = Instant::now();
+        assert_eq!(slot.of(&file, FROM_USES - 1, now), None);
+        let Some(bytes) = slot.of(&file, FROM_USES, now) else {
+            // A file system that can not read without waiting, or is busy.
+            return;
+        };
+        assert_eq!(&bytes[..], b"old");
+        assert_eq!(KEPT.get(), 3);
+        let mut writer = std::fs::OpenOptions::new().write(true).open(&path);
+        let writer = writer.as_mut().expect("the same file");
+        writer.write_all(b"new").expect("it is ours");
+        let later = now + CHECKED_EVERY;
+        assert_eq!(slot.of(&file, FROM_USES, later), None);
+        assert_eq!(KEPT.get(), 0);
+        // Not again for a while: the file has just changed, and is not what it was when it was opened.
+        assert_eq!(slot.of(&file, FROM_USES, later + CHECKED_EVERY), None);
+        std::fs::remove_file(path).expect("it is ours");
+    }
+
+    #[test]
+    fn large_and_empty_files_have_none() {
+        for (name, length) in [("large", LARGEST as usize + 1), ("empty", 0)] {
+            let (file, path) = file(name, &vec![b'x'; length]);
+            assert_eq!(Slot::default().of(&file, 100, Instant::now()), None);
+            std::fs::remove_file(path).expect("it is ours");
+        }
+    }
+
+    #[test]
+    fn a_file_that_was_just_changed_is_left_alone() {
+        let metadata = |file: &OpenFile| file.metadata;
+        let (file, path) = file("quiet", b"x");
+        let changed = u64::try_from(metadata(&file).mtime).expect("after 1970") * 1000;
+        assert!(!is_quiet(&metadata(&file), changed + QUIET_MS));
+        assert!(is_quiet(&metadata(&file), changed + QUIET_MS + 1000));
+        std::fs::remove_file(path).expect("it is ours");
+    }
+}
