@@ -312,23 +312,25 @@ impl Variables {
 /// What a request can leave to one of another connection: memory to fill again, and nothing that was in it.
 #[derive(Default)]
 pub(crate) struct Memory {
-    head: Rc<RequestHead>,
+    head: Option<Rc<RequestHead>>,
     uri: Uri,
     out: Response,
-    variables: Rc<Variables>,
+    variables: Option<Rc<Variables>>,
     captured: Captured,
 }
 
 impl Memory {
     /// How much it is, as far as clients decide on that; in bytes.
     pub(crate) fn size(&self) -> usize {
-        let (head, out) = (&self.head, &self.out);
-        let fields = [&head.wire.fields, &out.fields, &out.trailers];
-        let fields: usize = fields.iter().map(|fields| fields.memory()).sum();
-        fields
+        let head = self
+            .head
+            .as_ref()
+            .map_or(0, |head| head.wire.fields.memory() + head.host.capacity());
+        let out = &self.out;
+        head + out.fields.memory()
+            + out.trailers.memory()
             + self.uri.path.capacity()
             + self.uri.args.capacity()
-            + head.host.capacity()
             + out.content_type.capacity()
             + self.captured.subject.capacity()
     }
@@ -337,7 +339,7 @@ impl Memory {
 impl Request {
     /// The first request of a connection, before anything of it was read.
     pub(crate) fn in_memory(
-        memory: Memory,
+        memory: &mut Memory,
         site: Rc<Site>,
         client: Rc<Client>,
         server: ServerId,
@@ -348,34 +350,32 @@ impl Request {
             site,
             client,
             lane: None,
-            head: memory.head,
+            head: memory.head.take().unwrap_or_default(),
             method: Method::Get,
-            uri: memory.uri,
+            uri: std::mem::take(&mut memory.uri),
             server,
             location,
             remote,
             body: RequestBody::none(),
-            out: memory.out,
+            out: std::mem::take(&mut memory.out),
             upstream: crate::upstream::Slot::default(),
             flow: Flow::default(),
             ledger: Ledger::begin(),
-            variables: memory.variables,
-            captured: memory.captured,
+            variables: memory.variables.take().unwrap_or_default(),
+            captured: std::mem::take(&mut memory.captured),
             parent: None,
             states: Vec::new(),
             facts: Vec::new(),
         }
     }
 
-    /// Takes apart a request that has [ended](Request::end).
-    pub(crate) fn into_memory(self) -> Memory {
-        Memory {
-            head: self.head,
-            uri: self.uri,
-            out: self.out,
-            variables: self.variables,
-            captured: self.captured,
-        }
+    /// Leaves its memory, when it has [ended](Request::end) and is about to be dropped.
+    pub(crate) fn leave(&mut self, memory: &mut Memory) {
+        memory.head = Some(Rc::clone(&self.head));
+        memory.variables = Some(Rc::clone(&self.variables));
+        std::mem::swap(&mut memory.uri, &mut self.uri);
+        std::mem::swap(&mut memory.out, &mut self.out);
+        std::mem::swap(&mut memory.captured, &mut self.captured);
     }
 
     /// A request that has just been read.
@@ -385,14 +385,11 @@ impl Request {
         head: Rc<RequestHead>,
         server: ServerId,
     ) -> Request {
-        let memory = Memory {
-            head,
-            uri: Uri::default(),
-            out: Response::default(),
-            variables: Rc::default(),
-            captured: Captured::default(),
+        let mut memory = Memory {
+            head: Some(head),
+            ..Memory::default()
         };
-        Request::in_memory(memory, site, client, server)
+        Request::in_memory(&mut memory, site, client, server)
     }
 
     /// The same request once more, for a fetch that outlives it: head, place and variables are the same. Its content must

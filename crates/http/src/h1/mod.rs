@@ -117,21 +117,20 @@ enum Next {
 impl Connection {
     async fn one_request(&mut self) -> Next {
         self.refresh_endpoint();
-        let mut room = match self.request.take() {
-            Some(last) => last,
-            None => self.take_spare(),
-        };
-        let request = room.request.get_or_insert_with(|| self.first_request(None));
+        let mut room = self.request.take().unwrap_or_else(|| self.take_spare());
+        let Room {
+            request, memory, ..
+        } = &mut *room;
+        let request = request.get_or_insert_with(|| self.first_request(memory));
         let next = self.serve_request(request).await;
         request.end();
         self.request = Some(room);
         next
     }
 
-    fn first_request(&self, memory: Option<Memory>) -> Request {
+    fn first_request(&self, memory: &mut Memory) -> Request {
         let server = self.client.first_server();
         let client = Rc::clone(&self.client);
-        let memory = memory.unwrap_or_default();
         Request::in_memory(memory, self.engine.site(), client, server)
     }
 
@@ -140,8 +139,6 @@ impl Connection {
         let mut room = self.engine.spares.take();
         self.sender.out = std::mem::take(&mut room.out);
         self.last_host = std::mem::take(&mut room.last_host);
-        let memory = room.memory.take();
-        room.request = Some(self.first_request(memory));
         room
     }
 

@@ -19,8 +19,8 @@ const LARGEST: usize = 16 * 1024;
 pub(super) struct Room {
     /// The request, while there is a connection.
     pub(super) request: Option<Request>,
-    /// What it was made of, while there is none.
-    pub(super) memory: Option<Memory>,
+    /// What it is made of, while there is none.
+    pub(super) memory: Memory,
     /// What was gathered to be sent.
     pub(super) out: Vec<u8>,
     pub(super) last_host: LastHost,
@@ -40,10 +40,17 @@ impl Spares {
     /// Keeps the room of a connection that has ended, but for what is unusually large. The request must have ended, too.
     pub(super) fn give(&self, mut room: Box<Room>) {
         let mut spares = self.0.borrow_mut();
-        let Some(request) = room.request.take().filter(|_| spares.len() < MOST) else {
+        if spares.len() >= MOST {
             return;
-        };
-        room.memory = Some(request.into_memory()).filter(|memory| memory.size() <= LARGEST);
+        }
+        if let Some(request) = &mut room.request {
+            request.leave(&mut room.memory);
+        }
+        // Dropped where it is: to move something so large costs as much as what is saved here.
+        room.request = None;
+        if room.memory.size() > LARGEST {
+            room.memory = Memory::default();
+        }
         room.out.clear();
         if room.out.capacity() > LARGEST {
             room.out = Vec::new();
