@@ -11,6 +11,7 @@ mod bodies;
 mod cache;
 mod cache_disks;
 mod cache_fills;
+mod cache_parts;
 mod cache_purge;
 mod charset;
 mod command_line;

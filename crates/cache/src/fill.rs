@@ -22,10 +22,10 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::format::{Description, EXTENT_MAX, EXTENTS_MAX, Extent, INLINE_MAX};
+use crate::format::{Description, EXTENT_MAX, EXTENTS_MAX, Extent, INLINE_MAX, run_end};
 use crate::log::Log;
-use crate::object::{ReadError, Stored, read_extent};
-use crate::reclaim::{Commit, append_extent, commit};
+use crate::object::{FileRange, ReadError, Stored, read_extent};
+use crate::reclaim::{Commit, append_run, commit};
 use crate::segment::Segment;
 use crate::store::Core;
 use crate::{Head, Key, Mode};
@@ -63,6 +63,16 @@ pub enum Ended {
     Failed(Failure),
     /// There is no body to follow; what to do instead, its producer says.
     Instead(Instead),
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Released => f.write_str("the response is for somebody else alone"),
+            Self::Failed(why) => why.fmt(f),
+            Self::Instead(_) => f.write_str("the origin gave another response"),
+        }
+    }
 }
 
 /// What a producer tells its followers in place of a body. The cache does not look into it.
@@ -134,6 +144,10 @@ struct State {
     chunk_bytes: usize,
     /// The end of what has been received.
     received: u64,
+    /// It was purged softly when it was whole and not committed yet.
+    softened: bool,
+    /// Where the body, or the part that is fetched, ends, if that is known.
+    ends_at: Option<u64>,
     /// The end of what was handed to the store's writer.
     submitted: u64,
     written: Vec<(Extent, Arc<Segment>)>,
@@ -198,6 +212,8 @@ impl Fill {
             chunks: VecDeque::new(),
             chunk_bytes: 0,
             received: base,
+            softened: false,
+            ends_at: None,
             submitted: base,
             written: Vec::new(),
             end: None,
@@ -240,6 +256,19 @@ impl Fill {
         self.state().end == Some(Ok(()))
     }
 
+    /// Whether it has ended and will be something else than fresh and whole when it is committed.
+    pub(crate) fn is_settling(&self) -> bool {
+        let end = self.state().end.clone();
+        end.is_some_and(|end| end.is_err() || self.purged() == Some(Mode::Soft))
+    }
+
+    /// Whether what came of it is kept though it is not all.
+    fn is_worth_keeping(&self) -> bool {
+        let state = self.state();
+        let told_apart = |head: &Arc<Head>| head.meta.version != 0 && head.length.is_some();
+        state.received > self.base && state.head.as_ref().is_some_and(told_apart)
+    }
+
     pub(crate) fn answers_to(&self, key: &Key) -> bool {
         self.key == *key || self.target().0 == key
     }
@@ -278,26 +307,27 @@ impl Fill {
     }
 
     /// Takes the next piece for the store, if enough has come or all has.
-    fn next_extent(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
+    fn next_run(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
+        let most = self.core.options.run_size();
         let ready = (state.received - state.submitted) as usize;
         let small = self.base == 0 && state.submitted == 0 && ready <= INLINE_MAX;
-        if state.phase != Phase::Storing || ready == 0 || (ready < EXTENT_MAX && (!all || small)) {
+        if state.phase != Phase::Storing || ready == 0 || (ready < most && (!all || small)) {
             return None;
         }
         let begin = state.submitted;
-        let data = gather(&state.chunks, begin, ready.min(EXTENT_MAX));
+        let data = gather(&state.chunks, begin, ready.min(most));
         state.submitted += data.len() as u64;
         Some((begin, data))
     }
 
     fn store_ready(self: &Arc<Self>, all: bool) {
         loop {
-            let Some((offset, data)) = self.next_extent(&mut self.state(), all) else {
+            let Some((offset, data)) = self.next_run(&mut self.state(), all) else {
                 return;
             };
             let fill = Arc::clone(self);
             self.core.enqueue(Box::new(move |core, log| {
-                fill.write_extent(core, log, offset, &data)
+                fill.write_run(core, log, offset, &data)
             }));
         }
     }
@@ -314,21 +344,27 @@ impl Fill {
             .enqueue(Box::new(move |core, log| fill.commit(core, log, whole)));
     }
 
-    fn write_extent(self: Arc<Self>, core: &Arc<Core>, log: &mut Log, offset: u64, data: &Bytes) {
+    fn write_run(self: Arc<Self>, core: &Arc<Core>, log: &mut Log, offset: u64, data: &Bytes) {
         if self.state().phase != Phase::Storing {
             return;
         }
         let written =
-            append_extent(core, log, false, self.target().1, offset, data).and_then(|extent| {
+            append_run(core, log, false, self.target().1, offset, data).and_then(|extents| {
                 log.flush(core)?;
-                Ok(extent)
+                Ok(extents)
             });
-        let segment = written
-            .ok()
-            .and_then(|extent| Some((extent, core.segment(extent.segment)?)));
-        match segment {
-            Some(found) if self.state().written.len() < EXTENTS_MAX => {
-                self.change(|state| state.written.push(found));
+        let found = written.ok().and_then(|extents| {
+            let segment = core.segment(extents.first()?.segment)?;
+            Some((extents, segment))
+        });
+        match found {
+            Some((extents, segment))
+                if self.state().written.len() + extents.len() <= EXTENTS_MAX =>
+            {
+                let extents = extents
+                    .into_iter()
+                    .map(|extent| (extent, Arc::clone(&segment)));
+                self.change(|state| state.written.extend(extents));
             }
             _ => self.stop_storing(),
         }
@@ -340,15 +376,23 @@ impl Fill {
         self.change(|state| state.phase = Phase::Passing);
     }
 
-    /// Whether what it fetches was purged since it began: who comes now must not get it.
-    pub(crate) fn is_purged(&self) -> bool {
-        let head = self.state().head.clone();
+    /// How what it fetches was purged since it began: who comes now must not get it.
+    pub(crate) fn purged(&self) -> Option<Mode> {
+        let (head, softened) = {
+            let state = self.state();
+            (state.head.clone(), state.softened)
+        };
         let tags = head.as_ref().map_or(&[][..], |head| &head.tags);
         let key = self.target().0;
-        self.core
-            .purges()
-            .verdict(self.born, key.text(), tags)
-            .is_some()
+        let verdict = self.core.purges().verdict(self.born, key.text(), tags);
+        verdict.or(softened.then_some(Mode::Soft))
+    }
+
+    /// A soft purge by its key. What is whole becomes stale with its commit; false: it is not whole.
+    pub(crate) fn soften(&self) -> bool {
+        let mut state = self.state();
+        state.softened |= state.end == Some(Ok(()));
+        state.softened
     }
 
     /// The commit, on the writer's thread, after all extents.
@@ -359,7 +403,16 @@ impl Fill {
         };
         let fill = Arc::clone(&self);
         // A failure runs the closure too, or the record was never taken: then the guard in it says so.
-        let committed = move |_: &Core, _| fill.core.fills.remove(&fill);
+        let committed = move |core: &Core, _| {
+            let hash = fill.target().1;
+            if fill.state().softened
+                && let Some(entry) = core.index.get(hash, None)
+            {
+                core.index
+                    .update(hash, entry.location(), |entry| entry.stale(true));
+            }
+            core.fills.remove(&fill);
+        };
         if commit(core, log, entry, committed).is_err() {
             self.core.fills.remove(&self);
         }
@@ -431,11 +484,10 @@ impl Fill {
             return false;
         }
         if !inline.is_empty() {
-            let Ok(extent) = append_extent(core, log, false, self.target().1, self.base, inline)
-            else {
+            let Ok(more) = append_run(core, log, false, self.target().1, self.base, inline) else {
                 return false;
             };
-            extents.push(extent);
+            extents.extend(more);
             *inline = Bytes::new();
         }
         let (key, hash) = self.target();
@@ -507,6 +559,9 @@ impl Writer {
         }
         self.0.change(|state| {
             state.phase = if fits { Phase::Storing } else { Phase::Passing };
+            if self.0.base == 0 {
+                state.ends_at = head.length;
+            }
             state.head = Some(Arc::new(head));
             state.end = whole.then_some(Ok(()));
         });
@@ -576,7 +631,7 @@ impl Writer {
             let chunk = rest.split_to(rest.len().min(EXTENT_MAX));
             let whole = self.is_last(chunk.len());
             // A client that has the last byte has the whole answer, and what it asks next must find it.
-            if whole {
+            if whole && self.0.base == 0 {
                 self.0.core.fills.arrive(&self.0);
             }
             self.0.change(|state| {
@@ -599,9 +654,13 @@ impl Writer {
     /// Whether a body that is stored is whole with these bytes. One that is longer than it said is not.
     fn is_last(&self, len: usize) -> bool {
         let state = self.0.state();
-        let length = state.head.as_ref().and_then(|head| head.length);
         let end = state.received + len as u64;
-        self.0.base == 0 && state.phase == Phase::Storing && length == Some(end)
+        state.phase == Phase::Storing && state.ends_at == Some(end)
+    }
+
+    /// Says where the part ends that this fill brings, if it is one.
+    pub fn ends_at(&mut self, end: u64) {
+        self.0.state().ends_at = Some(end);
     }
 
     /// Whether the body came to its end.
@@ -614,8 +673,9 @@ impl Writer {
         if state.is_abandoned() {
             return Poll::Ready(Err(Abandoned));
         }
-        // One extent must always fit, else none would ever be handed to the store.
-        if state.chunk_bytes <= self.0.core.options.fill_memory.max(2 * EXTENT_MAX) {
+        // What the store takes at a time must always fit, else it would never be handed to it.
+        let options = &self.0.core.options;
+        if state.chunk_bytes <= options.fill_memory.max(2 * options.run_size()) {
             return Poll::Ready(Ok(()));
         }
         state.producer = Some(cx.waker().clone());
@@ -655,15 +715,16 @@ impl Writer {
             return;
         }
         let whole = end.is_ok();
-        match whole && self.0.base == 0 {
-            true => self.0.core.fills.arrive(&self.0),
-            false => self.0.core.fills.remove(&self.0),
-        }
-        self.0.change(|state| state.end = Some(end.clone()));
-        if end == Err(Failure::Length) {
+        if end == Err(Failure::Length) || !whole && !self.0.is_worth_keeping() {
             self.0.core.fills.remove(&self.0);
+            self.0.change(|state| state.end = Some(end.clone()));
             return;
         }
+        // Until it is committed, it is found, or those who look wait for the part.
+        if self.0.base == 0 {
+            self.0.core.fills.arrive(&self.0);
+        }
+        self.0.change(|state| state.end = Some(end.clone()));
         self.0.commit_soon(whole);
     }
 
@@ -696,10 +757,20 @@ pub struct Follower {
 
 type Reading = Pin<Box<dyn Future<Output = Result<Bytes, ReadError>> + Send>>;
 
+/// A part of a body that is being fetched.
+#[derive(Clone)]
+pub enum Part {
+    /// From memory.
+    Bytes(Bytes),
+    /// As it stands in the store: for `sendfile`.
+    File(FileRange),
+}
+
 /// What a follower finds at its place.
 enum Next {
     Memory(Bytes),
-    Disk(Extent, Arc<Segment>),
+    /// The extent, its segment, and where in the body it ends together with what stands right behind it in the file.
+    Disk(Extent, Arc<Segment>, u64),
     End,
 }
 
@@ -765,7 +836,7 @@ impl Follower {
             match ready!(self.poll_place(cx))? {
                 Next::End => return Poll::Ready(Ok(None)),
                 Next::Memory(bytes) => break bytes,
-                Next::Disk(extent, segment) => {
+                Next::Disk(extent, segment, _) => {
                     let pool = self.fill.core.options.pool.clone();
                     let read = async move { read_extent(&segment, &extent, &pool).await };
                     self.reading = Some((extent.offset, Box::pin(read)));
@@ -775,6 +846,34 @@ impl Follower {
         bytes.truncate(max);
         self.advance(bytes.len() as u64);
         Poll::Ready(Ok(Some(bytes)))
+    }
+
+    /// As [`Follower::poll_next`], but what is not in memory is not read: it is told where it stands. The store wrote it a
+    /// moment ago, so it is not verified again. A part in a file is as large as it can be, `max` is for those in memory.
+    pub fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+        max: usize,
+    ) -> Poll<Result<Option<Part>, Ended>> {
+        let (part, len) = match ready!(self.poll_place(cx))? {
+            Next::End => return Poll::Ready(Ok(None)),
+            Next::Memory(mut bytes) => {
+                bytes.truncate(max);
+                let len = bytes.len() as u64;
+                (Part::Bytes(bytes), len)
+            }
+            Next::Disk(extent, segment, end) => {
+                let len = end - self.position;
+                let range = FileRange {
+                    file: segment.file.clone(),
+                    offset: extent.position + (self.position - extent.offset),
+                    len,
+                };
+                (Part::File(range), len)
+            }
+        };
+        self.advance(len);
+        Poll::Ready(Ok(Some(part)))
     }
 
     /// The whole body, if it came to its end and is in memory still.
@@ -821,7 +920,8 @@ impl Follower {
                 .written
                 .partition_point(|(extent, _)| extent.end() <= at);
             let (extent, segment) = &state.written[found];
-            return Poll::Ready(Ok(Next::Disk(*extent, Arc::clone(segment))));
+            let end = run_end(state.written[found..].iter().map(|(extent, _)| extent));
+            return Poll::Ready(Ok(Next::Disk(*extent, Arc::clone(segment), end)));
         }
         match &state.end {
             Some(Ok(())) => Poll::Ready(Ok(Next::End)),

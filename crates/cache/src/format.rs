@@ -47,8 +47,10 @@ pub(crate) const UNIT: u64 = 64;
 pub(crate) const HEADER: usize = 64;
 /// The most bytes of meta in a record; checked before anything is allocated for it.
 pub(crate) const META_MAX: usize = 4 * 1024 * 1024;
-/// The most bytes of body in a record: what is read to verify any byte of it.
+/// The most bytes of body with a checksum of their own: what is read to verify any byte of them.
 pub(crate) const EXTENT_MAX: usize = 256 * 1024;
+/// The most bytes of body in a record: several extents, one behind the other, so that they leave by one `sendfile`.
+pub(crate) const RUN_MAX: usize = 1024 * 1024;
 /// Bodies up to this stand in the object record.
 pub(crate) const INLINE_MAX: usize = 64 * 1024;
 /// The most extents that an object may have (25 GB of full ones); a larger object is not stored.
@@ -161,7 +163,7 @@ impl Record {
             segment: u32_at(bytes, 40),
             data_sum: u64_at(bytes, 48),
         };
-        let fits = record.meta_len as usize <= META_MAX && record.data_len as usize <= EXTENT_MAX;
+        let fits = record.meta_len as usize <= META_MAX && record.data_len as usize <= RUN_MAX;
         fits.then_some(record)
     }
 
@@ -201,6 +203,23 @@ impl Extent {
     pub(crate) fn end(&self) -> u64 {
         self.offset + u64::from(self.len)
     }
+}
+
+/// Where in the body these extents end, as far as each stands right behind the one before, in the body and in the file.
+pub(crate) fn run_end<'a>(mut extents: impl Iterator<Item = &'a Extent>) -> u64 {
+    let Some(mut last) = extents.next() else {
+        return 0;
+    };
+    for next in extents {
+        let follows = next.segment == last.segment
+            && next.offset == last.end()
+            && next.position == last.position + u64::from(last.len);
+        if !follows {
+            break;
+        }
+        last = next;
+    }
+    last.end()
 }
 
 /// What an object record says: the meta part, decoded.

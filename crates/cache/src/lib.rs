@@ -27,7 +27,7 @@ mod segment;
 mod store;
 mod survey;
 
-pub use fill::{Abandoned, Ended, Failure, Follower, Instead, Writer};
+pub use fill::{Abandoned, Ended, Failure, Follower, Instead, Part, Writer};
 pub use key::{Head, Key, Kind, Meta};
 pub use object::{FileRange, Object, ReadError};
 pub use purge::{Mode, Purge};

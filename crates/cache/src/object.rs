@@ -11,7 +11,7 @@ use rt::file::File;
 use rt::pool::Pool;
 
 use crate::checksum::xxh64;
-use crate::format::{Description, Extent, Record, RecordKind, UNIT};
+use crate::format::{Description, Extent, Record, RecordKind, UNIT, run_end};
 use crate::index::Location;
 use crate::segment::Segment;
 use crate::{Head, Key};
@@ -95,6 +95,11 @@ impl Object {
     /// The number of its beginning; [`Key::variant_of`] takes that of a marker.
     pub fn born(&self) -> u64 {
         self.0.born
+    }
+
+    /// What the index said when it was found, for [`crate::Store::fill_range`].
+    pub fn seen(&self) -> crate::Seen {
+        crate::Seen(Some(self.0.location))
     }
 
     pub(crate) fn is_same(&self, other: &Object) -> bool {
@@ -206,10 +211,15 @@ impl Object {
         let extent = self.extent_at(offset)?;
         let segment = self.segment(extent.segment)?;
         let skip = offset - extent.offset;
+        let after = self
+            .0
+            .extents
+            .partition_point(|other| other.offset < extent.offset);
+        let end = run_end(self.0.extents[after..].iter());
         Some(FileRange {
             file: segment.file.clone(),
             offset: extent.position + skip,
-            len: u64::from(extent.len) - skip,
+            len: end - offset,
         })
     }
 }

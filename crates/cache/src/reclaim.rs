@@ -16,7 +16,8 @@ use std::sync::{Arc, PoisonError};
 use bytes::Bytes;
 
 use crate::format::{
-    Description, EXTENT_MAX, Extent, INLINE_MAX, Record, RecordKind, SUPERSEDES, TableEntry,
+    Description, EXTENT_MAX, Extent, INLINE_MAX, RUN_MAX, Record, RecordKind, SUPERSEDES,
+    TableEntry,
 };
 use crate::index::{Entry, Location};
 use crate::log::{Log, data_position};
@@ -231,23 +232,25 @@ impl Move<'_> {
         let mut description = stored.description;
         let mut inline = Bytes::new();
         let mut extents = Vec::with_capacity(stored.extents.len());
-        for extent in &stored.extents {
-            if extent.segment != self.victim.number {
-                extents.push(*extent);
+        let most = self.core.options.run_size();
+        let mut rest = &stored.extents[..];
+        while let Some(first) = rest.first() {
+            let count = run_of(rest, self.victim.number, most);
+            let Some((run, others)) = rest.split_at_checked(count).filter(|_| count > 0) else {
+                extents.push(*first);
+                rest = &rest[1..];
                 continue;
+            };
+            rest = others;
+            let mut data = Vec::new();
+            for extent in run {
+                data.extend(self.victim.read_extent(extent).map_err(|_| damaged())?);
             }
-            let data = self.victim.read_extent(extent).map_err(|_| damaged())?;
-            if stored.extents.len() == 1 && extent.offset == 0 && data.len() <= INLINE_MAX {
+            if stored.extents.len() == 1 && first.offset == 0 && data.len() <= INLINE_MAX {
                 inline = data.into();
             } else {
-                extents.push(append_extent(
-                    self.core,
-                    self.log,
-                    true,
-                    entry.hash,
-                    extent.offset,
-                    &data,
-                )?);
+                let (core, hash) = (self.core, entry.hash);
+                extents.extend(append_run(core, self.log, true, hash, first.offset, &data)?);
             }
         }
         description.extents = extents;
@@ -284,25 +287,45 @@ impl Move<'_> {
     }
 }
 
-/// Appends a piece of a body. `data` has at most [`EXTENT_MAX`] bytes.
-pub(crate) fn append_extent(
+/// How many of these extents, from the first on, are in this segment and follow each other in the body, `most` bytes
+/// together or one extent.
+fn run_of(extents: &[Extent], segment: u32, most: usize) -> usize {
+    let mut end = None;
+    let mut bytes = 0;
+    let fits = |extent: &&Extent| {
+        let follows = end.is_none_or(|end| end == extent.offset);
+        bytes += extent.len as usize;
+        let fits = end.is_none() || bytes <= most;
+        end = Some(extent.end());
+        extent.segment == segment && follows && fits
+    };
+    extents.iter().take_while(fits).count()
+}
+
+/// Appends a part of a body as one record. `data` has at most [`RUN_MAX`] bytes.
+pub(crate) fn append_run(
     core: &Arc<Core>,
     log: &mut Log,
     main: bool,
     hash: u64,
     offset: u64,
     data: &[u8],
-) -> io::Result<Extent> {
-    debug_assert!(data.len() <= EXTENT_MAX);
+) -> io::Result<Vec<Extent>> {
+    debug_assert!(data.len() <= RUN_MAX);
     let record = new_record(core, RecordKind::Body, hash, 0);
     let location = log.append(core, main, record, (&[], data), |_| None)?;
-    Ok(Extent {
-        offset,
-        len: data.len() as u32,
-        segment: location.segment,
-        position: data_position(location, 0),
-        sum: crate::checksum::xxh64(data, 0),
-    })
+    let begin = data_position(location, 0);
+    let extents = data.chunks(EXTENT_MAX).enumerate().map(|(number, piece)| {
+        let skip = (number * EXTENT_MAX) as u64;
+        Extent {
+            offset: offset + skip,
+            len: piece.len() as u32,
+            segment: location.segment,
+            position: begin + skip,
+            sum: crate::checksum::xxh64(piece, 0),
+        }
+    });
+    Ok(extents.collect())
 }
 
 /// Writes that a key is gone.

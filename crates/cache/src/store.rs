@@ -14,7 +14,7 @@ use rt::sync::remote_oneshot;
 use crate::checksum::xxh64;
 use crate::fill::{Fill, Follower, Writer};
 use crate::fills::Fills;
-use crate::format::{Description, RecordKind, UNIT};
+use crate::format::{Description, EXTENT_MAX, RUN_MAX, RecordKind, UNIT};
 use crate::index::{Entry, Index, Location};
 use crate::log::{self, Job, Log};
 use crate::memory::MemoryTier;
@@ -75,6 +75,12 @@ impl Options {
     pub(crate) fn segment_size(&self) -> u64 {
         let derived = (self.max_size / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
         self.segment_size.unwrap_or(derived)
+    }
+
+    /// The most bytes of body in a record: less in a small store, where they would make segments too large.
+    pub(crate) fn run_size(&self) -> usize {
+        let quarter = usize::try_from(self.segment_size() / 4).unwrap_or(RUN_MAX);
+        quarter.clamp(EXTENT_MAX, RUN_MAX)
     }
 }
 
@@ -530,7 +536,7 @@ impl Store {
         let running = tables
             .running
             .get(&(hash, offset))
-            .filter(|fill| fill.answers_to(key) && !fill.is_purged());
+            .filter(|fill| fill.answers_to(key) && fill.purged().is_none());
         if let Some(follower) = running.and_then(|fill| fill.follow()) {
             return Start::Join(follower);
         }
@@ -570,7 +576,7 @@ impl Store {
         let tables = self.0.fills.lock();
         let running = tables.running.get(&(hash, 0));
         running
-            .filter(|fill| fill.answers_to(key) && !fill.is_purged())?
+            .filter(|fill| fill.answers_to(key) && fill.purged().is_none())?
             .follow()
     }
 
@@ -582,8 +588,16 @@ impl Store {
             return None;
         }
         let fill = fills.arrived(self.0.hash(key))?;
-        let is_it = fill.answers_to(key) && fill.is_complete() && !fill.is_purged();
+        let is_it = fill.answers_to(key) && fill.is_complete() && fill.purged().is_none();
         is_it.then(|| fill.follow())?
+    }
+
+    /// Whether something is about to be committed under the key that is not fresh and whole, because its fill broke off or
+    /// it was purged softly: [`Store::flush`] waits for that.
+    pub fn is_settling(&self, key: &Key) -> bool {
+        let fills = &self.0.fills;
+        let settling = |fill: Arc<Fill>| fill.answers_to(key) && fill.is_settling();
+        fills.has_arrived_any() && fills.arrived(self.0.hash(key)).is_some_and(settling)
     }
 
     /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at
@@ -707,7 +721,11 @@ impl Store {
             // Another fetch may have taken its place among those that run.
             of_key.chain(tables.arrived.get(&hash).cloned()).collect()
         };
-        fills.iter().for_each(|fill| fill.stop_storing());
+        for fill in fills {
+            if mode == Mode::Hard || !fill.soften() {
+                fill.stop_storing();
+            }
+        }
         let store = self.clone();
         core.enqueue(Box::new(move |core, log| {
             // What was committed before this job is in the index after the flush. A failure has been reported.
@@ -799,6 +817,14 @@ impl Store {
                 // It goes with the descriptor, at the latest.
                 let _ = core.lock.unlock();
             }
+        }));
+    }
+
+    /// The same for a thread that may wait: `done` is called when it is done.
+    pub fn close_then(&self, done: impl FnOnce(io::Result<()>) + Send + 'static) {
+        self.0.enqueue(Box::new(move |core, log| {
+            let closed = log.finish(core);
+            done(closed.and_then(|()| crate::load::write_checkpoint(core, log)));
         }));
     }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{Ended, Follower, Object};
+use cache::{Ended, Follower, Object, Part};
 use proto::Known;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 
@@ -19,6 +19,16 @@ use crate::upstream::{Plan, SettingsRef, respond};
 
 /// The most bytes that are taken from a fetch at a time.
 const PIECE: usize = 64 * 1024;
+
+impl From<cache::FileRange> for FileRange {
+    fn from(range: cache::FileRange) -> FileRange {
+        FileRange {
+            file: range.file,
+            offset: range.offset,
+            length: range.len,
+        }
+    }
+}
 
 /// What is answered with.
 pub(super) struct Answer<'a> {
@@ -127,11 +137,7 @@ pub(super) fn body_of(object: &Object) -> Body {
             break;
         };
         at += range.len;
-        parts.push_back(Chunk::File(FileRange {
-            file: range.file,
-            offset: range.offset,
-            length: range.len,
-        }));
+        parts.push_back(Chunk::File(range.into()));
     }
     Body::Parts(parts)
 }
@@ -177,9 +183,10 @@ impl crate::body::Source for Following {
         request: &mut Request,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
-        let next = ready!(self.follower.poll_next(context, PIECE));
+        let next = ready!(self.follower.poll_part(context, PIECE));
         Poll::Ready(match next {
-            Ok(Some(bytes)) => Some(Ok(Chunk::Bytes(bytes))),
+            Ok(Some(Part::Bytes(bytes))) => Some(Ok(Chunk::Bytes(bytes))),
+            Ok(Some(Part::File(range))) => Some(Ok(Chunk::File(range.into()))),
             Ok(None) => {
                 if let Some(hand) = &self.hand {
                     hand.update(request);

@@ -11,13 +11,16 @@
 //! ```
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use bstr::BString;
 use bytes::Bytes;
-use cache::{Failure, Head, Instead, Key, Kind as ObjectKind, Meta, Object, Store, Writer};
+use cache::{
+    Failure, Head, Instead, Key, Kind as ObjectKind, Meta, Mode, Object, Purge, Store, Writer,
+};
 use proto::caching::{
     self, Asked, Freshness, Response, Reuse, Rules, Source as Says, Verdict, vary,
 };
@@ -46,8 +49,8 @@ pub struct Ask {
     pub etag: Option<BString>,
     /// For `If-Modified-Since`.
     pub last_modified: Option<BString>,
-    /// The content from this byte on, if it is still that of this validator.
-    pub range: Option<(u64, BString)>,
+    /// This part of the content, if it is still that of this validator. Its end may lie behind that of the content.
+    pub range: Option<(Range<u64>, BString)>,
 }
 
 impl Ask {
@@ -77,7 +80,10 @@ impl Ask {
             (Known::IfNoneMatch, self.etag.clone()),
             (
                 Known::Range,
-                range.map(|(from, _)| format!("bytes={from}-").into()),
+                range.map(|(range, _)| match range.end {
+                    u64::MAX => format!("bytes={}-", range.start).into(),
+                    end => format!("bytes={}-{}", range.start, end - 1).into(),
+                }),
             ),
             (
                 Known::IfRange,
@@ -107,6 +113,15 @@ pub(super) enum Told {
     Revalidated(Arc<StoredHead>),
     /// The origin failed: this is the status.
     Status(u16),
+    /// What is stored is not what the origin has: look again.
+    Again,
+}
+
+/// A part of an object that is missing, and fetched alone.
+pub(super) struct Missing {
+    pub(super) range: Range<u64>,
+    pub(super) object: Object,
+    pub(super) stored: Arc<StoredHead>,
 }
 
 /// Where a fetch leaves what the client that began it gets, on the same loop.
@@ -179,6 +194,8 @@ pub(super) struct Fetch {
     pub(super) requested_ms: u64,
     /// The birth of the fill, once it runs.
     pub(super) born: u64,
+    /// What is fetched, if it is not the whole.
+    pub(super) missing: Option<Missing>,
 }
 
 /// What a response is good for.
@@ -357,8 +374,16 @@ impl Fetch {
     }
 
     /// Goes on with a response of which nothing is decided yet but that it comes from the origin.
-    pub(super) async fn go_on(mut self, writer: Writer, exchange: Box<Exchange>) {
+    pub(super) async fn go_on(mut self, writer: Writer, mut exchange: Box<Exchange>) {
         let head = Arc::clone(&self.request.upstream.get_or_make().head);
+        if let Some(missing) = self.missing.take_if(|missing| missing.is_in(&head)) {
+            return self.fill_hole(writer, exchange, missing).await;
+        }
+        if self.missing.is_some() && matches!(head.status, 206 | 416) {
+            exchange.finish_without_content(&mut self.request);
+            self.store.purge(Purge::Key(&self.key), Mode::Hard);
+            return writer.instead(Instead::new(Told::Again));
+        }
         let judged = match fits(&self.store, &exchange) {
             true => self.judge(head.status, &head.fields),
             false => Judged::Pass { known: true },
@@ -380,7 +405,26 @@ impl Fetch {
                 return writer.instead(Instead::new(Told::Released));
             }
         };
+        let writer = match self.missing.take() {
+            None => writer,
+            Some(_) => {
+                // Another version: whoever wanted a part of the old one finds it.
+                let (whole, _) = self.store.fill_anew(&self.key, rt::wall_millis());
+                writer.instead(Instead::new(Told::Again));
+                whole
+            }
+        };
         self.store(writer, exchange, &head, freshness).await;
+    }
+
+    /// Stores what was missing of an object.
+    async fn fill_hole(mut self, mut writer: Writer, exchange: Box<Exchange>, missing: Missing) {
+        writer.head(missing.object.head().clone());
+        writer.ends_at(missing.range.end);
+        self.request.out.body = exchange.into_content(&mut self.request);
+        let length = Some(missing.object.length());
+        self.content(writer, &missing.stored, length, missing.range.end)
+            .await;
     }
 
     /// Stores the response.
@@ -428,7 +472,7 @@ impl Fetch {
             },
         );
         self.request.out.body = exchange.into_content(&mut self.request);
-        self.content(writer, &stored, length).await;
+        self.content(writer, &stored, length, u64::MAX).await;
     }
 
     /// The key under which the response belongs: its own for each variant.
@@ -470,11 +514,17 @@ impl Fetch {
         key
     }
 
-    /// Brings the content into the store.
-    async fn content(mut self, mut writer: Writer, stored: &StoredHead, length: Option<u64>) {
+    /// Brings the content into the store, up to `end` if it is a part. `length` is that of the whole.
+    async fn content(
+        mut self,
+        mut writer: Writer,
+        stored: &StoredHead,
+        length: Option<u64>,
+        end: u64,
+    ) {
         let mut resumes = 0;
         loop {
-            let bytes = match Body::next_of(&mut self.request).await {
+            let mut bytes = match Body::next_of(&mut self.request).await {
                 None => break,
                 Some(Ok(Chunk::Flush)) => continue,
                 Some(Ok(Chunk::Bytes(bytes))) => bytes,
@@ -499,12 +549,14 @@ impl Fetch {
                     self.publish();
                     resumes += 1;
                     let position = writer.position();
-                    if resumes > RESUMES || !self.resume(stored, position, length).await {
+                    if resumes > RESUMES || !self.resume(stored, position..end, length).await {
                         return writer.fail(Failure::Producer(error.to_string().into()));
                     }
                     continue;
                 }
             };
+            let most = end.saturating_sub(writer.position());
+            bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
             if writer.write(bytes).await.is_err() {
                 self.request.log(
                     Level::Info,
@@ -518,20 +570,20 @@ impl Fetch {
     }
 
     /// Asks for the rest of content that broke off. True when the request's body goes on with it.
-    async fn resume(&mut self, stored: &StoredHead, position: u64, length: Option<u64>) -> bool {
+    async fn resume(
+        &mut self,
+        stored: &StoredHead,
+        range: Range<u64>,
+        length: Option<u64>,
+    ) -> bool {
         let fields = &stored.head.fields;
+        let position = range.start;
         let ranges = fields.get_known(Known::AcceptRanges);
         let possible = stored.head.status == 200
             && stored.version(length) != 0
             && position > 0
             && ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
-        let (Some(length), true) = (length, possible) else {
-            return false;
-        };
-        let tag = fields
-            .get_known(Known::Etag)
-            .filter(|tag| !etag::is_weak(tag));
-        let Some(validator) = tag.or(fields.get_known(Known::LastModified)) else {
+        let (Some(length), true, Some(validator)) = (length, possible, validator(fields)) else {
             return false;
         };
         self.request.log(
@@ -541,7 +593,7 @@ impl Fetch {
             ),
         );
         self.request.set_state(Ask {
-            range: Some((position, validator.into())),
+            range: Some((range.clone(), validator)),
             ..Ask::default()
         });
         let Ok(exchange) = self.exchange().await else {
@@ -549,7 +601,7 @@ impl Fetch {
         };
         self.publish();
         let head = Arc::clone(&self.request.upstream.get_or_make().head);
-        if !continues(&head, fields, position, length) {
+        if !continues(&head, fields, position..range.end.min(length), length) {
             self.request.log(
                 Level::Error,
                 format_args!(
@@ -579,8 +631,25 @@ enum Next {
     Exchange(Box<Exchange>),
 }
 
-/// Whether a response is the rest of one with these fields.
-fn continues(head: &ResponseHead, fields: &Fields, position: u64, length: u64) -> bool {
+/// What tells one version of a response from the next, for `If-Range`.
+pub(super) fn validator(fields: &Fields) -> Option<BString> {
+    let tag = fields
+        .get_known(Known::Etag)
+        .filter(|tag| !etag::is_weak(tag));
+    tag.or(fields.get_known(Known::LastModified))
+        .map(BString::from)
+}
+
+impl Missing {
+    /// Whether a response is this part of this object.
+    fn is_in(&self, head: &ResponseHead) -> bool {
+        let fields = &self.stored.head.fields;
+        continues(head, fields, self.range.clone(), self.object.length())
+    }
+}
+
+/// Whether a response is this part of one with these fields and this length.
+fn continues(head: &ResponseHead, fields: &Fields, part: Range<u64>, length: u64) -> bool {
     let range = head
         .fields
         .get_known(Known::ContentRange)
@@ -590,7 +659,7 @@ fn continues(head: &ResponseHead, fields: &Fields, position: u64, length: u64) -
             .get_known(*known)
             .is_none_or(|value| fields.get_known(*known) == Some(value))
     });
-    head.status == 206 && same && range == Some((Some(position..length), Some(length)))
+    head.status == 206 && same && range == Some((Some(part), Some(length)))
 }
 
 /// Whether the store can hold the content beside other things. One that is as large would push out all else, and then

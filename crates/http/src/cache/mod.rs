@@ -5,6 +5,7 @@
 //!   visit    one request at the cache: key, lookup, what is done with what is found
 //!   fetch    a fetch: a task of its own with a request of its own, which writes into the store
 //!   answer   the response of what is stored, or of what somebody fetches
+//!   parts    an object of which something is missing: what is there is served, the rest fetched alone
 //!   head     what is stored of a response beside its content
 //!   zone     `…_cache_path`: the stores, opened and looked after
 //! ```
@@ -20,6 +21,7 @@ mod answer;
 mod fetch;
 mod head;
 mod inspect;
+mod parts;
 mod settings;
 mod visit;
 mod zone;

@@ -69,13 +69,14 @@ enum Begin {
 }
 
 /// A request at the cache.
-struct Visit {
-    settings: SettingsRef,
-    source: &'static Source,
-    store: Store,
+#[derive(Clone)]
+pub(super) struct Visit {
+    pub(super) settings: SettingsRef,
+    pub(super) source: &'static Source,
+    pub(super) store: Store,
     primary: Key,
     /// What the client says of caching, where that counts.
-    control: Option<RequestControl>,
+    pub(super) control: Option<RequestControl>,
     bypass: bool,
     /// Requests so far for a key that is not stored before `min_uses`.
     few_uses: bool,
@@ -86,10 +87,10 @@ struct Visit {
 }
 
 /// The birth of a marker, and the fields of requests that its variants differ by.
-type Names = (u64, Vec<Box<[u8]>>);
+pub(super) type Names = (u64, Vec<Box<[u8]>>);
 
 /// Where a response is looked for: the key, and the marker above it if it is that of a variant.
-type At = (Key, Option<Names>);
+pub(super) type At = (Key, Option<Names>);
 
 /// What was found, and where.
 struct Found {
@@ -107,7 +108,7 @@ enum What {
 }
 
 /// How a round ends.
-enum Round {
+pub(super) enum Round {
     Done(Outcome),
     Again,
 }
@@ -196,7 +197,7 @@ impl Visit {
             return None;
         };
         let stored = decode(&object)?;
-        let fresh = object.bytes().is_some() && self.reuse(&stored, now_ms) == Reuse::Fresh;
+        let fresh = object.is_complete() && self.reuse(&stored, now_ms) == Reuse::Fresh;
         fresh.then(|| self.serve_object(request, &object, &stored, Status::Hit))
     }
 
@@ -236,11 +237,18 @@ impl Visit {
                     .await;
             }
         };
-        let stored = decode(&object).filter(|_| object.is_complete());
-        let Some(stored) = stored else {
-            return self
-                .nothing_there(request, found.key, found.marker, seen, false)
-                .await;
+        let stored = decode(&object);
+        let stored = match stored {
+            Some(stored) if object.is_complete() => stored,
+            Some(stored) if !purged && self.can_be_completed(&object, &stored, now_ms) => {
+                let at = (found.key, found.marker);
+                return self.serve_parts(request, object, stored, at, seen).await;
+            }
+            _ => {
+                return self
+                    .nothing_there(request, found.key, found.marker, seen, false)
+                    .await;
+            }
         };
         let reuse = match purged {
             true => Reuse::Validate {
@@ -303,7 +311,7 @@ impl Visit {
                 },
             };
         }
-        let lookup = self.store.lookup(primary, now_ms).await;
+        let lookup = self.lookup(primary, now_ms).await;
         if let Lookup::Hit(object) | Lookup::Stale(object, _) = &lookup
             && object.head().meta.kind == ObjectKind::Variants
             && let Some((key, names)) = self.variant_of(request, object)
@@ -327,9 +335,17 @@ impl Visit {
     async fn look(&self, (key, marker): At, now_ms: u64) -> Found {
         let what = match self.store.arrived(&key) {
             Some(follower) => What::Arrived(follower),
-            None => What::Looked(self.store.lookup(&key, now_ms).await),
+            None => What::Looked(self.lookup(&key, now_ms).await),
         };
         Found { what, key, marker }
+    }
+
+    async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
+        if self.store.is_settling(key) {
+            // A part of a response is worth a moment; if it does not come, the whole is fetched.
+            let _ = rt::timeout(COMMIT_WAIT, self.store.flush()).await;
+        }
+        self.store.lookup(key, now_ms).await
     }
 
     /// The key of the variant that this request gets, below a marker.
@@ -347,7 +363,7 @@ impl Visit {
         }
     }
 
-    fn reuse(&self, stored: &StoredHead, now_ms: u64) -> Reuse {
+    pub(super) fn reuse(&self, stored: &StoredHead, now_ms: u64) -> Reuse {
         let control = self.control.as_ref();
         caching::reuse(&stored.freshness, now_ms, self.stale_rules(), control)
     }
@@ -373,7 +389,7 @@ impl Visit {
     }
 
     /// Nothing that could be served is stored.
-    async fn nothing_there(
+    pub(super) async fn nothing_there(
         &mut self,
         request: &mut Request,
         key: Key,
@@ -395,7 +411,7 @@ impl Visit {
     }
 
     /// Whether the client asks for something that is passed on as it is: a range far inside.
-    fn must_not_store(&self, request: &Request) -> bool {
+    pub(super) fn must_not_store(&self, request: &Request) -> bool {
         if self.control.is_some_and(|control| control.no_store()) {
             return true;
         }
@@ -535,7 +551,7 @@ impl Visit {
     }
 
     /// Follows somebody else's fetch, unless that takes too long.
-    async fn join(
+    pub(super) async fn join(
         &mut self,
         request: &mut Request,
         mut follower: Follower,
@@ -596,7 +612,7 @@ impl Visit {
         hand
     }
 
-    fn prepare(
+    pub(super) fn prepare(
         &self,
         request: &Request,
         (key, marker): At,
@@ -623,6 +639,44 @@ impl Visit {
             hand: Rc::default(),
             requested_ms: rt::wall_millis(),
             born: 0,
+            missing: None,
+        }
+    }
+
+    /// Waits for the head of a fetch; `Err` is how the round ends without one.
+    pub(super) async fn head_of(
+        &mut self,
+        request: &mut Request,
+        follower: &mut Follower,
+        hand: &Option<Rc<Hand>>,
+        status: Status,
+        held: Option<Held>,
+    ) -> Result<Arc<cache::Head>, Round> {
+        let client = request.presence();
+        let watch = self.watches(request);
+        let head = std::future::poll_fn(|context| {
+            if let Some(hand) = &hand {
+                let interim = hand.poll_interim(context);
+                if !interim.is_empty() {
+                    upstream::interim::send(request, &interim);
+                }
+            }
+            follower.poll_head(context)
+        });
+        let head = upstream::exchange::while_client_stays(&client, watch, head).await;
+        let Ok(head) = head else {
+            return Err(client_left(request).into());
+        };
+        if let Some(hand) = &hand {
+            hand.update(request);
+        }
+        match head {
+            Ok(head) => Ok(head),
+            Err(Ended::Instead(instead)) => match instead.get::<Told>() {
+                Some(told) => Err(self.obey(request, told, hand.clone(), status, held).await),
+                None => Err(Round::Again),
+            },
+            Err(Ended::Released | Ended::Failed(_)) => Err(Round::Again),
         }
     }
 
@@ -635,32 +689,11 @@ impl Visit {
         status: Status,
         held: Option<Held>,
     ) -> Round {
-        let client = request.presence();
-        let watch = self.watches(request);
         let was_there = hand.is_none() && follower.is_complete();
-        let head = std::future::poll_fn(|context| {
-            if let Some(hand) = &hand {
-                let interim = hand.poll_interim(context);
-                if !interim.is_empty() {
-                    upstream::interim::send(request, &interim);
-                }
-            }
-            follower.poll_head(context)
-        });
-        let head = upstream::exchange::while_client_stays(&client, watch, head).await;
-        let Ok(head) = head else {
-            return client_left(request).into();
-        };
-        if let Some(hand) = &hand {
-            hand.update(request);
-        }
-        let head = match head {
+        let head = self.head_of(request, &mut follower, &hand, status, held);
+        let head = match head.await {
             Ok(head) => head,
-            Err(Ended::Instead(instead)) => match instead.get::<Told>() {
-                Some(told) => return self.obey(request, told, hand, status, held).await,
-                None => return Round::Again,
-            },
-            Err(Ended::Released | Ended::Failed(_)) => return Round::Again,
+            Err(round) => return round,
         };
         let Some(stored) = StoredHead::decode(&head.head).map(Arc::new) else {
             return Round::Again;
@@ -719,7 +752,7 @@ impl Visit {
             (Told::Revalidated(stored), Some(held)) => self
                 .serve_object(request, &held.object, stored, Status::Revalidated)
                 .into(),
-            (Told::UseStale | Told::Revalidated(_), None) => Round::Again,
+            (Told::Again, _) | (Told::UseStale | Told::Revalidated(_), None) => Round::Again,
             (Told::Status(code), _) => {
                 request.upstream.get_or_make().cache = Some(status);
                 Outcome::Status(*code).into()

@@ -175,7 +175,13 @@ impl Sender {
             Framing::Length(length) => length,
             _ => u64::MAX,
         };
+        let mut turn = job.body_bytes;
         loop {
+            if job.body_bytes - turn >= job.portion {
+                // A client that takes all at once must not keep the others waiting.
+                rt::yield_now().await;
+                turn = job.body_bytes;
+            }
             match self.next_chunk(request, job).await? {
                 None => break,
                 Some(Chunk::Flush) => self.flush(request, job).await?,
