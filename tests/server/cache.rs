@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use weir_tests::{Scripted, Server, http, read_until, send, until};
+use weir_tests::{Scripted, Server, Signal, http, read_until, run, send, skip_on_oracle, until};
 
 /// An origin that answers each request with these fields and a body that counts the requests.
 fn counting(fields: &'static str) -> Scripted {
@@ -168,6 +168,28 @@ fn who_has_a_variant_finds_it_with_his_next_request() {
         assert_eq!(
             (found.field("X-Cache"), found.text()),
             ("HIT", renewed.text())
+        );
+    }
+}
+
+#[test]
+fn a_server_that_ends_writes_down_what_it_has() {
+    if skip_on_oracle("a store of Weir's own") {
+        return;
+    }
+    for signal in [Signal::QUIT, Signal::TERM] {
+        let origin = counting("Cache-Control: max-age=60\r\n");
+        let mut server = cached(&origin, "");
+        assert_seen(&server, "/a", "MISS", "answer 1");
+        server.signal(signal);
+        server.ended();
+        assert!(server.path("cache/checkpoint").exists(), "{signal:?}");
+        let path = server.path("cache").display().to_string();
+        let listed = run(&["cache", "stat", &path]);
+        assert!(
+            listed.stdout.starts_with("objects     1 "),
+            "{}",
+            listed.stdout
         );
     }
 }

@@ -155,6 +155,18 @@ fn the_command_line_lists_verifies_and_leaves_a_running_server_alone() {
         .collect();
     assert_eq!(keys.len(), 2, "{}", listed.stdout);
     assert!(keys.contains(&"/d/b") && keys.contains(&"/d/c"));
+    let shown = run(&["cache", "show", &path, "http://example.org/d/b"]);
+    for text in [
+        "/d/b\n",
+        "of it\n",
+        "status    200\n",
+        "page/d/b\n",
+        "  ETag: \"",
+    ] {
+        assert!(shown.stdout.contains(text), "{text} in {}", shown.stdout);
+    }
+    let nothing = run(&["cache", "show", &path, "/d/"]);
+    assert!(nothing.code == 1 && nothing.stderr.contains("nothing is stored"));
     assert_eq!(run(&["cache", "verify", &path]).code, 0);
     assert_eq!(run(&["cache", "purge", &path, "--key", "/d/b"]).code, 0);
     let left = run(&["cache", "stat", &path]);

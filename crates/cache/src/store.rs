@@ -820,12 +820,9 @@ impl Store {
         }));
     }
 
-    /// The same for a thread that may wait: `done` is called when it is done.
-    pub fn close_then(&self, done: impl FnOnce(io::Result<()>) + Send + 'static) {
-        self.0.enqueue(Box::new(move |core, log| {
-            let closed = log.finish(core);
-            done(closed.and_then(|()| crate::load::write_checkpoint(core, log)));
-        }));
+    /// Calls `done`, on a thread of the pool, when everything handed in before has been done: for who has no loop.
+    pub fn then(&self, done: impl FnOnce() + Send + 'static) {
+        self.0.enqueue(Box::new(move |_, _| done()));
     }
 
     async fn after<T: Send + 'static>(

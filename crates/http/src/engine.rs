@@ -141,6 +141,12 @@ impl Configuration for HttpConfiguration {
             .try_for_each(|module| (module.commit)(&self.frozen, zones))
     }
 
+    fn end(&self, deadline: std::time::Instant) {
+        for module in self.modules.iter() {
+            (module.end)(&self.frozen, deadline);
+        }
+    }
+
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
         let all = context.zones.get_or_create("http", AllCounters::default);
         all.attach(context.index, rt::handle());

@@ -9,6 +9,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use bstr::BString;
 use conf::{Confs, Line, Rows, Table, Variable};
@@ -71,6 +72,8 @@ pub struct Module {
     pub start: fn(&HttpLoop),
     /// Called on each loop that is to end, when it accepts no more.
     pub stop: fn(&HttpLoop),
+    /// Called when the process is about to end, off the loops: [`rt::engine::Configuration::end`].
+    pub end: fn(&Frozen, Instant),
 }
 
 impl Module {
@@ -98,6 +101,7 @@ impl Module {
         commit: |_, _| Ok(()),
         start: |_| {},
         stop: |_| {},
+        end: |_, _| {},
     };
 }
 

@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error_log::Logger;
 use crate::listen::{ListenAddress, ListenOptions};
@@ -45,6 +45,12 @@ pub trait Configuration: Send + Sync {
     fn commit(&self, zones: &Zones) -> Result<(), String> {
         let _ = zones;
         Ok(())
+    }
+
+    /// Called once when the process is about to end, off the loops, some of which may still run: what a next start would
+    /// be glad of. What is not done by `deadline` is left.
+    fn end(&self, deadline: Instant) {
+        let _ = deadline;
     }
 
     /// Begins to serve on the calling loop.

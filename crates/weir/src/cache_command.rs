@@ -1,4 +1,4 @@
-//! `weir cache ls|stat|verify|purge PATH`: a cache's folder from the command line.
+//! `weir cache ls|show|stat|verify|purge PATH`: a cache's folder from the command line.
 //!
 //! Looking takes no lock and changes nothing, so it may be done while a server runs; what that has in memory only is
 //! not seen. Purging needs the store to itself: a running server purges through a location with `cache_purge`.
@@ -8,7 +8,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use http::cache::{
-    Key, Kind, Listed, Mode, OpenError, Options, Purge, Store, StoredHead, Survey, survey,
+    Key, Kind, Listed, Marker, Mode, OpenError, Options, Purge, Store, StoredHead, Survey, survey,
 };
 use lexopt::prelude::*;
 
@@ -24,6 +24,8 @@ pub(crate) struct Cache {
 pub(crate) enum Task {
     /// A line for each object whose key begins so.
     List(Vec<u8>),
+    /// The heads of the objects of this key, or of the keys that end with the path of this URL.
+    Show(Vec<u8>),
     /// Figures.
     Stat,
     /// All bytes are compared with their checksums.
@@ -43,6 +45,7 @@ pub(crate) enum Named {
 
 const USAGE: &str = "\
 usage: weir cache ls PATH [--prefix TEXT]
+       weir cache show PATH URL
        weir cache stat PATH
        weir cache verify PATH
        weir cache purge PATH (--key TEXT | --prefix TEXT | --tag TEXT | --all) [--soft]";
@@ -77,8 +80,15 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
             return Err(refuse("one thing at a time".to_owned()));
         }
     }
-    let [task, path] = &words[..] else {
-        return Err(USAGE.to_owned());
+    let (task, path) = match &words[..] {
+        [task, path] => (task, path),
+        [task, path, url] if task == "show" && named.is_none() && !soft => {
+            return Ok(Cache {
+                path: path.into(),
+                task: Task::Show(url.as_encoded_bytes().to_vec()),
+            });
+        }
+        _ => return Err(USAGE.to_owned()),
     };
     let task = match (task.to_str(), named) {
         (Some("ls"), None) if !soft => Task::List(Vec::new()),
@@ -100,6 +110,7 @@ pub(crate) fn run(arguments: &Cache) -> i32 {
     let path = &arguments.path;
     let done = match &arguments.task {
         Task::List(prefix) => list(path, prefix).map(|()| 0),
+        Task::Show(url) => show(path, url),
         Task::Stat => stat(path).map(|()| 0),
         Task::Verify => verify(path),
         Task::Purge(named, soft) => purge(path, named, *soft).map(|()| 0),
@@ -139,18 +150,105 @@ fn write_line(out: &mut impl Write, listed: &Listed, now_ms: u64) -> io::Result<
         ),
         (None, _) => ("?".to_owned(), String::new()),
     };
-    let mut key = String::new();
-    // Variants have bytes that are no text in their keys.
-    for chunk in listed.key.text().utf8_chunks() {
-        key.extend(
+    let key = printable(listed.key.text());
+    writeln!(out, "{status:<6}{left:>14}{:>12}  {key}", listed.held)
+}
+
+/// What stands in a store need not be text: the keys of variants are not.
+fn printable(text: &[u8]) -> String {
+    let mut out = String::new();
+    for chunk in text.utf8_chunks() {
+        out.extend(
             chunk
                 .valid()
                 .chars()
                 .map(|c| if c.is_control() { '·' } else { c }),
         );
-        key.extend(chunk.invalid().iter().map(|_| '·'));
+        out.extend(chunk.invalid().iter().map(|_| '·'));
     }
-    writeln!(out, "{status:<6}{left:>14}{:>12}  {key}", listed.held)
+    out
+}
+
+/// Shows the objects of a key; if there is none, those whose keys end with the path of a URL.
+fn show(path: &Path, url: &[u8]) -> io::Result<i32> {
+    let target = path_of(url);
+    let (mut of_key, mut of_path) = (Vec::new(), Vec::new());
+    let now_ms = rt::wall_millis();
+    survey(path, false, |listed| {
+        // Behind a zero stands what variants differ by.
+        let text = listed.key.text();
+        let key = text.split(|&byte| byte == 0).next().unwrap_or(text);
+        if key == url {
+            of_key.push(described(listed, now_ms));
+        } else if key.ends_with(target) && of_path.len() < MOST_SHOWN {
+            of_path.push(described(listed, now_ms));
+        }
+    })?;
+    let shown = if of_key.is_empty() { of_path } else { of_key };
+    if shown.is_empty() {
+        eprintln!(
+            "weir: cache \"{}\": nothing is stored for \"{}\"",
+            path.display(),
+            printable(url)
+        );
+        return Ok(1);
+    }
+    io::stdout().lock().write_all(shown.join("\n").as_bytes())?;
+    Ok(0)
+}
+
+/// More objects of one path are not shown: so short a path is no URL's.
+const MOST_SHOWN: usize = 1000;
+
+/// What follows scheme and host.
+fn path_of(url: &[u8]) -> &[u8] {
+    let behind_scheme = url
+        .windows(3)
+        .position(|bytes| bytes == b"://")
+        .map_or(url, |at| &url[at + 3..]);
+    let slash = behind_scheme.iter().position(|&byte| byte == b'/');
+    slash.map_or(behind_scheme, |at| &behind_scheme[at..])
+}
+
+/// An object in words: what the store knows, then the head as it stands there.
+fn described(listed: &Listed, now_ms: u64) -> String {
+    let head = &listed.head;
+    let mut out = format!("key       {}\n", printable(listed.key.text()));
+    let whole = match head.length {
+        Some(length) if length == listed.held => "all of it".to_owned(),
+        Some(length) => format!("of {length}, the rest is missing"),
+        None => String::new(),
+    };
+    if head.meta.kind == Kind::Variants {
+        let names = Marker::decode(&head.head).map_or(Vec::new(), |marker| marker.names);
+        let names: Vec<String> = names.iter().map(|name| printable(name)).collect();
+        out.push_str(&format!("varies    by {}\n", names.join(", ")));
+        return out;
+    }
+    out.push_str(&format!("body      {} bytes {whole}\n", listed.held));
+    for tag in &head.tags {
+        out.push_str(&format!("tag       {}\n", printable(tag)));
+    }
+    let Some(stored) = StoredHead::decode(&head.head) else {
+        out.push_str("head      of another version of Weir: it is fetched anew\n");
+        return out;
+    };
+    let ttl = stored.freshness.ttl_s(now_ms);
+    let fresh = match ttl {
+        _ if listed.is_softened => "no, it was purged softly".to_owned(),
+        0.. => format!("for {ttl} seconds"),
+        _ => format!("no, it is over for {} seconds", -ttl),
+    };
+    out.push_str(&format!(
+        "age       {} seconds\n",
+        stored.freshness.age_s(now_ms)
+    ));
+    out.push_str(&format!("fresh     {fresh}\n"));
+    out.push_str(&format!("status    {}\n", stored.head.status));
+    for (name, value) in stored.head.fields.iter() {
+        out.push_str(&format!("  {}: {}\n", printable(name), printable(value)));
+    }
+    out
 }
 
 fn stored_status(stored: &Option<StoredHead>) -> String {
@@ -263,6 +361,12 @@ mod tests {
             task(&["ls", "/c", "--prefix", "a"]),
             Ok(Task::List(b"a".to_vec()))
         );
+        assert_eq!(
+            task(&["show", "/c", "http://a/b?c"]),
+            Ok(Task::Show(b"http://a/b?c".to_vec()))
+        );
+        assert_eq!(path_of(b"http://a:1/b?c=d://e"), b"/b?c=d://e");
+        assert_eq!(path_of(b"/b"), b"/b");
         assert_eq!(task(&["stat", "/c"]), Ok(Task::Stat));
         assert_eq!(task(&["verify", "/c"]), Ok(Task::Verify));
         assert_eq!(
@@ -277,6 +381,8 @@ mod tests {
             &["purge", "/c"][..],
             &["purge", "/c", "--all", "--key", "x"],
             &["ls"],
+            &["show", "/c"],
+            &["stat", "/c", "/a"],
             &["ls", "/c", "--soft"],
             &["stat", "/c", "--all"],
             &["frob", "/c"],

@@ -52,6 +52,7 @@ With one (options as nginx has them, `weir -h` lists them all):
 
 A cache's folder:
   weir cache ls|stat|verify PATH
+  weir cache show PATH URL    what is stored of it, and with which head
   weir cache purge PATH --key TEXT (--prefix, --tag, --all; --soft makes stale)
 
 To look things up:

@@ -185,6 +185,7 @@ impl Single {
         if let Some(pid_file) = &self.pid_file {
             pid_file.remove(log);
         }
+        self.worker.close();
         log.plain(Level::Notice, format_args!("exit"));
         self.opened
             .sockets

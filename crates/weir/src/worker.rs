@@ -36,6 +36,8 @@ const LOOP_PATIENCE: Duration = Duration::from_millis(500);
 const PEER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long loops may take to end after everything was closed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
+/// How long the end of the process waits for what the next start would be glad of. The master kills after a second.
+const CLOSE_WAIT: Duration = Duration::from_millis(800);
 
 /// Loops, and what they run.
 pub(crate) struct Worker {
@@ -470,6 +472,12 @@ impl Worker {
             }
             used
         });
+    }
+
+    /// Lets the configuration write down what the next start would be glad of.
+    pub(crate) fn close(&self) {
+        let deadline = Instant::now() + CLOSE_WAIT;
+        self.current.iter().for_each(|engine| engine.end(deadline));
     }
 
     /// Waits until every log line has been written. The last thing before the process ends.

@@ -169,6 +169,9 @@ fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Sign
         }
     };
     worker.log().plain(Level::Notice, format_args!("exiting"));
+    if matches!(end, End::Done) {
+        worker.close();
+    }
     worker.log().plain(Level::Notice, format_args!("exit"));
     worker.flush();
     end

@@ -234,6 +234,32 @@ impl Caches {
             state.given_away = true;
             if let Some(store) = state.store.take() {
                 store.give_away();
+                state.leaving = Some(store);
+            }
+        }
+    }
+
+    /// Gives the stores away, if that has not been done, and waits until what they know is written down, until `deadline`
+    /// at most: a disk that is slower is left alone, and the next start reads a little more. Blocks.
+    pub fn close(&self, deadline: Instant) {
+        self.give_away();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let leaving = self.all().into_iter().filter_map(|cache| {
+            let opened = cache.opened.get()?;
+            opened.state().leaving.take()
+        });
+        let leaving: Vec<cache::Store> = leaving.collect();
+        for store in &leaving {
+            let sender = sender.clone();
+            // When nobody listens any more, it took too long.
+            store.then(move || {
+                let _ = sender.send(());
+            });
+        }
+        for _ in &leaving {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if receiver.recv_timeout(left).is_err() {
+                return;
             }
         }
     }
@@ -281,6 +307,8 @@ struct State {
     locked: Option<Instant>,
     /// It is the other process's turn.
     given_away: bool,
+    /// The store that was given away, until somebody has waited for its end.
+    leaving: Option<cache::Store>,
     trouble: Option<String>,
     /// What the log was told last.
     said: Option<String>,

@@ -40,6 +40,7 @@ pub(crate) static MODULE: Module = Module {
             engine.site().main_confs.get::<Caches>().give_away();
         }
     },
+    end: |site, deadline| site.main_confs.get::<Caches>().close(deadline),
     ..Module::EMPTY
 };
 
