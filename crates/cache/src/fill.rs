@@ -885,6 +885,22 @@ impl Follower {
         complete.then(|| gather(&state.chunks, 0, state.chunk_bytes))
     }
 
+    /// All of the body that is left, if it came to its end: nothing of it has to be waited for.
+    pub fn rest(&mut self) -> Option<Vec<Part>> {
+        if !self.is_complete() {
+            return None;
+        }
+        let mut parts = Vec::new();
+        let mut context = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Ok(next)) = self.poll_part(&mut context, usize::MAX) {
+            match next {
+                Some(part) => parts.push(part),
+                None => return Some(parts),
+            }
+        }
+        None
+    }
+
     /// Whether the body came to its end: what is there is the new object, though it may not be committed yet.
     pub fn is_complete(&self) -> bool {
         self.fill.is_complete()

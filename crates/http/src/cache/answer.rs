@@ -30,6 +30,15 @@ impl From<cache::FileRange> for FileRange {
     }
 }
 
+impl From<Part> for Chunk {
+    fn from(part: Part) -> Chunk {
+        match part {
+            Part::Bytes(bytes) => Chunk::Bytes(bytes),
+            Part::File(range) => Chunk::File(range.into()),
+        }
+    }
+}
+
 /// What is answered with.
 pub(super) struct Answer<'a> {
     pub(super) settings: &'a SettingsRef,
@@ -163,17 +172,19 @@ impl Following {
         }
     }
 
-    /// The body: plain bytes if all of it is there already.
-    pub(super) fn into_body(self, request: &mut Request) -> Body {
-        match self.follower.whole() {
-            Some(bytes) => {
-                if let Some(hand) = &self.hand {
-                    hand.update(request);
-                }
-                Body::bytes(bytes)
-            }
-            None => Body::stream(self),
+    /// The body: plain bytes, or parts in order, if all of it is there already.
+    pub(super) fn into_body(mut self, request: &mut Request) -> Body {
+        let body = match self.follower.whole() {
+            Some(bytes) => Body::bytes(bytes),
+            None => match self.follower.clone().rest() {
+                Some(parts) => Body::Parts(parts.into_iter().map(Chunk::from).collect()),
+                None => return Body::stream(self),
+            },
+        };
+        if let Some(hand) = self.hand.take() {
+            hand.update(request);
         }
+        body
     }
 }
 
@@ -185,8 +196,7 @@ impl crate::body::Source for Following {
     ) -> Poll<Option<Result<Chunk, BodyError>>> {
         let next = ready!(self.follower.poll_part(context, PIECE));
         Poll::Ready(match next {
-            Ok(Some(Part::Bytes(bytes))) => Some(Ok(Chunk::Bytes(bytes))),
-            Ok(Some(Part::File(range))) => Some(Ok(Chunk::File(range.into()))),
+            Ok(Some(part)) => Some(Ok(part.into())),
             Ok(None) => {
                 if let Some(hand) = &self.hand {
                     hand.update(request);

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{Follower, Lookup, Object, Part, Seen, Start};
+use cache::{Follower, Lookup, Object, Seen, Start};
 use proto::caching::Reuse;
 use proto::caching::status::Forward;
 use proto::conditional::{self, Validators};
@@ -287,8 +287,7 @@ impl Parts {
             Err(ended) => Err(ended.to_string()),
         };
         let chunk = match next {
-            Ok(Some(Part::Bytes(bytes))) => Chunk::Bytes(bytes),
-            Ok(Some(Part::File(range))) => Chunk::File(range.into()),
+            Ok(Some(part)) => Chunk::from(part),
             Ok(None) => {
                 let came = fetched.follower.position() > fetched.begin;
                 if let Some(hand) = &fetched.hand {
