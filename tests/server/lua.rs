@@ -311,10 +311,17 @@ fn a_dictionary_outlives_a_reload() {
 fn light_threads_and_coroutines() {
     says(
         r#"local out = {}
-        local function work(n, t) out[#out + 1] = "b" .. n; ngx.sleep(t); out[#out + 1] = "e" .. n; return n end
-        local a, b = ngx.thread.spawn(work, 1, 0.05), ngx.thread.spawn(work, 2, 0.001)
+        local may_end = { false, true }
+        local function work(n)
+            out[#out + 1] = "b" .. n
+            repeat ngx.sleep(0.001) until may_end[n]
+            out[#out + 1] = "e" .. n
+            return n
+        end
+        local a, b = ngx.thread.spawn(work, 1), ngx.thread.spawn(work, 2)
         out[#out + 1] = "m"
         local ok, first = ngx.thread.wait(a, b)
+        may_end[1] = true
         local _, second = ngx.thread.wait(a)
         ngx.print(table.concat(out, " "), " ", first, second)"#,
         "b1 b2 m e2 e1 21",
