@@ -11,6 +11,7 @@ mod clients;
 mod coalesce;
 mod connections;
 mod disk;
+mod hostile;
 mod loop_device;
 mod lua;
 mod machine;
@@ -95,6 +96,11 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         "php",
         "E4, P3: bursts of clients for a slow PHP page, beside nginx and Apache",
         php::run,
+    ),
+    (
+        "hostile",
+        "S4: a good client and the server's memory while clients of HTTP/2 attack, beside nginx",
+        hostile::run,
     ),
 ];
 

@@ -627,8 +627,12 @@ fn reader_limits(site: &Site, client: &Client) -> ReaderLimits {
     let server = site.server(client.endpoint.borrow().default_server);
     let fields = server.core.large_buffers * server.core.large_buffer_size;
     ReaderLimits {
-        // As large as there can be, as in nginx: content passes in pieces, and what is waited for has other bounds.
-        max_frame_size: frame::MAX_FRAME_SIZE_MAX,
+        // Content gains nothing by larger frames; but where a field may be larger than a frame usually is, frames may be
+        // as large as in nginx. They cost nothing more: content passes in pieces, and the rest has other bounds.
+        max_frame_size: match server.core.large_buffer_size > frame::MAX_FRAME_SIZE_DEFAULT.into() {
+            true => frame::MAX_FRAME_SIZE_MAX,
+            false => frame::MAX_FRAME_SIZE_DEFAULT,
+        },
         max_block: (fields as usize)
             .saturating_mul(BLOCK_FACTOR)
             .max(ReaderLimits::default().max_block),
