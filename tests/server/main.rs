@@ -44,6 +44,7 @@ mod logs;
 mod loops;
 mod lua;
 mod lua_sockets;
+mod lua_storage;
 mod lua_stream;
 mod lua_tls;
 mod malformed;
