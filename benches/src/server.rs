@@ -105,21 +105,29 @@ impl Server {
             contender.binary.display(),
             folder.display()
         ));
+        // What it warns of would stand between the figures; it is wanted only if the server does not start.
+        let said = folder.join("stderr");
+        let errors = fs::File::create(&said).map_err(|error| error.to_string())?;
         let child = Command::new("sh")
             .args(["-c", &script])
             .stdin(Stdio::null())
+            .stderr(errors)
             .spawn();
         let child = child.map_err(|error| error.to_string())?;
         let mut server = Self { child, port };
-        server.await_readiness(contender)?;
+        server.await_readiness(contender, &said)?;
         Ok(server)
     }
 
-    fn await_readiness(&mut self, contender: &Contender) -> Result<(), String> {
+    fn await_readiness(&mut self, contender: &Contender, said: &Path) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs(20);
         while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(format!("{} ended at once: {status}", contender.name));
+                let said = fs::read_to_string(said).unwrap_or_default();
+                return Err(format!(
+                    "{} ended at once: {status}\n{said}",
+                    contender.name
+                ));
             }
             if Instant::now() > deadline {
                 return Err(format!("{} does not listen", contender.name));
