@@ -13,6 +13,7 @@
 //! CHLD         a worker has ended: start another, unless it was told to end
 //! ```
 
+use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -441,7 +442,12 @@ impl Master {
                 worker.process,
                 Errno(&error)
             );
-            self.log().plain(Level::Alert, text);
+            // One that has just ended reads nothing any more. How it ended is told when it is waited for.
+            let level = match error.kind() {
+                ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => Level::Info,
+                _ => Level::Alert,
+            };
+            self.log().plain(level, text);
         }
     }
 
