@@ -139,13 +139,7 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         ),
         Contender::new("weir", &bench.weir, "sendfile on;"),
     ];
-    let table = |title: &str, unit: &str| Table {
-        title: title.to_owned(),
-        unit: unit.to_owned(),
-        contenders: names(&contenders),
-        base: Some(0),
-        rows: Vec::new(),
-    };
+    let table = |title: &str, unit: &str| Table::beside_the_first(title, unit, names(&contenders));
     let mut cpu = table(
         "CPU time per request",
         "µs of the server, ratio to nginx with sendfile",

@@ -27,7 +27,8 @@ const BIG: usize = 1 << 20;
 /// What the worker may grow by, in MB.
 const GROWTH: f64 = 64.0;
 
-pub(crate) fn run(bench: &Bench, _: &mut xtask::flags::Flags) -> Result<Section, String> {
+pub(crate) fn run(bench: &Bench, flags: &mut xtask::flags::Flags) -> Result<Section, String> {
+    flags.finish()?;
     let folder = Folder::new("hostile")?;
     let file = |name: &str, size: usize| {
         let path = folder.path.join("html").join(name);
@@ -39,13 +40,7 @@ pub(crate) fn run(bench: &Bench, _: &mut xtask::flags::Flags) -> Result<Section,
         Contender::new("nginx", &bench.nginx, "http2 on;"),
         Contender::new("weir", &bench.weir, "http2 on;"),
     ];
-    let table = |title: &str, unit: &str| Table {
-        title: title.to_owned(),
-        unit: unit.to_owned(),
-        contenders: names(&contenders),
-        base: Some(0),
-        rows: Vec::new(),
-    };
+    let table = |title: &str, unit: &str| Table::beside_the_first(title, unit, names(&contenders));
     let mut times = table(
         "A good client while others attack",
         "p99 of a 1 KB file over HTTP/1.1, milliseconds",

@@ -136,6 +136,17 @@ pub(crate) struct Ratio {
 }
 
 impl Table {
+    /// A table in which the others are compared with the first.
+    pub(crate) fn beside_the_first(title: &str, unit: &str, contenders: Vec<String>) -> Self {
+        Self {
+            title: title.to_owned(),
+            unit: unit.to_owned(),
+            contenders,
+            base: Some(0),
+            rows: Vec::new(),
+        }
+    }
+
     pub(crate) fn ratio(&self, row: &Row, contender: usize) -> Option<Ratio> {
         let base = row.cells.get(self.base?)?;
         let cell = row.cells.get(contender)?;

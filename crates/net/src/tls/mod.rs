@@ -28,6 +28,7 @@ mod server;
 mod service;
 mod session;
 mod sessions;
+mod shared;
 mod tickets;
 mod verify;
 

@@ -3,12 +3,13 @@
 //! A cache has a name and is shared by everything that names it, by all loops, and by the configurations before and
 //! after a reload. It is bounded in bytes; what was used longest ago goes first.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use base::lru::Lru;
 use rustls::server::StoresServerSessions;
+
+use super::shared::Shared;
 
 /// What an entry takes besides its bytes, roughly.
 const OVERHEAD: usize = 160;
@@ -51,18 +52,9 @@ impl SessionCache {
 
     /// The cache of this name and size in this process: the one that is in use, if there is one.
     pub fn shared(name: &str, bytes: usize) -> Arc<SessionCache> {
-        type Known = Mutex<HashMap<(String, usize), Weak<SessionCache>>>;
-        static KNOWN: OnceLock<Known> = OnceLock::new();
-        let known = KNOWN.get_or_init(Known::default);
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, cache| cache.strong_count() > 0);
-        let key = (name.to_owned(), bytes);
-        if let Some(cache) = known.get(&key).and_then(Weak::upgrade) {
-            return cache;
-        }
-        let cache = SessionCache::new(bytes);
-        known.insert(key, Arc::downgrade(&cache));
-        cache
+        static KNOWN: LazyLock<Shared<(String, usize), SessionCache>> =
+            LazyLock::new(Shared::default);
+        KNOWN.get((name.to_owned(), bytes), || SessionCache::new(bytes))
     }
 
     fn put(&self, key: Vec<u8>, value: Vec<u8>, now: u64) -> bool {

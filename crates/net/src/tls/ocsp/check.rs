@@ -1,12 +1,12 @@
 //! Whether clients' certificates have been revoked.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use base::lru::Lru;
 
 use super::super::certificate::Certificate;
 use super::super::session::Session;
+use super::super::shared::Shared;
 use super::super::verify::{Assessment, Fault, REVOKED, Trust};
 use super::message::{self, Id, Signer, Status};
 use super::{Ask, Network, PATIENCE, Responder};
@@ -132,20 +132,13 @@ pub struct StatusCache {
 impl StatusCache {
     /// The cache of this name and size in this process: the one that is in use, if there is one.
     pub fn shared(name: &str, bytes: usize) -> Arc<StatusCache> {
-        type Known = Mutex<HashMap<(String, usize), Weak<StatusCache>>>;
-        static KNOWN: OnceLock<Known> = OnceLock::new();
-        let known = KNOWN.get_or_init(Known::default);
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|_, cache| cache.strong_count() > 0);
-        let key = (name.to_owned(), bytes);
-        if let Some(cache) = known.get(&key).and_then(Weak::upgrade) {
-            return cache;
-        }
-        let cache = Arc::new(StatusCache {
-            known: Mutex::new(Lru::new((bytes / ENTRY).max(1))),
-        });
-        known.insert(key, Arc::downgrade(&cache));
-        cache
+        static KNOWN: LazyLock<Shared<(String, usize), StatusCache>> =
+            LazyLock::new(Shared::default);
+        KNOWN.get((name.to_owned(), bytes), || {
+            Arc::new(StatusCache {
+                known: Mutex::new(Lru::new((bytes / ENTRY).max(1))),
+            })
+        })
     }
 
     fn get(&self, id: &Id, now: i64) -> Option<Status> {

@@ -3,13 +3,13 @@
 //! As in nginx it is asked for when the first client comes, who does not wait for it; unlike there it outlives reloads.
 //! An answer that holds no longer is not sent, and an older one is sent until a newer one is there.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
 use super::super::certificate::Certificate;
+use super::super::shared::Shared;
 use super::check::now;
 use super::message::{self, Answer, Id, Signer, Status};
 use super::{Ask, Network, PATIENCE, Responder};
@@ -170,15 +170,6 @@ impl Drop for Asking {
 
 /// The one for this certificate in this process, so that a reload begins with what is known.
 fn shared(key: Key, make: impl FnOnce() -> Staple) -> Arc<Staple> {
-    type Known = Mutex<HashMap<Key, Weak<Staple>>>;
-    static KNOWN: OnceLock<Known> = OnceLock::new();
-    let known = KNOWN.get_or_init(Known::default);
-    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    known.retain(|_, staple| staple.strong_count() > 0);
-    if let Some(staple) = known.get(&key).and_then(Weak::upgrade) {
-        return staple;
-    }
-    let staple = Arc::new(make());
-    known.insert(key, Arc::downgrade(&staple));
-    staple
+    static KNOWN: LazyLock<Shared<Key, Staple>> = LazyLock::new(Shared::default);
+    KNOWN.get(key, || Arc::new(make()))
 }
