@@ -11,6 +11,7 @@ mod clients;
 mod coalesce;
 mod connections;
 mod disk;
+mod h2o;
 mod hostile;
 mod loop_device;
 mod lua;
@@ -59,7 +60,7 @@ type Experiment = fn(&Bench, &mut Flags) -> Result<Section, String>;
 const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
     (
         "micro",
-        "P4 P5 P7 P9: CPU time per request beside nginx: return, 1 KB to 4 MB, new connections, TLS, HTTP/2",
+        "P4 P5 P7 P9: CPU time per request beside nginx and h2o: return, 1 KB to 4 MB, new connections, TLS, HTTP/2",
         micro::run,
     ),
     (

@@ -1,4 +1,4 @@
-//! `micro`: CPU time per request beside nginx (SCORE rows P4, P5, P7, P9). One loop pinned to one core, the load on
+//! `micro`: CPU time per request beside nginx and h2o (SCORE rows P4, P5, P7, P9). One loop pinned to one core, the load on
 //! another, the contenders in turn within each round.
 //!
 //! The figure is the server's CPU time, since the load generator shares the machine; where a file is large enough to
@@ -13,6 +13,7 @@ use xtask::flags::Flags;
 use xtask::{packages, shell};
 
 use crate::Bench;
+use crate::h2o::{self, H2O};
 use crate::report::{Cell, Goal, Row, Section, Table};
 use crate::server::{Contender, Folder, Placement, Server, names};
 use crate::wrk::Load;
@@ -24,11 +25,19 @@ enum Clients {
     Kept,
     /// A new connection for each request.
     New,
+    /// The same, and all but the first contender wait with `accept` until the request is there.
+    Deferred,
     /// The same with TLS, and a full handshake for each new connection.
     TlsKept,
     TlsNew,
     /// HTTP/2 with TLS.
     Http2,
+}
+
+impl Clients {
+    fn speak_tls(self) -> bool {
+        matches!(self, Self::TlsKept | Self::TlsNew | Self::Http2)
+    }
 }
 
 /// A measurement: the scoreboard's row, the name, the path, connections.
@@ -76,6 +85,15 @@ const ROWS: &[Measured] = &[
     row("P5", "4m", "/4m", 16, Clients::Kept, None),
     row("P7", "close", "/return", 64, Clients::New, Some(0.95)),
     row(
+        "P7",
+        "close-deferred",
+        "/return",
+        64,
+        Clients::Deferred,
+        Some(0.85),
+    ),
+    row("P7", "close-1k", "/1k", 64, Clients::New, None),
+    row(
         "P9",
         "tls-return",
         "/return",
@@ -84,14 +102,7 @@ const ROWS: &[Measured] = &[
         Some(0.80),
     ),
     row("P9", "tls-1k", "/1k", 64, Clients::TlsKept, Some(0.80)),
-    row(
-        "P9",
-        "tls-handshake",
-        "/return",
-        64,
-        Clients::TlsNew,
-        Some(1.0),
-    ),
+    row("P9", "tls-handshake", "/1k", 64, Clients::TlsNew, Some(1.0)),
     row("P9", "h2-1k", "/1k", 64, Clients::Http2, Some(0.80)),
     row("P9", "h2-4m", "/4m", 16, Clients::Http2, None),
 ];
@@ -119,26 +130,34 @@ http {
 }
 ";
 
+/// Rows that are large enough for what comes through in a second to be a figure.
+const LARGE: [&str; 2] = ["100k", "4m"];
+
+const WEIR_READ: &str = "weir read";
+
+/// The mode without `sendfile` that nginx is fastest in.
+const READ: &str = "sendfile off; output_buffers 2 64k;";
+
 const TLS: &str = "ssl_certificate cert.pem; ssl_certificate_key key.pem;";
 
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
     packages::need(&[packages::NGINX, packages::WRK])?;
-    packages::want(&[packages::OPENSSL, packages::H2LOAD]);
+    packages::want(&[packages::OPENSSL, packages::H2LOAD, packages::H2O]);
     let folder = Folder::new("bench")?;
     for (name, length) in FILES {
         fs::write(folder.path.join("html").join(name), vec![b'x'; *length])
             .map_err(|error| error.to_string())?;
     }
-    let contenders = [
+    let mut contenders = vec![
         Contender::new("nginx sendfile", &bench.nginx, "sendfile on;"),
-        Contender::new(
-            "nginx read",
-            &bench.nginx,
-            "sendfile off; output_buffers 2 64k;",
-        ),
+        Contender::new("nginx read", &bench.nginx, READ),
         Contender::new("weir", &bench.weir, "sendfile on;"),
+        Contender::new(WEIR_READ, &bench.weir, READ),
     ];
+    if shell::is_installed(H2O) {
+        contenders.push(Contender::new(H2O, Path::new(H2O), ""));
+    }
     let table = |title: &str, unit: &str| Table::beside_the_first(title, unit, names(&contenders));
     let mut cpu = table(
         "CPU time per request",
@@ -146,13 +165,13 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     );
     let mut rate = table(
         "Files through the wire",
-        "requests/s, ratio to the better mode of nginx",
+        "requests/s by one client core, ratio to the better mode of nginx",
     );
-    rate.contenders
-        .insert(0, "nginx, better of both".to_owned());
+    let better = ["nginx, better of both", "weir, better of both"].map(str::to_owned);
+    rate.contenders.splice(0..0, better);
     let has_certificate = certificate(&folder.path);
     for measured in ROWS.iter().filter(|row| bench.wants(row.name)) {
-        let needs_tls = !matches!(measured.clients, Clients::Kept | Clients::New);
+        let needs_tls = measured.clients.speak_tls();
         let is_possible = match measured.clients {
             Clients::Http2 => shell::is_installed("h2load") && has_certificate,
             _ => has_certificate || !needs_tls,
@@ -171,27 +190,25 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             goal: measured.goal.map(Goal::RatioAtMost),
             cells: cpus.into_iter().map(Cell::of).collect(),
         });
-        if ["100k", "4m"].contains(&measured.name) {
-            let better = rates[0]
-                .iter()
-                .zip(&rates[1])
-                .map(|(one, other)| one.max(*other));
-            let best = Cell::of(better.collect());
+        if LARGE.contains(&measured.name) {
+            let better = |one: usize| {
+                let both = rates[one].iter().zip(&rates[one + 1]);
+                both.map(|(one, other)| one.max(*other)).collect()
+            };
+            let both = [better(0), better(2)];
             rate.rows.push(Row {
                 score: measured.score.to_owned(),
                 name: measured.name.to_owned(),
                 goal: Some(Goal::RatioAtLeast(1.0)),
-                cells: [best]
-                    .into_iter()
-                    .chain(rates.into_iter().map(Cell::of))
-                    .collect(),
+                cells: both.into_iter().chain(rates).map(Cell::of).collect(),
             });
         }
     }
     Ok(Section {
         title: "What a request costs".to_owned(),
         how: format!(
-            "One loop on core {}, the load on core {}, {} s a measurement, {} rounds. return: 128 bytes. close: a new connection for each request. \
+            "One loop on core {}, the load on core {}, {} s a measurement, {} rounds. return: 128 bytes; h2o has nothing like it. close: a new \
+             connection for each request; deferred: with this parameter of listen, but for the first column. \
              tls-handshake: the same with a full handshake (ECDSA P-256). h2: HTTP/2 with TLS, by h2load.",
             bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
         ),
@@ -236,7 +253,16 @@ fn rounds(
     let mut rates = cpus.clone();
     for _ in 0..bench.rounds {
         for (at, contender) in contenders.iter().enumerate() {
-            let (cpu, rate) = once(bench, measured, contender, folder)?;
+            let has_row = match contender.name.as_str() {
+                H2O => measured.path != "/return",
+                WEIR_READ => LARGE.contains(&measured.name),
+                _ => true,
+            };
+            if !has_row {
+                continue;
+            }
+            let server = start(bench, measured, contender, folder, at == 0)?;
+            let (cpu, rate) = once(bench, measured, &server)?;
             cpus[at].push(cpu);
             rates[at].push(rate);
         }
@@ -245,33 +271,43 @@ fn rounds(
 }
 
 /// One measurement: microseconds of CPU per request, and requests per second.
-fn once(
+fn once(bench: &Bench, measured: &Measured, server: &Server) -> Result<(f64, f64), String> {
+    ask(bench, measured, server, 1)?;
+    let before = server.cpu_time();
+    let (requests, rate) = ask(bench, measured, server, bench.seconds)?;
+    let used = server.cpu_time() - before;
+    Ok((used.as_secs_f64() * 1e6 / requests, rate))
+}
+
+fn start(
     bench: &Bench,
     measured: &Measured,
     contender: &Contender,
     folder: &Path,
-) -> Result<(f64, f64), String> {
+    is_first: bool,
+) -> Result<Server, String> {
+    if contender.name == H2O {
+        return h2o::start(folder, &bench.server_cpu, measured.clients.speak_tls());
+    }
     let placement = Placement {
         cpus: Some(bench.server_cpu.clone()),
         groups: Vec::new(),
     };
-    let (listen, tls) = match measured.clients {
-        Clients::Kept | Clients::New => ("", ""),
-        Clients::TlsKept | Clients::TlsNew => ("ssl", TLS),
+    let listen = match measured.clients {
+        Clients::Deferred if !is_first => "deferred",
+        Clients::Kept | Clients::New | Clients::Deferred => "",
+        Clients::TlsKept | Clients::TlsNew => "ssl",
         // nginx before 1.25 knows no other way to say it.
-        Clients::Http2 => ("ssl http2", TLS),
+        Clients::Http2 => "ssl http2",
     };
     let mut contender = contender.clone();
-    contender.directives.push_str(tls);
+    if measured.clients.speak_tls() {
+        contender.directives.push_str(TLS);
+    }
     let configuration = CONFIGURATION
         .replace("%%TEXT%%", &"x".repeat(128))
         .replace("%%LISTEN%%", listen);
-    let server = Server::start(&contender, folder, &configuration, &placement)?;
-    ask(bench, measured, &server, 1)?;
-    let before = server.cpu_time();
-    let (requests, rate) = ask(bench, measured, &server, bench.seconds)?;
-    let used = server.cpu_time() - before;
-    Ok((used.as_secs_f64() * 1e6 / requests, rate))
+    Server::start(&contender, folder, &configuration, &placement)
 }
 
 /// Requests that were answered, and how many in a second.
@@ -281,15 +317,18 @@ fn ask(
     server: &Server,
     seconds: u32,
 ) -> Result<(f64, f64), String> {
-    let scheme = match measured.clients {
-        Clients::Kept | Clients::New => "http",
-        _ => "https",
+    let scheme = match measured.clients.speak_tls() {
+        true => "https",
+        false => "http",
     };
     let url = format!("{scheme}://127.0.0.1:{}{}", server.port, measured.path);
     if measured.clients == Clients::Http2 {
         return h2load(bench, measured.connections, &url, seconds);
     }
-    let new_connection_each = matches!(measured.clients, Clients::New | Clients::TlsNew);
+    let new_connection_each = matches!(
+        measured.clients,
+        Clients::New | Clients::Deferred | Clients::TlsNew
+    );
     let load = Load {
         cpus: Some(bench.load_cpu.clone()),
         connections: measured.connections,

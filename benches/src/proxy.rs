@@ -8,15 +8,13 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use xtask::flags::Flags;
 use xtask::packages;
 
 use crate::Bench;
 use crate::report::{Cell, Goal, Row, Section, Table};
-use crate::server::{Contender, Folder, Placement, Server, cpu_time, free_port, names};
+use crate::server::{Contender, Folder, Placement, Server, free_port, names};
 use crate::wrk::Load;
 
 /// Requests of which the origin's connections are counted.
@@ -136,11 +134,10 @@ fn cpu_per_request(
     for _ in 0..bench.rounds {
         for (contender, samples) in contenders.iter().zip(&mut samples) {
             let proxy = start(bench, contender, folder, origin, (1, KEEPALIVE))?;
-            samples.push(measure(bench, proxy.port, &|| proxy.cpu_time())?);
+            samples.push(measure(bench, &proxy)?);
         }
         if has_haproxy && let Some(last) = samples.last_mut() {
-            let proxy = Haproxy::start(bench, folder, origin)?;
-            last.push(measure(bench, proxy.port, &|| cpu_time(proxy.child.id()))?);
+            last.push(measure(bench, &start_haproxy(bench, folder, origin)?)?);
         }
     }
     Ok(Table {
@@ -158,18 +155,18 @@ fn cpu_per_request(
 }
 
 /// Microseconds of CPU per request.
-fn measure(bench: &Bench, port: u16, cpu_time: &dyn Fn() -> Duration) -> Result<f64, String> {
+fn measure(bench: &Bench, proxy: &Server) -> Result<f64, String> {
     let load = |seconds| Load {
         cpus: Some(bench.load_cpu.clone()),
         connections: CLIENTS,
         seconds,
-        url: format!("http://127.0.0.1:{port}/1k"),
+        url: format!("http://127.0.0.1:{}/1k", proxy.port),
         ..Load::default()
     };
     load(1).run()?;
-    let before = cpu_time();
+    let before = proxy.cpu_time();
     let report = load(bench.seconds).run()?;
-    let used = cpu_time() - before;
+    let used = proxy.cpu_time() - before;
     if report.requests == 0.0 || report.failures > 0.0 {
         return Err(format!(
             "{} requests, {} failures",
@@ -270,47 +267,15 @@ fn start(
     Server::start(contender, folder, &configuration, &placement)
 }
 
-/// A HAProxy of ours, with one thread.
-struct Haproxy {
-    child: Child,
-    port: u16,
-}
-
-impl Haproxy {
-    fn start(bench: &Bench, folder: &Path, origin: u16) -> Result<Haproxy, String> {
-        let port = free_port()?;
-        let file = folder.join("haproxy.cfg");
-        let configuration = HAPROXY
-            .replace("%%ORIGIN%%", &origin.to_string())
-            .replace("%%KEEPALIVE%%", &KEEPALIVE.to_string())
-            .replace("%%PORT%%", &port.to_string());
-        fs::write(&file, configuration).map_err(|error| error.to_string())?;
-        let child = Command::new("taskset")
-            .args(["-c", &bench.server_cpu])
-            .arg(&bench.haproxy)
-            .args(["-db", "-f"])
-            .arg(&file)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| format!("haproxy: {error}"))?;
-        let mut haproxy = Haproxy { child, port };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if Instant::now() > deadline || !matches!(haproxy.child.try_wait(), Ok(None)) {
-                return Err("haproxy does not listen".to_owned());
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(haproxy)
-    }
-}
-
-impl Drop for Haproxy {
-    fn drop(&mut self) {
-        // Whether it still runs does not matter.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// HAProxy with one thread.
+fn start_haproxy(bench: &Bench, folder: &Path, origin: u16) -> Result<Server, String> {
+    let port = free_port()?;
+    let file = folder.join("haproxy.cfg");
+    let configuration = HAPROXY
+        .replace("%%ORIGIN%%", &origin.to_string())
+        .replace("%%KEEPALIVE%%", &KEEPALIVE.to_string())
+        .replace("%%PORT%%", &port.to_string());
+    fs::write(&file, configuration).map_err(|error| error.to_string())?;
+    let arguments = ["-db".as_ref(), "-f".as_ref(), file.as_os_str()];
+    Server::peer(&bench.haproxy, &arguments, Some(&bench.server_cpu), port)
 }

@@ -1,6 +1,7 @@
-//! A server under measurement: Weir or nginx, with the same configuration, on loopback, started
-//! and stopped by us, and its CPU time read from the kernel.
+//! A server under measurement, on loopback, started and stopped by us, and its CPU time read from the kernel: Weir or
+//! nginx with the same configuration, or a peer with one of its own.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -108,33 +109,54 @@ impl Server {
         // What it warns of would stand between the figures; it is wanted only if the server does not start.
         let said = folder.join("stderr");
         let errors = fs::File::create(&said).map_err(|error| error.to_string())?;
-        let child = Command::new("sh")
-            .args(["-c", &script])
-            .stdin(Stdio::null())
-            .stderr(errors)
-            .spawn();
-        let child = child.map_err(|error| error.to_string())?;
-        let mut server = Self { child, port };
-        server.await_readiness(contender, &said)?;
-        Ok(server)
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]).stderr(errors);
+        Self::spawn(&contender.name, &mut command, port).map_err(|why| {
+            let said = fs::read_to_string(&said).unwrap_or_default();
+            format!("{why}\n{said}").trim_end().to_owned()
+        })
     }
 
-    fn await_readiness(&mut self, contender: &Contender, said: &Path) -> Result<(), String> {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
-            if let Ok(Some(status)) = self.child.try_wait() {
-                let said = fs::read_to_string(said).unwrap_or_default();
-                return Err(format!(
-                    "{} ended at once: {status}\n{said}",
-                    contender.name
-                ));
+    /// Starts a peer that reads no nginx.conf: `command` with `arguments` on these cores, and waits until it accepts at
+    /// `port`.
+    pub(crate) fn peer(
+        command: &Path,
+        arguments: &[&OsStr],
+        cpus: Option<&str>,
+        port: u16,
+    ) -> Result<Self, String> {
+        let mut program = match cpus {
+            None => Command::new(command),
+            Some(cpus) => {
+                let mut program = Command::new("taskset");
+                program.args(["-c", cpus]).arg(command);
+                program
+            }
+        };
+        program
+            .args(arguments)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Self::spawn(&command.to_string_lossy(), &mut program, port)
+    }
+
+    fn spawn(name: &str, command: &mut Command, port: u16) -> Result<Self, String> {
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("{name}: {error}"))?;
+        let mut server = Self { child, port };
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            if let Ok(Some(status)) = server.child.try_wait() {
+                return Err(format!("{name} ended at once: {status}"));
             }
             if Instant::now() > deadline {
-                return Err(format!("{} does not listen", contender.name));
+                return Err(format!("{name} does not listen"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(())
+        Ok(server)
     }
 
     /// The processes that serve: the master's children, or the one process there is.
@@ -147,9 +169,23 @@ impl Server {
         }
     }
 
-    /// The CPU time that all threads of the workers have used.
+    /// The CPU time that all threads of the server and of the processes that it started have used.
     pub(crate) fn cpu_time(&self) -> Duration {
-        self.workers().iter().map(|&pid| cpu_time(pid)).sum()
+        let own = self.child.id();
+        let all = children_of(own).into_iter().chain([own]);
+        all.map(cpu_time).sum()
+    }
+
+    /// The largest memory that its processes ever had, in megabytes.
+    pub(crate) fn peak_mb(&self) -> u64 {
+        let of = |pid: &u32| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("VmHWM:"))?;
+            line.trim().trim_end_matches(" kB").parse::<u64>().ok()
+        };
+        self.workers().iter().filter_map(of).sum::<u64>() / 1024
     }
 }
 

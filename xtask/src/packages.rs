@@ -26,6 +26,8 @@ pub const UWSGI_PYTHON: (&str, &str) = ("uwsgi_python3", "uwsgi-plugin-python3")
 pub const APACHE: (&str, &str) = ("apache2", "apache2");
 /// A peer.
 pub const VARNISH: (&str, &str) = ("varnishd", "varnish");
+/// A peer.
+pub const H2O: (&str, &str) = ("h2o", "h2o");
 /// Load over HTTP/2.
 pub const H2LOAD: (&str, &str) = ("h2load", "nghttp2-client");
 /// Makes certificates.

@@ -1,17 +1,14 @@
 //! `hits`: CPU time per hit of the cache (SCORE row P8), by wrk, for Weir, nginx and Varnish in turn. The servers
 //! have one loop each (Varnish its threads); all that their workers burn is counted.
 
-use std::time::Duration;
-
 use xtask::flags::Flags;
 use xtask::packages;
 
-use super::Cache;
 use super::origin::{Origin, Reply};
-use super::varnish::Varnish;
+use super::varnish;
 use crate::Bench;
 use crate::report::{Cell, Goal, Row, Section, Table};
-use crate::server::{Contender, Folder, Placement, Server, cpu_time};
+use crate::server::{Contender, Folder, Placement, Server};
 use crate::wrk::Load;
 
 /// nginx in its best mode for hits.
@@ -73,13 +70,13 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
             groups: Vec::new(),
         };
         let server = Server::start(&contender, &folder.path, &text, &placement)?;
-        caches.push((contender.name, Cache::Nginx(server)));
+        caches.push((contender.name, server));
         folders.push(folder);
     }
-    if Varnish::is_installed() {
+    if varnish::is_installed() {
         let folder = Folder::new("bench-hits-varnish")?;
-        let varnish = Varnish::start(&folder.path, origin.port, Some(&bench.server_cpu))?;
-        caches.push(("Varnish".to_owned(), Cache::Varnish(varnish)));
+        let varnish = varnish::start(&folder.path, origin.port, Some(&bench.server_cpu))?;
+        caches.push(("Varnish".to_owned(), varnish));
         folders.push(folder);
     }
     let mut table = Table {
@@ -90,11 +87,11 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         rows: Vec::new(),
     };
     for (kind, connections) in ROWS.iter().filter(|(kind, _)| bench.wants(kind)) {
-        let load = |cache: &Cache| Load {
+        let load = |cache: &Server| Load {
             cpus: Some(bench.load_cpu.clone()),
             connections: *connections,
             seconds: bench.seconds,
-            url: format!("http://127.0.0.1:{}/{kind}/x", cache.port()),
+            url: format!("http://127.0.0.1:{}/{kind}/x", cache.port),
             ..Load::default()
         };
         let mut samples = vec![Vec::new(); caches.len()];
@@ -123,10 +120,10 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     })
 }
 
-fn micros_per_hit(cache: &Cache, load: &Load) -> Result<f64, String> {
-    let before: Duration = cache.pids().iter().map(|&pid| cpu_time(pid)).sum();
+fn micros_per_hit(cache: &Server, load: &Load) -> Result<f64, String> {
+    let before = cache.cpu_time();
     let report = load.run()?;
-    let after: Duration = cache.pids().iter().map(|&pid| cpu_time(pid)).sum();
+    let after = cache.cpu_time();
     if report.failures > 0.0 || report.requests < 1.0 {
         return Err(format!(
             "{} of {} requests failed",

@@ -10,7 +10,6 @@ pub(crate) mod hits;
 mod origin;
 mod varnish;
 
-use std::fs;
 use std::time::Instant;
 
 use xtask::flags::Flags;
@@ -18,7 +17,6 @@ use xtask::packages;
 
 use clients::{Answer, Crowd};
 use origin::{Origin, Reply};
-use varnish::Varnish;
 
 use crate::Bench;
 use crate::clients::curve;
@@ -187,41 +185,6 @@ fn reply_of(kind: &str) -> Option<Reply> {
     })
 }
 
-/// What answers: started for all rows, stopped when dropped.
-enum Cache {
-    Nginx(Server),
-    Varnish(Varnish),
-}
-
-impl Cache {
-    fn port(&self) -> u16 {
-        match self {
-            Cache::Nginx(server) => server.port,
-            Cache::Varnish(varnish) => varnish.port,
-        }
-    }
-
-    /// The processes that serve.
-    fn pids(&self) -> Vec<u32> {
-        match self {
-            Cache::Nginx(server) => server.workers(),
-            Cache::Varnish(varnish) => varnish.workers(),
-        }
-    }
-
-    /// The largest memory that its processes ever had, in megabytes.
-    fn peak_mb(&self) -> u64 {
-        let of = |pid: &u32| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let line = status
-                .lines()
-                .find_map(|line| line.strip_prefix("VmHWM:"))?;
-            line.trim().trim_end_matches(" kB").parse::<u64>().ok()
-        };
-        self.pids().iter().filter_map(of).sum::<u64>() / 1024
-    }
-}
-
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
     packages::need(&[packages::NGINX])?;
@@ -245,16 +208,11 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         let text = CONFIGURATION.replace("%%ORIGIN%%", &origin.port.to_string());
         let server = Server::start(contender, &folder.path, &text, &Placement::default())?;
         names.push(contender.name.clone());
-        columns.push(measure(
-            &Cache::Nginx(server),
-            &origin,
-            &rows,
-            &contender.name,
-        ));
+        columns.push(measure(&server, &origin, &rows, &contender.name));
     }
-    if Varnish::is_installed() {
+    if varnish::is_installed() {
         let folder = Folder::new("bench-coalesce")?;
-        let varnish = Cache::Varnish(Varnish::start(&folder.path, origin.port, None)?);
+        let varnish = varnish::start(&folder.path, origin.port, None)?;
         names.push("Varnish".to_owned());
         columns.push(measure(&varnish, &origin, &rows, "varnish"));
     }
@@ -321,7 +279,7 @@ fn section(rows: &[&Row], names: Vec<String>, columns: Vec<Vec<Seen>>) -> Sectio
     }
 }
 
-fn measure(cache: &Cache, origin: &Origin, rows: &[&Row], name: &str) -> Vec<Seen> {
+fn measure(cache: &Server, origin: &Origin, rows: &[&Row], name: &str) -> Vec<Seen> {
     let column = rows.iter().map(|row| {
         let path = format!("/{}/{}", row.kind, name.replace([' ', ','], "-"));
         // Of bursts that come again the last one counts: what was learned shows in it.
@@ -346,9 +304,9 @@ struct Seen {
     curve: Vec<(f64, f64)>,
 }
 
-fn one(cache: &Cache, origin: &Origin, row: &Row, path: &str) -> Seen {
+fn one(cache: &Server, origin: &Origin, row: &Row, path: &str) -> Seen {
     let before = origin.seen(path);
-    let answers = clients::come(row.crowd, cache.port(), path);
+    let answers = clients::come(row.crowd, cache.port, path);
     let seen = origin.seen(path);
     let mut first: Vec<f64> = answers
         .iter()
