@@ -34,8 +34,31 @@ pub(crate) fn visits(port: u16, path: &str, clients: u32, time: Duration) -> Vec
         }
         visits
     };
+    side_by_side(clients, client)
+}
+
+/// Each client asks for all of these, one after the other, on a connection of its own.
+pub(crate) fn walk(port: u16, paths: &[String], clients: u32) -> Vec<Visit> {
+    let began = Instant::now();
+    let client = || {
+        let mut stream = None;
+        let visit = |path: &String| {
+            let asked = Instant::now();
+            let is_whole = ask(&mut stream, port, path).is_ok();
+            Visit {
+                at: began.elapsed(),
+                took: asked.elapsed(),
+                is_whole,
+            }
+        };
+        paths.iter().map(visit).collect()
+    };
+    side_by_side(clients, client)
+}
+
+fn side_by_side(clients: u32, client: impl Fn() -> Vec<Visit> + Sync) -> Vec<Visit> {
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(client)).collect();
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(&client)).collect();
         let ended = threads.into_iter().filter_map(|thread| thread.join().ok());
         ended.flatten().collect()
     })

@@ -3,10 +3,12 @@
 //!
 //! The server is pinned to one core and wrk to another; the contenders take turns within each round.
 
+use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use xtask::flags::Flags;
-use xtask::packages;
+use xtask::{packages, shell};
 
 use crate::Bench;
 use crate::report::{Cell, Goal, Row, Section, Table};
@@ -68,20 +70,21 @@ const MODULES: &str = "/usr/lib/nginx/modules";
 pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     flags.finish()?;
     packages::need(&[packages::NGINX, packages::NGINX_LUA, packages::WRK])?;
+    let folder = Folder::new("bench-lua")?;
+    let nginx = nginx_with_lua(bench, &folder.path)?;
     let contenders = [
-        Contender::new("nginx", &bench.nginx, ""),
+        Contender::new("nginx", nginx, ""),
         Contender::new(
             "weir",
             &bench.weir,
             "lua_run_limit 1h; lua_check_client_abort on;",
         ),
     ];
-    let folder = Folder::new("bench-lua")?;
     Ok(Section {
         title: "Lua".to_owned(),
         how: format!(
             "{CLIENTS} keep-alive clients. One loop on core {}, load on core {}, {} s a measurement, {} rounds. nginx has \
-             Debian's lua-nginx-module. Then what clients of `content_by_lua` wait while other clients have asked for a \
+             Debian's lua-nginx-module, and is Debian's own where that does not load into the one of the other rows. Then what clients of `content_by_lua` wait while other clients have asked for a \
              script that never ends; nginx's worker would never come back.",
             bench.server_cpu, bench.load_cpu, bench.seconds, bench.rounds
         ),
@@ -93,11 +96,35 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
     })
 }
 
+/// A module loads into the nginx that it was built for: the one that was named, or Debian's.
+fn nginx_with_lua<'a>(bench: &'a Bench, folder: &Path) -> Result<&'a Path, String> {
+    let file = folder.join("modules.conf");
+    fs::write(&file, format!("{}\nevents {{}}\n", modules())).map_err(|error| error.to_string())?;
+    let loads = |nginx: &&Path| {
+        let mut command = Command::new(nginx);
+        shell::succeeds(
+            command
+                .args(["-t", "-q", "-p"])
+                .arg(folder)
+                .arg("-c")
+                .arg(&file),
+        )
+    };
+    [bench.nginx.as_path(), Path::new("/usr/sbin/nginx")]
+        .into_iter()
+        .find(loads)
+        .ok_or_else(|| format!("the modules of {MODULES} load into no nginx here"))
+}
+
+fn modules() -> String {
+    format!(
+        "load_module {MODULES}/ndk_http_module.so;\nload_module {MODULES}/ngx_http_lua_module.so;"
+    )
+}
+
 fn start(bench: &Bench, contender: &Contender, folder: &Path) -> Result<Server, String> {
     let modules = match contender.name.as_str() {
-        "nginx" => format!(
-            "load_module {MODULES}/ndk_http_module.so;\nload_module {MODULES}/ngx_http_lua_module.so;"
-        ),
+        "nginx" => modules(),
         _ => String::new(),
     };
     let placement = Placement {

@@ -7,6 +7,7 @@
 
 mod clients;
 pub(crate) mod hits;
+mod objects;
 mod origin;
 mod varnish;
 
@@ -179,6 +180,7 @@ fn reply_of(kind: &str) -> Option<Reply> {
         },
         "slow" => reply(7000, 1 << 10, 0),
         "burst" => reply(100, 1 << 10, 0),
+        objects::KIND => reply(20, 200 << 10, 0),
         "many-small" => reply(500, 10 << 10, 0),
         "many-large" => reply(500, 10 << 20, 0),
         _ => return None,
@@ -216,7 +218,13 @@ pub(crate) fn run(bench: &Bench, flags: &mut Flags) -> Result<Section, String> {
         names.push("Varnish".to_owned());
         columns.push(measure(&varnish, &origin, &rows, "varnish"));
     }
-    Ok(section(&rows, names, columns))
+    let mut section = section(&rows, names, columns);
+    if bench.wants("objects") {
+        let (table, plot) = objects::run(bench, &origin)?;
+        section.tables.push(table);
+        section.plots.push(plot);
+    }
+    Ok(section)
 }
 
 fn section(rows: &[&Row], names: Vec<String>, columns: Vec<Vec<Seen>>) -> Section {
@@ -267,7 +275,8 @@ fn section(rows: &[&Row], names: Vec<String>, columns: Vec<Vec<Seen>>) -> Sectio
     Section {
         title: "One fetch for all".to_owned(),
         how: "Clients ask for one key that is not cached, the first 30 ms ahead (C7: all at once); C3 comes twice, the second burst counts. \
-              Two loops or workers each, the same origin and clients."
+              Two loops or workers each, the same origin and clients. Then the load of the seed for caches: clients that go through the \
+              same objects, each with a connection of its own, the servers in turn."
             .to_owned(),
         tables: vec![
             table("Requests at the origin", "requests", |goals| goals.0, |seen| seen.requests),
