@@ -129,7 +129,7 @@ pub fn http(
     for module in modules {
         (module.complete)(line);
     }
-    let endpoints = listen::endpoints(builder.listens, line);
+    let endpoints = net::endpoint::endpoints(builder.listens, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
         Err(errors) => {

@@ -17,7 +17,7 @@ use crate::client::{Client, Idle, Moves};
 use crate::engine::HttpLoop;
 use crate::h1;
 use crate::h2::{self, Spoken};
-use crate::listen::{self, Endpoint};
+use crate::listen::Endpoint;
 use crate::moving::Facts;
 use crate::request::Remote;
 use crate::site::Site;
@@ -164,7 +164,7 @@ fn endpoint_of<'a>(site: &'a Site, newcomer: &Newcomer) -> Option<&'a Arc<Endpoi
         let own = newcomer.stream.socket().local_addr().ok();
         newcomer.passed_at.as_ref().or(own)?.ip()
     };
-    listen::endpoint_of(&site.endpoints, &newcomer.socket, local)
+    net::endpoint::endpoint_of(&site.endpoints, &newcomer.socket, local)
 }
 
 fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Newcomer) -> Client {

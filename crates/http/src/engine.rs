@@ -31,7 +31,7 @@ use crate::connection::Newcomer;
 use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
 use crate::h1::spare::Spares;
-use crate::listen::{self, Endpoint};
+use crate::listen::Endpoint;
 use crate::module::Module;
 use crate::moving::{self, Facts};
 use crate::site::{Frozen, Location, Site};
@@ -128,7 +128,7 @@ impl Configuration for HttpConfiguration {
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
-        listen::listeners(&self.frozen.endpoints)
+        net::endpoint::listeners(&self.frozen.endpoints)
     }
 
     fn directories(&self) -> Vec<PathBuf> {

@@ -178,8 +178,5 @@ fn search(
     result
 }
 
-/// The servers that answer at one listening address, by name.
-pub type ServerNames = net::server_name::ServerNames<ServerId, Pattern>;
-
 /// A server's name as the configuration has it.
 pub type ServerName = net::server_name::ServerName<Pattern>;

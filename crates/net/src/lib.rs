@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+pub mod endpoint;
 pub mod listen;
 pub mod passing;
 pub mod resolver;

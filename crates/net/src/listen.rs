@@ -123,7 +123,7 @@ pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
         index,
         format!("the \"{name}\" parameter is known to nginx 1.31, not yet in Weir"),
     );
-    error.note("TLS, HTTP/2 and HTTP/3 are not yet in Weir")
+    error.note("clients are served over HTTP/1 and HTTP/2")
 }
 
 fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {

@@ -66,7 +66,7 @@ pub(crate) fn stream(
     for module in modules {
         (module.complete)(line);
     }
-    let endpoints = listen::endpoints(builder.claims, line);
+    let endpoints = net::endpoint::endpoints(builder.claims, line);
     let variables = match registry.finish() {
         Ok(variables) => variables,
         Err(mut errors) => {

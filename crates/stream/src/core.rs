@@ -10,7 +10,9 @@ use net::resolver::{Resolver, Settings};
 use net::server_name::ServerName;
 use rt::error_log::{LogFiles, Logger, MainLog, Target};
 
-use crate::listen::{self, Listen};
+use net::endpoint::Listen;
+
+use crate::listen;
 use crate::session::Pattern;
 
 /// Settings of `stream` as a whole: none that has an effect.

@@ -21,7 +21,6 @@ use rt::seats::{Arrival, Arriving, Seat, Seats};
 use crate::client::Transport;
 use crate::configure;
 use crate::datagrams::{Datagrams, MAX_DATAGRAM};
-use crate::listen;
 use crate::module::Module;
 use crate::serve::Newcomer;
 use crate::site::{Frozen, Site};
@@ -92,7 +91,7 @@ impl Configuration for StreamConfiguration {
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
-        listen::listeners(&self.frozen.endpoints)
+        net::endpoint::listeners(&self.frozen.endpoints)
     }
 
     fn commit(&self, zones: &Zones) -> Result<(), String> {

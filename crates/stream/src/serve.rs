@@ -14,7 +14,6 @@ use rt::net::Address;
 
 use crate::client::{Client, Remote, Transport};
 use crate::engine::StreamLoop;
-use crate::listen;
 use crate::module::{Outcome, Phase, status};
 use crate::session::Session;
 
@@ -172,11 +171,12 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
         passed_at: newcomer.passed_at,
         passes: newcomer.passes,
     };
-    let endpoint = listen::endpoint_of(&site.endpoints, &socket.address, || client.local().ip())?;
+    let endpoint =
+        net::endpoint::endpoint_of(&site.endpoints, &socket.address, || client.local().ip())?;
     let endpoint = Arc::clone(endpoint);
     let udp = if client.is_udp() { "udp " } else { "" };
     let (number, remote) = (client.number, &client.remote.address);
-    let log = &site.server(endpoint.server).core.log;
+    let log = &site.server(endpoint.default_server).core.log;
     log.plain(
         Level::Info,
         format_args!(

@@ -117,7 +117,7 @@ impl Session {
         Session {
             engine,
             site,
-            server: endpoint.server,
+            server: endpoint.default_server,
             endpoint,
             remote: client.remote.clone(),
             client,

@@ -111,7 +111,7 @@ async fn handshake(
     if service(session.server).is_some_and(|service| service.rejects) {
         return Err(hello.refuse(stream.socket()).into());
     }
-    let found = [session.server, session.endpoint.server]
+    let found = [session.server, session.endpoint.default_server]
         .into_iter()
         .find_map(|server| settings(service(server)?));
     let Some((service, settings)) = found else {
@@ -217,11 +217,11 @@ fn judge(session: &mut Session) -> Result<(), u16> {
 pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
     let endpoints = frozen.endpoints.iter().filter(|endpoint| endpoint.tls);
     for endpoint in endpoints {
-        let service = frozen.server(endpoint.server).tls.as_ref();
+        let service = frozen.server(endpoint.default_server).tls.as_ref();
         if service.is_some_and(|service| service.settings.is_some() || service.rejects) {
             continue;
         }
-        let span = places.get(endpoint.server.0 as usize).copied();
+        let span = places.get(endpoint.default_server.0 as usize).copied();
         let place = span
             .and_then(|span| line.sources().place(span))
             .unwrap_or_default();

@@ -5,7 +5,9 @@ use std::time::Duration;
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Arity, Diagnostic, Directive, HTTP_SERVER, Line, Repeat, SERVER, Setter, Table};
 
-use crate::listen::{self, Listen};
+use net::endpoint::Listen;
+
+use crate::listen;
 use crate::pattern::Pattern;
 use crate::route::ServerName;
 

@@ -25,7 +25,7 @@ use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::request::{Memory, Request};
 use crate::site::Site;
-use crate::{listen, log_phase, serve};
+use crate::{log_phase, serve};
 use host::LastHost;
 use reading::{NoHead, Reading};
 use sender::{SendError, Sender};
@@ -421,7 +421,7 @@ pub(crate) fn refresh_endpoint(client: &Client, site: &Site) {
         address.and_then(|address| address.ip())
     };
     // When its address is no longer listened on, the connection ends as it began.
-    if let Some(endpoint) = listen::endpoint_of(&site.endpoints, &client.socket, local) {
+    if let Some(endpoint) = net::endpoint::endpoint_of(&site.endpoints, &client.socket, local) {
         *client.endpoint.borrow_mut() = Arc::clone(endpoint);
         crate::tls::refresh(client);
     }

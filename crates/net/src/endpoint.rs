@@ -1,0 +1,270 @@
+//! How the `listen` directives of all servers become sockets.
+//!
+//! Several servers may share an address; then a name decides among them: the host of a request, or what a TLS client asks
+//! for. Several addresses may share a socket: with `listen *:80` in one server and `listen 10.0.0.1:80` in another there
+//! is one, and the local address of a connection decides whose it is, as in nginx.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use conf::{Diagnostic, Line, Regex, Span};
+use rt::engine::ListenerSpec;
+use rt::listen::{ListenAddress, ListenOptions};
+
+use crate::listen::{covers, is_wildcard};
+use crate::server_name::{ServerName, ServerNames};
+
+/// One address of a `listen` directive.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The address as configured.
+    pub address: ListenAddress,
+    /// What is said of the connections.
+    pub flags: Flags,
+    /// What is said of the socket.
+    pub options: ListenOptions,
+    /// Whether options of the socket were given, which may be done once for an address. The address gets a socket of
+    /// its own then, even where a wildcard would cover it.
+    pub set: bool,
+    /// Where it stands.
+    pub span: Span,
+}
+
+impl Listen {
+    /// Nothing but the default options, at an address that is still to be filled in.
+    pub fn new(span: Span) -> Self {
+        Listen {
+            address: ListenAddress::Unix("".into()),
+            flags: Flags::default(),
+            options: ListenOptions::default(),
+            set: false,
+            span,
+        }
+    }
+
+    /// Adds it to those of a server at each of these addresses. An error if the server has one of them already.
+    pub fn add_to(
+        self,
+        known: &mut Vec<Listen>,
+        addresses: impl IntoIterator<Item = ListenAddress>,
+        line: &Line,
+    ) -> Result<(), Diagnostic> {
+        for address in addresses {
+            if known.iter().any(|known| known.address == address) {
+                return Err(line.error(format!("a duplicate listen {}", line.text(0))));
+            }
+            known.push(Listen {
+                address,
+                ..self.clone()
+            });
+        }
+        Ok(())
+    }
+}
+
+/// What `listen` says of the connections rather than of the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// The server takes what no name claims.
+    pub default_server: bool,
+    /// Connections begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// Connections are encrypted.
+    pub tls: bool,
+    /// HTTP/2 is spoken, as in times before the `http2` directive.
+    pub http2: bool,
+}
+
+/// A server's claim to an address. `S` is how an engine names a server, `P` its kind of regular expression.
+pub struct Claim<S, P> {
+    /// The address.
+    pub listen: Listen,
+    /// Whose claim it is.
+    pub server: S,
+    /// The names that it goes by there.
+    pub names: Vec<ServerName<P>>,
+    /// Where the server begins.
+    pub span: Span,
+}
+
+/// An address with the servers that answer there; `S` and `P` as in [`Claim`].
+pub struct Endpoint<S, P> {
+    /// The address as configured.
+    pub address: ListenAddress,
+    /// Which server a name belongs to; empty where nothing needs to be looked up.
+    pub names: ServerNames<S, P>,
+    /// The server of names that nobody claims.
+    pub default_server: S,
+    /// All servers that answer here.
+    pub servers: Vec<S>,
+    /// Connections are encrypted.
+    pub tls: bool,
+    /// Connections begin with a PROXY protocol header.
+    pub proxy_protocol: bool,
+    /// HTTP/2 is spoken, whatever the servers say.
+    pub http2: bool,
+    /// The socket whose connections these are.
+    pub socket: ListenAddress,
+    /// Options of that socket.
+    pub options: ListenOptions,
+}
+
+impl<S: Copy, P: AsRef<Regex>> Endpoint<S, P> {
+    /// Whether a name matters.
+    pub fn chooses(&self) -> bool {
+        !self.names.is_empty()
+    }
+}
+
+/// Puts the claims of all servers together. Contradictions are reported.
+pub fn endpoints<S: Copy, P: AsRef<Regex>>(
+    claims: Vec<Claim<S, P>>,
+    line: &mut Line,
+) -> Vec<Arc<Endpoint<S, P>>> {
+    let mut by_address: BTreeMap<ListenAddress, Vec<Claim<S, P>>> = BTreeMap::new();
+    for claim in claims {
+        by_address
+            .entry(claim.listen.address.clone())
+            .or_default()
+            .push(claim);
+    }
+    let wildcards: Vec<(ListenAddress, ListenOptions)> = by_address
+        .iter()
+        .filter(|(address, _)| is_wildcard(address))
+        .map(|(address, claims)| (address.clone(), options(claims)))
+        .collect();
+    let mut endpoints = Vec::new();
+    for (address, claims) in by_address {
+        let own = claims.iter().any(|claim| claim.listen.set);
+        let covering = wildcards
+            .iter()
+            .find(|(wildcard, _)| !own && covers(wildcard, &address));
+        let (socket, options) = match covering {
+            Some((wildcard, options)) => (wildcard.clone(), options.clone()),
+            None => (address.clone(), options(&claims)),
+        };
+        let Some(default_server) = default_server(&address, &claims, line) else {
+            continue;
+        };
+        let any = |flag: fn(&Flags) -> bool| claims.iter().any(|claim| flag(&claim.listen.flags));
+        endpoints.push(Arc::new(Endpoint {
+            names: names(&address, &claims, line),
+            default_server,
+            servers: claims.iter().map(|claim| claim.server).collect(),
+            tls: any(|flags| flags.tls),
+            proxy_protocol: any(|flags| flags.proxy_protocol),
+            http2: any(|flags| flags.http2),
+            address,
+            socket,
+            options,
+        }));
+    }
+    endpoints
+}
+
+fn options<S, P>(claims: &[Claim<S, P>]) -> ListenOptions {
+    let set = claims.iter().find(|claim| claim.listen.set);
+    set.or(claims.first())
+        .map(|claim| claim.listen.options.clone())
+        .unwrap_or_default()
+}
+
+/// The one that says so, or the first.
+fn default_server<S: Copy, P>(
+    address: &ListenAddress,
+    claims: &[Claim<S, P>],
+    line: &mut Line,
+) -> Option<S> {
+    let mut report = |what: &str, span| {
+        let message = format!("{what} for {address}");
+        line.level.report(Diagnostic::error(message, span));
+    };
+    let mut default = None;
+    let mut set = false;
+    for Claim { listen, server, .. } in claims {
+        if listen.set && std::mem::replace(&mut set, true) {
+            report("duplicate listen options", listen.span);
+        }
+        if listen.flags.default_server && default.replace(*server).is_some() {
+            report("a duplicate default server", listen.span);
+        }
+    }
+    default.or(claims.first().map(|claim| claim.server))
+}
+
+/// Which server a name leads to. A single server takes every name: nothing needs to be looked up, unless a pattern's
+/// groups set variables.
+fn names<S: Copy, P: AsRef<Regex>>(
+    address: &ListenAddress,
+    claims: &[Claim<S, P>],
+    line: &mut Line,
+) -> ServerNames<S, P> {
+    let mut names = ServerNames::default();
+    let is_pattern = |name: &ServerName<P>| matches!(name, ServerName::Regex(_));
+    if claims.len() == 1 && !claims[0].names.iter().any(is_pattern) {
+        return names;
+    }
+    for claim in claims {
+        for name in &claim.names {
+            if !names.add(name, claim.server) {
+                let shown = name.text();
+                let mut warning = Diagnostic::error(
+                    format!("conflicting server name \"{shown}\" on {address}, ignored"),
+                    claim.span,
+                );
+                warning.severity = conf::Severity::Warn;
+                line.level.report(warning.place(conf::Place::Unsaid));
+            }
+        }
+    }
+    names
+}
+
+/// The sockets that these endpoints need.
+pub fn listeners<S, P>(endpoints: &[Arc<Endpoint<S, P>>]) -> Vec<ListenerSpec> {
+    let mut specs: Vec<ListenerSpec> = Vec::new();
+    for endpoint in endpoints {
+        if !specs.iter().any(|spec| spec.address == endpoint.socket) {
+            specs.push(ListenerSpec {
+                address: endpoint.socket.clone(),
+                options: endpoint.options.clone(),
+            });
+        }
+    }
+    specs
+}
+
+/// The endpoint of a connection that came by `socket` and whose own end is `local`.
+pub fn endpoint_of<'a, S, P>(
+    endpoints: &'a [Arc<Endpoint<S, P>>],
+    socket: &ListenAddress,
+    local: impl Fn() -> Option<IpAddr>,
+) -> Option<&'a Arc<Endpoint<S, P>>> {
+    let candidates = || {
+        endpoints
+            .iter()
+            .filter(|endpoint| endpoint.socket == *socket)
+    };
+    let first = candidates().next()?;
+    if candidates().nth(1).is_none() {
+        return Some(first);
+    }
+    let ip = local().map(unmapped);
+    let exact = candidates().find(|endpoint| match endpoint.address {
+        ListenAddress::Tcp(address) | ListenAddress::Udp(address) => Some(address.ip()) == ip,
+        ListenAddress::Unix(_) | ListenAddress::UnixDatagram(_) => false,
+    });
+    exact.or_else(|| {
+        endpoints
+            .iter()
+            .find(|endpoint| endpoint.address == *socket)
+    })
+}
+
+fn unmapped(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V6(v6) if v6 != Ipv6Addr::UNSPECIFIED => v6.to_canonical(),
+        other => other,
+    }
+}
