@@ -2,9 +2,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,15 +13,15 @@ use base::NumberMap;
 use bstr::BString;
 use conf::{Diagnostic, Line, Rows};
 use net::Transport;
+use net::accepting::{self, Accepts, Sockets};
 use net::passing::Passed;
 use rt::engine::{
-    Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main,
-    ParcelSink, Reach, Zones,
+    Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach, Zones,
 };
 use rt::error_log::{Level, Logger};
 use rt::listen::ListenAddress;
-use rt::net::{Listener, Stream};
-use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
+use rt::net::Stream;
+use rt::seats::{Arriving, Parcel};
 
 use crate::client::{Client, Idle};
 use crate::configure::{self, Directories, WantedPools};
@@ -124,7 +122,7 @@ fn check_pools(main: &Main, line: &mut Line) {
 
 impl Configuration for HttpConfiguration {
     fn kind(&self) -> &'static str {
-        "http"
+        HttpLoop::KIND
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
@@ -155,12 +153,10 @@ impl Configuration for HttpConfiguration {
             index: context.index,
             modules: self.modules,
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
-            listeners: RefCell::default(),
+            sockets: Sockets::new(&context),
             connections: RefCell::default(),
             next_key: Cell::new(0),
             limit: Cell::new(context.main.worker_connections),
-            seat: context.seat,
-            seats: RefCell::new(context.seats),
             sink: RefCell::default(),
             leaving: Cell::default(),
             tasks: Tasks::default(),
@@ -175,7 +171,7 @@ impl Configuration for HttpConfiguration {
         });
         crate::current::set(&engine);
         engine.start_modules();
-        engine.listen(context.listeners);
+        engine.listen(context);
         Box::new(Running(engine))
     }
 
@@ -190,13 +186,10 @@ pub struct HttpLoop {
     pub index: usize,
     modules: &'static [&'static Module],
     site: RefCell<Rc<Site>>,
-    /// By socket, and its number among those of one address.
-    listeners: RefCell<HashMap<(ListenerId, usize), Accepting>>,
+    sockets: Sockets,
     connections: RefCell<NumberMap<Connection>>,
     next_key: Cell<u64>,
     limit: Cell<usize>,
-    seat: Arc<Seat>,
-    seats: RefCell<Seats>,
     /// Where connections go that are asked to leave.
     sink: RefCell<Option<ParcelSink>>,
     /// All connections leave, so far.
@@ -220,15 +213,6 @@ pub struct HttpLoop {
     pub counters: Arc<Counters>,
 }
 
-/// A listening socket and the task that accepts from it.
-struct Accepting {
-    socket: Rc<Listener>,
-    spec: Arc<ListenerSpec>,
-    /// Every socket of its address.
-    members: Arc<[Arc<OwnedFd>]>,
-    task: rt::JoinHandle<()>,
-}
-
 struct Connection {
     idle: Rc<Idle>,
     task: Rc<Serving>,
@@ -247,9 +231,8 @@ impl LoopEngine for Running {
             let all = context.zones.get_or_create("http", AllCounters::default);
             all.shrink(context.loops);
         }
-        *self.0.seats.borrow_mut() = context.seats;
         self.0.start_modules();
-        self.0.listen(context.listeners);
+        self.0.listen(context);
         let patience = self
             .0
             .shutdown_timeout
@@ -261,13 +244,13 @@ impl LoopEngine for Running {
 
     fn adopt(&self, arriving: Arriving) {
         match arriving {
-            Arriving::New { spec, stream } => self.0.open(stream.attach(), &spec.address),
+            Arriving::New { spec, stream } => self.0.open(stream.attach(), &spec),
             Arriving::Idle(parcel) => self.0.resume(parcel),
         }
     }
 
     fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
-        self.0.accept_for(index, &still);
+        accepting::accept_for(&self.0, index, &still);
     }
 
     fn shed(&self, count: usize, sink: ParcelSink) {
@@ -322,6 +305,20 @@ impl LoopEngine for Running {
     }
 }
 
+impl Accepts for HttpLoop {
+    const KIND: &'static str = "http";
+    const TASK: &'static str = "http accept";
+
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+        let newcomer = Newcomer::new(Transport::plain(stream), spec.address.clone(), None);
+        self.take_in(newcomer, None);
+    }
+}
+
 impl HttpLoop {
     /// Lends the present configuration.
     pub(crate) fn with_site<R>(&self, f: impl FnOnce(&Rc<Site>) -> R) -> R {
@@ -340,139 +337,24 @@ impl HttpLoop {
 
     fn stop_accepting(self: &Rc<Self>) {
         self.stopping.set(true);
-        net::passing::withdraw("http");
+        net::passing::withdraw(HttpLoop::KIND);
         for module in self.modules {
             (module.stop)(self);
         }
-        let listeners = std::mem::take(&mut *self.listeners.borrow_mut());
-        for listener in listeners.into_values() {
-            self.close_listener(&listener);
-        }
+        accepting::stop(self);
         self.tasks.close();
     }
 
-    /// Accepts from exactly these sockets from now on.
-    fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
+    /// Accepts from exactly the sockets of `context` from now on.
+    fn listen(self: &Rc<Self>, context: LoopContext) {
         let engine = Rc::clone(self);
         let take = move |passed, socket: &Arc<ListenerSpec>| {
             engine.take_passed(passed, &socket.address);
         };
-        let sockets = listeners.iter().map(|listener| Arc::clone(&listener.spec));
-        net::passing::serve("http", sockets.collect(), Rc::new(take));
-        let kept: Vec<(ListenerId, usize)> = listeners
-            .iter()
-            .map(|listener| (listener.id, listener.member))
-            .collect();
-        let gone: Vec<Accepting> = self
-            .listeners
-            .borrow_mut()
-            .extract_if(|key, _| !kept.contains(key))
-            .map(|(_, listener)| listener)
-            .collect();
-        for listener in gone {
-            self.close_listener(&listener);
-        }
-        for listener in listeners {
-            let key = (listener.id, listener.member);
-            if let Some(known) = self.listeners.borrow_mut().get_mut(&key) {
-                known.members = listener.members;
-                continue;
-            }
-            self.start_accepting(listener);
-        }
-    }
-
-    fn start_accepting(self: &Rc<Self>, listener: LoopListener) {
-        let socket = match listener.descriptor.try_clone().and_then(Listener::from_fd) {
-            Ok(socket) => Rc::new(socket),
-            Err(error) => {
-                let address = &listener.spec.address;
-                self.log.plain(
-                    Level::Emerg,
-                    format_args!("cannot accept from {address}: {error}"),
-                );
-                return;
-            }
-        };
-        let accepting = accept(
-            Rc::clone(self),
-            Rc::clone(&socket),
-            Arc::clone(&listener.spec),
-        );
-        let task = rt::spawn_handle("http accept", accepting);
-        self.listeners.borrow_mut().insert(
-            (listener.id, listener.member),
-            Accepting {
-                socket,
-                spec: listener.spec,
-                members: listener.members,
-                task,
-            },
-        );
-    }
-
-    /// Stops accepting from a socket. In this order: a client that comes later is told to another loop that shares
-    /// the socket, and one that came before, whom the kernel may have told to this loop only, is taken in.
-    fn close_listener(self: &Rc<Self>, listener: &Accepting) {
-        listener.task.abort();
-        listener.socket.stop();
-        self.drain(listener);
-    }
-
-    /// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
-    fn drain(self: &Rc<Self>, listener: &Accepting) {
-        for _ in 0..listener.spec.options.backlog.max(0) {
-            match listener.socket.try_accept() {
-                Ok(stream) => self.open(stream, &listener.spec.address),
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Accepts in the place of the loop of number `index` while `still` says so.
-    fn accept_for(self: &Rc<Self>, index: usize, still: &Rc<dyn Fn() -> bool>) {
-        let loops = self.seats.borrow().list.len().max(1);
-        let mut seen = Vec::new();
-        for ((id, _), listener) in &*self.listeners.borrow() {
-            if seen.contains(id) {
-                continue;
-            }
-            seen.push(*id);
-            // One socket that all share: the loop may have been woken for a connection that it can not take.
-            let shared = listener.members.len() == 1;
-            for (member, descriptor) in listener.members.iter().enumerate() {
-                if !shared && member % loops != index {
-                    continue;
-                }
-                if let Ok(socket) = descriptor.try_clone().and_then(Listener::from_fd) {
-                    let spec = Arc::clone(&listener.spec);
-                    let task = accept_while(Rc::clone(self), socket, spec, Rc::clone(still));
-                    rt::spawn_named("http rescue", task);
-                }
-            }
-        }
-    }
-
-    /// Takes in a connection that was just accepted here, or leaves it to a loop that has fewer.
-    fn accepted(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
-        let seats = self.seats.borrow();
-        let Some(lighter) = seats.lighter(&self.seat) else {
-            drop(seats);
-            return self.open(stream, &spec.address);
-        };
-        let what = Arriving::New {
-            spec: Arc::clone(spec),
-            stream: stream.detach(),
-        };
-        let given = lighter.give(Arrival { kind: "http", what });
-        drop(seats);
-        if let Err(Arrival {
-            what: Arriving::New { stream, .. },
-            ..
-        }) = given
-        {
-            self.open(stream.attach(), &spec.address);
-        }
+        let sockets = context.listeners.iter();
+        let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
+        net::passing::serve(HttpLoop::KIND, sockets, Rc::new(take));
+        accepting::listen(self, context);
     }
 
     /// Goes on with a connection of another loop or process. One that can not be read is closed.
@@ -521,12 +403,6 @@ impl HttpLoop {
         }
     }
 
-    /// Takes in a new connection.
-    fn open(self: &Rc<Self>, stream: Stream, socket: &ListenAddress) {
-        let newcomer = Newcomer::new(Transport::plain(stream), socket.clone(), None);
-        self.take_in(newcomer, None);
-    }
-
     /// Takes in a connection that another address of the server passes on.
     fn take_passed(self: &Rc<Self>, passed: Passed, socket: &ListenAddress) {
         let mut newcomer = Newcomer::new(passed.transport, socket.clone(), Some(passed.local));
@@ -557,13 +433,13 @@ impl HttpLoop {
             .borrow_mut()
             .insert(key, Connection { idle, task });
         self.counters.active.add(1);
-        self.seat.opened();
+        self.sockets.seat().opened();
     }
 
     /// Forgets a connection that has ended.
     pub(crate) fn closed(&self, key: u64) {
         self.counters.active.sub(1);
-        self.seat.closed();
+        self.sockets.seat().closed();
         self.connections.borrow_mut().remove(&key);
     }
 
@@ -643,48 +519,6 @@ impl HttpLoop {
     pub fn debug_client(&self, client: &Client, message: fmt::Arguments<'_>) {
         if rt::error_log::debug_is_on() {
             self.log_client(Level::Debug, client, message);
-        }
-    }
-}
-
-async fn accept(engine: Rc<HttpLoop>, socket: Rc<Listener>, spec: Arc<ListenerSpec>) {
-    loop {
-        match socket.accept().await {
-            Ok(stream) => engine.accepted(stream, &spec),
-            // What passes by itself was waited for already; what is left is a socket that is no good.
-            Err(error) => {
-                engine.log.plain(
-                    Level::Alert,
-                    format_args!("accept() failed{}", rt::error_log::Errno(&error)),
-                );
-                return;
-            }
-        }
-    }
-}
-
-/// How often a buddy looks whether the loop that it accepts for is well again.
-const RESCUE_CHECK: Duration = Duration::from_millis(20);
-
-async fn accept_while(
-    engine: Rc<HttpLoop>,
-    socket: Listener,
-    spec: Arc<ListenerSpec>,
-    still: Rc<dyn Fn() -> bool>,
-) {
-    while still() && !engine.is_stopping() {
-        match rt::timeout(RESCUE_CHECK, socket.accept()).await {
-            Ok(Ok(stream)) => engine.accepted(stream, &spec),
-            Ok(Err(_)) => return,
-            Err(_) => {}
-        }
-    }
-    // As in `close_listener`.
-    socket.stop();
-    for _ in 0..spec.options.backlog.max(0) {
-        match socket.try_accept() {
-            Ok(stream) => engine.accepted(stream, &spec),
-            Err(_) => return,
         }
     }
 }

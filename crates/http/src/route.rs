@@ -11,7 +11,7 @@ use bstr::{BStr, BString, ByteSlice as _};
 
 use crate::pattern::Pattern;
 use crate::request::Request;
-use crate::site::{Frozen, LocationId, LocationKind, ServerId};
+use crate::site::{Frozen, LocationId, LocationKind};
 
 /// The locations of one level, ready to be searched.
 #[derive(Default)]

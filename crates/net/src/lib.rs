@@ -4,6 +4,7 @@
 //! address and a few bytes, and a response is the time that it took and whether it failed.
 #![forbid(unsafe_code)]
 
+pub mod accepting;
 mod connect;
 pub mod endpoint;
 pub mod listen;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,13 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use conf::{Diagnostic, Line, Rows};
+use net::accepting::{self, Accepts, Sockets};
 use net::passing::Passed;
-use rt::engine::{
-    Configuration, ListenerId, ListenerSpec, LoopContext, LoopEngine, LoopListener, Main, Zones,
-};
+use rt::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Zones};
 use rt::error_log::{Errno, Level, Logger};
-use rt::net::{Listener, Stream, UdpSocket};
-use rt::seats::{Arrival, Arriving, Seat, Seats};
+use rt::net::{Stream, UdpSocket};
+use rt::seats::Arriving;
 
 use crate::client::Transport;
 use crate::configure;
@@ -87,7 +87,7 @@ impl Engine {
 
 impl Configuration for StreamConfiguration {
     fn kind(&self) -> &'static str {
-        "stream"
+        StreamLoop::KIND
     }
 
     fn listeners(&self) -> Vec<ListenerSpec> {
@@ -103,13 +103,10 @@ impl Configuration for StreamConfiguration {
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
         let engine = Rc::new(StreamLoop {
             index: context.index,
-            loops: Cell::new(context.loops),
-            seat: context.seat,
-            seats: RefCell::new(context.seats),
             modules: self.modules,
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             shutdown_timeout: Cell::new(self.shutdown_timeout),
-            listeners: RefCell::default(),
+            sockets: Sockets::new(&context),
             sessions: RefCell::default(),
             next_key: Cell::new(0),
             limit: Cell::new(context.main.worker_connections),
@@ -118,7 +115,7 @@ impl Configuration for StreamConfiguration {
             main: context.main.clone(),
         });
         engine.start_modules();
-        engine.listen(context.listeners);
+        engine.listen(context);
         Box::new(Running(engine))
     }
 
@@ -131,14 +128,10 @@ impl Configuration for StreamConfiguration {
 pub struct StreamLoop {
     /// The loop's number, from 0: what is to run once in the process runs on loop 0.
     pub index: usize,
-    loops: Cell<usize>,
-    seat: Arc<Seat>,
-    seats: RefCell<Seats>,
     modules: &'static [&'static Module],
     site: RefCell<Rc<Site>>,
     shutdown_timeout: Cell<Duration>,
-    /// By socket, and its number among those of one address.
-    listeners: RefCell<HashMap<(ListenerId, usize), Accepting>>,
+    sockets: Sockets,
     sessions: RefCell<HashMap<u64, Underway>>,
     next_key: Cell<u64>,
     limit: Cell<usize>,
@@ -148,16 +141,6 @@ pub struct StreamLoop {
     pub zones: Zones,
     /// The settings of the main context.
     pub main: Main,
-}
-
-/// A listening socket and the task that accepts from it.
-struct Accepting {
-    /// The socket, if it takes connections.
-    socket: Option<Rc<Listener>>,
-    spec: Arc<ListenerSpec>,
-    /// Every socket of its address.
-    members: Arc<[Arc<OwnedFd>]>,
-    task: rt::JoinHandle<()>,
 }
 
 /// A session that runs.
@@ -187,33 +170,28 @@ impl LoopEngine for Running {
                 end_generation(Rc::clone(&self.0), old.generation, patience),
             );
         }
-        self.0.loops.set(context.loops);
         self.0.limit.set(context.main.worker_connections);
-        *self.0.seats.borrow_mut() = context.seats;
         self.0.start_modules();
-        self.0.listen(context.listeners);
+        self.0.listen(context);
     }
 
     fn adopt(&self, arriving: Arriving) {
         // A session has no moment at which it could move.
         if let Arriving::New { spec, stream } = arriving {
-            self.0.open(connection(stream.attach()), &spec);
+            self.0.open(stream.attach(), &spec);
         }
     }
 
     fn rescue(&self, index: usize, still: Rc<dyn Fn() -> bool>) {
-        self.0.accept_for(index, &still);
+        accepting::accept_for(&self.0, index, &still);
     }
 
     fn stop(&self) {
-        net::passing::withdraw("stream");
+        net::passing::withdraw(StreamLoop::KIND);
         for module in self.0.modules {
             (module.stop)(&self.0);
         }
-        let listeners = std::mem::take(&mut *self.0.listeners.borrow_mut());
-        for listener in listeners.into_values() {
-            self.0.close_listener(&listener);
-        }
+        accepting::stop(&self.0);
     }
 
     fn abort(&self) {
@@ -230,6 +208,30 @@ impl LoopEngine for Running {
 async fn end_generation(engine: Rc<StreamLoop>, generation: u64, patience: Duration) {
     rt::sleep(patience).await;
     engine.abort_sessions(|session| session.generation <= generation);
+}
+
+impl Accepts for StreamLoop {
+    const KIND: &'static str = "stream";
+    const TASK: &'static str = "stream accept";
+
+    fn sockets(&self) -> &Sockets {
+        &self.sockets
+    }
+
+    fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+        let transport = Transport::Stream(Rc::new(net::Transport::plain(stream)));
+        self.take_in(Newcomer::new(transport, spec));
+    }
+
+    fn receive(
+        self: &Rc<Self>,
+        socket: OwnedFd,
+        spec: Arc<ListenerSpec>,
+    ) -> io::Result<rt::JoinHandle<()>> {
+        let socket = Datagrams::new(UdpSocket::from_fd(socket)?);
+        let task = receive(Rc::clone(self), socket, spec);
+        Ok(rt::spawn_handle("stream datagrams", task))
+    }
 }
 
 impl StreamLoop {
@@ -251,159 +253,20 @@ impl StreamLoop {
         }
     }
 
-    /// Accepts from exactly these sockets from now on.
-    fn listen(self: &Rc<Self>, listeners: Vec<LoopListener>) {
+    /// Accepts from exactly the sockets of `context` from now on.
+    fn listen(self: &Rc<Self>, context: LoopContext) {
         let engine = Rc::clone(self);
         let take = move |passed, socket: &Arc<ListenerSpec>| engine.take_passed(passed, socket);
-        let sockets = listeners.iter().map(|listener| Arc::clone(&listener.spec));
-        net::passing::serve("stream", sockets.collect(), Rc::new(take));
-        let kept: Vec<(ListenerId, usize)> = listeners
-            .iter()
-            .filter(|listener| self.is_mine(listener))
-            .map(|listener| (listener.id, listener.member))
-            .collect();
-        let gone: Vec<Accepting> = self
-            .listeners
-            .borrow_mut()
-            .extract_if(|key, _| !kept.contains(key))
-            .map(|(_, listener)| listener)
-            .collect();
-        for listener in gone {
-            self.close_listener(&listener);
-        }
-        for listener in listeners {
-            let key = (listener.id, listener.member);
-            if let Some(known) = self.listeners.borrow_mut().get_mut(&key) {
-                known.members = listener.members;
-                continue;
-            }
-            if self.is_mine(&listener) {
-                self.start_accepting(&listener);
-            }
-        }
-    }
-
-    /// Datagrams of a socket that the loops share are read by one of them.
-    fn is_mine(&self, listener: &LoopListener) -> bool {
-        let ListenerSpec { address, options } = &*listener.spec;
-        address.is_stream()
-            || options.reuse_port
-            || listener.id.0 % self.loops.get().max(1) as u64 == self.index as u64
-    }
-
-    fn start_accepting(self: &Rc<Self>, listener: &LoopListener) {
-        let spec = Arc::clone(&listener.spec);
-        let started = listener.descriptor.try_clone().and_then(|descriptor| {
-            if spec.address.is_stream() {
-                let socket = Rc::new(Listener::from_fd(descriptor)?);
-                let task = accept(Rc::clone(self), Rc::clone(&socket), Arc::clone(&spec));
-                return Ok((Some(socket), rt::spawn_handle("stream accept", task)));
-            }
-            let socket = Datagrams::new(UdpSocket::from_fd(descriptor)?);
-            let task = receive(Rc::clone(self), socket, Arc::clone(&spec));
-            Ok((None, rt::spawn_handle("stream datagrams", task)))
-        });
-        match started {
-            Ok((socket, task)) => {
-                let accepting = Accepting {
-                    socket,
-                    spec,
-                    members: Arc::clone(&listener.members),
-                    task,
-                };
-                self.listeners
-                    .borrow_mut()
-                    .insert((listener.id, listener.member), accepting);
-            }
-            Err(error) => {
-                let address = &spec.address;
-                self.log.plain(
-                    Level::Emerg,
-                    format_args!("cannot accept from {address}: {error}"),
-                );
-            }
-        }
-    }
-
-    /// Stops accepting from a socket. In this order: a client that comes later is told to another loop that shares
-    /// the socket, and one that came before, whom the kernel may have told to this loop only, is taken in.
-    fn close_listener(self: &Rc<Self>, listener: &Accepting) {
-        listener.task.abort();
-        if let Some(socket) = &listener.socket {
-            socket.stop();
-        }
-        self.drain(listener);
-    }
-
-    /// Takes in the clients that the kernel has already accepted for a socket that is about to be closed.
-    fn drain(self: &Rc<Self>, listener: &Accepting) {
-        let Some(socket) = &listener.socket else {
-            return;
-        };
-        for _ in 0..listener.spec.options.backlog.max(0) {
-            match socket.try_accept() {
-                Ok(stream) => self.open(connection(stream), &listener.spec),
-                Err(_) => return,
-            }
-        }
-    }
-
-    /// Accepts in the place of the loop of number `index` while `still` says so.
-    fn accept_for(self: &Rc<Self>, index: usize, still: &Rc<dyn Fn() -> bool>) {
-        let loops = self.loops.get().max(1);
-        let mut seen = Vec::new();
-        for ((id, _), listener) in &*self.listeners.borrow() {
-            if seen.contains(id) || !listener.spec.address.is_stream() {
-                continue;
-            }
-            seen.push(*id);
-            // One socket that all share: the loop may have been woken for a connection that it can not take.
-            let shared = listener.members.len() == 1;
-            for (member, descriptor) in listener.members.iter().enumerate() {
-                if !shared && member % loops != index {
-                    continue;
-                }
-                if let Ok(socket) = descriptor.try_clone().and_then(Listener::from_fd) {
-                    let spec = Arc::clone(&listener.spec);
-                    let task = accept_while(Rc::clone(self), socket, spec, Rc::clone(still));
-                    rt::spawn_named("stream rescue", task);
-                }
-            }
-        }
-    }
-
-    /// Takes in a connection that was just accepted here, or leaves it to a loop that has fewer.
-    fn accepted(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
-        let seats = self.seats.borrow();
-        let Some(lighter) = seats.lighter(&self.seat) else {
-            drop(seats);
-            return self.open(connection(stream), spec);
-        };
-        let what = Arriving::New {
-            spec: Arc::clone(spec),
-            stream: stream.detach(),
-        };
-        let kind = "stream";
-        let given = lighter.give(Arrival { kind, what });
-        drop(seats);
-        if let Err(Arrival {
-            what: Arriving::New { stream, .. },
-            ..
-        }) = given
-        {
-            self.open(connection(stream.attach()), spec);
-        }
+        let sockets = context.listeners.iter();
+        let sockets = sockets.map(|listener| Arc::clone(&listener.spec)).collect();
+        net::passing::serve(StreamLoop::KIND, sockets, Rc::new(take));
+        accepting::listen(self, context);
     }
 
     fn start_modules(&self) {
         for module in self.modules {
             (module.start)(self);
         }
-    }
-
-    /// Takes in a new session.
-    fn open(self: &Rc<Self>, transport: Transport, socket: &Arc<ListenerSpec>) {
-        self.take_in(Newcomer::new(transport, socket));
     }
 
     /// Takes in a connection that another address of the server passes on.
@@ -437,60 +300,13 @@ impl StreamLoop {
         self.sessions
             .borrow_mut()
             .insert(key, Underway { generation, task });
-        self.seat.opened();
+        self.sockets.seat().opened();
     }
 
     /// Forgets a session that has ended.
     pub(crate) fn closed(&self, key: u64) {
-        self.seat.closed();
+        self.sockets.seat().closed();
         self.sessions.borrow_mut().remove(&key);
-    }
-}
-
-/// How often a buddy looks whether the loop that it accepts for is well again.
-const RESCUE_CHECK: Duration = Duration::from_millis(20);
-
-async fn accept_while(
-    engine: Rc<StreamLoop>,
-    socket: Listener,
-    spec: Arc<ListenerSpec>,
-    still: Rc<dyn Fn() -> bool>,
-) {
-    while still() {
-        match rt::timeout(RESCUE_CHECK, socket.accept()).await {
-            Ok(Ok(stream)) => engine.accepted(stream, &spec),
-            Ok(Err(_)) => return,
-            Err(_) => {}
-        }
-    }
-    // As in `close_listener`.
-    socket.stop();
-    for _ in 0..spec.options.backlog.max(0) {
-        match socket.try_accept() {
-            Ok(stream) => engine.accepted(stream, &spec),
-            Err(_) => return,
-        }
-    }
-}
-
-/// A connection before anything is known of it.
-fn connection(socket: rt::net::Stream) -> Transport {
-    Transport::Stream(Rc::new(net::Transport::plain(socket)))
-}
-
-async fn accept(engine: Rc<StreamLoop>, socket: Rc<Listener>, spec: Arc<ListenerSpec>) {
-    loop {
-        match socket.accept().await {
-            Ok(stream) => engine.open(connection(stream), &spec),
-            // What passes by itself was waited for already; what is left is a socket that is no good.
-            Err(error) => {
-                engine.log.plain(
-                    Level::Alert,
-                    format_args!("accept() failed{}", Errno(&error)),
-                );
-                return;
-            }
-        }
     }
 }
 
@@ -498,7 +314,7 @@ async fn receive(engine: Rc<StreamLoop>, socket: Rc<Datagrams>, spec: Arc<Listen
     let mut scratch = vec![0; MAX_DATAGRAM];
     loop {
         match socket.accept(&mut scratch).await {
-            Ok(flow) => engine.open(Transport::Datagrams(flow), &spec),
+            Ok(flow) => engine.take_in(Newcomer::new(Transport::Datagrams(flow), &spec)),
             Err(error) => {
                 engine.log.plain(
                     Level::Alert,
