@@ -21,6 +21,7 @@ mod config_errors;
 mod dav;
 mod debug_log;
 mod delivery;
+mod early_data;
 mod empty_gif;
 mod error_pages;
 mod fastcgi;

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
     ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
 };
-use weir_tests::{Http2, Server, Site, http, is_oracle, skip_on_oracle, whole};
+use weir_tests::{Http2, Server, Signal, Site, http, is_oracle, skip_on_oracle, until, whole};
 
 /// A certificate and its key, in PEM.
 pub(crate) struct Pair {
@@ -106,18 +106,28 @@ impl Client {
         }
     }
 
-    /// One that offers these protocols by ALPN.
-    fn offering(&self, protocols: &[Vec<u8>]) -> Client {
-        let mut config = ClientConfig::clone(&self.config);
-        config.alpn_protocols = protocols.to_vec();
+    /// What it does.
+    pub(crate) fn config(&self) -> &ClientConfig {
+        &self.config
+    }
+
+    /// One that does something else.
+    pub(crate) fn configured(&self, config: ClientConfig) -> Client {
         Client {
             config: Arc::new(config),
             stapled: Arc::clone(&self.stapled),
         }
     }
 
+    /// One that offers these protocols by ALPN.
+    pub(crate) fn offering(&self, protocols: &[Vec<u8>]) -> Client {
+        let mut config = ClientConfig::clone(&self.config);
+        config.alpn_protocols = protocols.to_vec();
+        self.configured(config)
+    }
+
     /// A connection with HTTP/2.
-    fn http2(&self, server: &Server) -> Http2 {
+    pub(crate) fn http2(&self, server: &Server) -> Http2 {
         let stream = self.connect(server, 0, "localhost");
         let socket = stream.sock.try_clone().expect("there are descriptors");
         Http2::over(stream, socket, &[])
@@ -332,18 +342,32 @@ fn names_that_nobody_has_can_be_refused() {
 #[test]
 fn sessions_are_resumed_also_after_a_reload() {
     let key: Vec<u8> = (0..80).collect();
-    let block = format!(
-        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_session_ticket_key ticket.key;
-         location / {{ return 200 '$ssl_session_reused $ssl_session_id'; }} }}"
-    );
-    let mut server = https(&block).file("ticket.key", key).start();
-    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+    let block = |round: usize| {
+        format!(
+            "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_session_ticket_key ticket.key;
+             location / {{ return 200 '$ssl_session_reused {round}'; }} }}"
+        )
+    };
+    let mut server = https(&block(0)).file("ticket.key", key).start();
+    for (round, version) in [&rustls::version::TLS12, &rustls::version::TLS13]
+        .into_iter()
+        .enumerate()
+    {
         let client = Client::with(None, &[version]);
         let first = client.get(&server, "localhost", "/").expect("an answer");
         assert!(body(&first).starts_with(". "), "{first}");
         let second = client.get(&server, "localhost", "/").expect("an answer");
         assert!(body(&second).starts_with("r "), "{second}");
-        server.reconfigure(&format!("{block} # again"));
+        server.reconfigure(&block(round + 1));
+        server.signal(Signal::HUP);
+        let new = format!(" {}", round + 1);
+        let is_new = || {
+            let answer = Client::new().get(&server, "localhost", "/");
+            answer
+                .is_ok_and(|answer| answer.ends_with(&new))
+                .then_some(())
+        };
+        assert!(until(is_new).is_some());
         let third = client.get(&server, "localhost", "/").expect("an answer");
         assert!(body(&third).starts_with("r "), "{third}");
     }

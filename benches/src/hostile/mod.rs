@@ -72,7 +72,8 @@ pub(crate) fn run(bench: &Bench, flags: &mut xtask::flags::Flags) -> Result<Sect
         how: format!(
             "One loop on core {}. Four clients attack without a pause for {} s, each with a new connection whenever the server \
              ends theirs; one good client asks again and again, before and meanwhile. Attackers and good client share what \
-             the server leaves. {} rounds, a new server for each.",
+             the server leaves, and the attackers have of it what the good client does not want (SCHED_IDLE): on machines of \
+             their own they would not be in its way. {} rounds, a new server for each.",
             bench.server_cpu, bench.seconds, bench.rounds
         ),
         tables: vec![times, memory],

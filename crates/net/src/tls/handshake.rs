@@ -180,7 +180,8 @@ pub(super) fn pool() -> rt::pool::Pool {
     POOL.get_or_init(make).clone()
 }
 
-/// Runs a handshake to its end. `slow`: what the peer's messages entail is worked out on a thread of the pool.
+/// Runs a handshake to its end, or to the client's early data: that is answered before the end, which reads then bring.
+/// `slow`: what the peer's messages entail is worked out on a thread of the pool.
 pub(super) async fn drive(
     socket: &Stream,
     mut state: State,
@@ -200,7 +201,7 @@ pub(super) async fn drive(
                 Err(error) => return Err(HandshakeError::Io(error)),
             }
         }
-        if !state.tls.is_handshaking() {
+        if !state.tls.is_handshaking() || state.has_early_data() {
             return Ok(state);
         }
         records.clear();

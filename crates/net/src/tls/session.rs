@@ -128,6 +128,11 @@ impl State {
         Ok(())
     }
 
+    /// Whether a client's early data is there. Asked of a handshake: what is spilled before its end is nothing else.
+    pub(super) fn has_early_data(&self) -> bool {
+        !self.spilled.is_empty()
+    }
+
     /// Gives a server's session a number, unless it is one that has it already.
     pub(super) fn name_session(&mut self) -> Vec<u8> {
         let id = match self.resumed_name() {

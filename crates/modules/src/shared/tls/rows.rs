@@ -434,8 +434,8 @@ const EARLY_DATA: Directive<TlsConf> = row(
     "ssl_early_data",
     "on | off",
     Some("off"),
-    "Whether clients that come back may send a request along with their first message (TLS 1.3). Sessions are then \
-     remembered here and used once, so that nobody can send the same request again.",
+    "Whether clients that come back may send a request along with their first message (TLS 1.3), which is answered before \
+     the handshake ends. Sessions are then remembered here and used once, so that nobody can send the same request again.",
     Setter::Flag(|c| &mut c.early_data),
 );
 
