@@ -156,6 +156,7 @@ fn a_request_is_answered_before_the_handshake_ends() {
 fn content_may_begin_early_and_end_later() {
     let server = https(&format!(
         "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_early_data on;
+         location = / {{ return 200 ok; }}
          location / {{ proxy_pass http://127.0.0.1:%%PORT1%%; proxy_set_header Early-Data $ssl_early_data;
          proxy_request_buffering off; proxy_http_version 1.1; }} }}
          server {{ listen 127.0.0.1:%%PORT1%%; location / {{ return 200 '$content_length $http_early_data;'; }} }}"
@@ -164,7 +165,7 @@ fn content_may_begin_early_and_end_later() {
     for content in [0, 10, 9_000] {
         let client = known(&server);
         let mut early = Early::connect(&client, &server);
-        let head = "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n";
+        let head = "POST /on HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n";
         let begun = format!("{head}{}", "x".repeat(content));
         early.write_all(begun.as_bytes()).expect("it is taken");
         early.complete();

@@ -137,6 +137,12 @@ impl Transport {
         std::future::poll_fn(|context| self.poll_read_into(context, buf, max)).await
     }
 
+    /// Throws away some of what the peer sends, unread by TLS too, or waits; 0 when the peer has finished. For a
+    /// connection on which nothing is said any more.
+    pub fn poll_discard(&self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.socket.poll_discard(context)
+    }
+
     // -- writing --
 
     /// Writes what is taken now (`WouldBlock` if nothing).

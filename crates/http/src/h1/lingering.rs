@@ -14,35 +14,31 @@ use crate::request::Request;
 /// How much is read at once, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
-/// Tells the client that nothing more comes, and reads until it closes too or its time is over.
-pub(crate) async fn close(client: &Client, core: &LocationConf) {
+/// Tells the client that nothing more comes, and waits until it closes too, its time is over, or it has sent `most` bytes.
+pub(crate) async fn close(client: &Client, core: &LocationConf, most: u64) {
     if client.stream.shutdown_write().is_err() {
         return;
     }
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();
-    let mut scratch = Vec::new();
-    loop {
+    let mut seen = 0;
+    while seen < most {
         let left = deadline.saturating_duration_since(rt::now());
         if left.is_zero() {
             return;
         }
         timer.set(left.min(core.lingering_timeout));
-        scratch.clear();
-        let more = std::future::poll_fn(|context| {
-            if let Poll::Ready(result) =
-                client
-                    .stream
-                    .poll_read_into(context, &mut scratch, READ_SIZE)
-            {
-                return Poll::Ready(matches!(result, Ok(n) if n > 0));
-            }
-            timer.poll_expired(context).map(|()| false)
+        let discarded = std::future::poll_fn(|context| match client.stream.poll_discard(context) {
+            Poll::Ready(result) => Poll::Ready(result.unwrap_or(0)),
+            Poll::Pending => timer.poll_expired(context).map(|()| 0),
         })
         .await;
-        if !more {
+        if discarded == 0 {
             return;
         }
+        seen += discarded as u64;
+        // Whoever never stops sending has his turn after everybody else.
+        rt::yield_now().await;
     }
 }
 

@@ -60,7 +60,9 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
                 client.stream.say_goodbye();
                 return engine.debug_client(client, format_args!("close http connection"));
             }
-            Next::Linger(core) => return lingering::close(&connection.client, &core).await,
+            Next::Linger(core) => {
+                return lingering::close(&connection.client, &core, u64::MAX).await;
+            }
             Next::Leave => {
                 let engine = Rc::clone(&connection.engine);
                 let client = Rc::clone(&connection.client);

@@ -33,6 +33,15 @@ use crate::site::Site;
 /// While so much waits to be sent nothing is read: what a client makes us answer is bounded by what it takes.
 const STOP_READING: usize = 4 * OUTPUT_FULL;
 
+/// What is read at once from a client that has sent little of use, in bytes: a flood is over within that.
+const READ_FROM_NEWCOMERS: usize = 16 * 1024;
+
+/// What is read from any client in one turn of the loop, in bytes.
+const SHARE: u64 = 512 * 1024;
+
+/// How much must have been of use to read more at once, in bytes.
+const NEWCOMER: u64 = 64 * 1024;
+
 /// An idle connection keeps no more memory for output than this, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
 
@@ -174,6 +183,7 @@ impl Connection {
             // the GOAWAY.
             self.link.client.stream.socket().look_again();
         }
+        let before = self.taken;
         loop {
             let is_sent = match self.poll_write(context) {
                 Poll::Ready(Ok(())) => true,
@@ -184,6 +194,11 @@ impl Connection {
                 return Poll::Ready(End::Linger);
             }
             if self.phase == Phase::Closing || self.link.output.borrow().pending() >= STOP_READING {
+                break;
+            }
+            if self.taken - before >= self.share() {
+                // The others' turn. It is polled again soon, and only then.
+                let _ = std::pin::pin!(rt::yield_now()).poll(context);
                 break;
             }
             match self.poll_read(context) {
@@ -219,6 +234,14 @@ impl Connection {
     /// The settings of the server of the address, for the end of the connection.
     pub(super) fn core(&self) -> Arc<LocationConf> {
         Arc::clone(&self.limits.core)
+    }
+
+    /// How much is read in one turn, in bytes.
+    fn share(&self) -> u64 {
+        match self.of_use {
+            ..NEWCOMER => READ_FROM_NEWCOMERS as u64,
+            _ => SHARE,
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -324,9 +347,11 @@ impl Connection {
             // What was read before it was clear which protocol this is.
             input.len()
         } else {
-            let read = client
-                .stream
-                .poll_read_into(context, &mut scratch, self.limits.read_size);
+            let most = match self.of_use {
+                ..NEWCOMER => self.limits.read_size.min(READ_FROM_NEWCOMERS),
+                _ => self.limits.read_size,
+            };
+            let read = client.stream.poll_read_into(context, &mut scratch, most);
             match read {
                 Poll::Ready(Ok(n)) => n,
                 Poll::Ready(Err(error)) => {

@@ -33,6 +33,10 @@ use crate::h1::lingering;
 
 pub use preface::{Spoken, spoken};
 
+/// What a client may send after the end of its connection before that is broken off, in bytes: it has either read by then
+/// that it is over, or it does not read.
+const LINGER: u64 = 1 << 20;
+
 /// Serves a connection until it ends. What has been read of it, the preface first, is in the client's input.
 pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
     engine.debug_client(&client, format_args!("init http2 connection"));
@@ -41,7 +45,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
     connection.end_streams();
     if end == connection::End::Linger {
         let core = connection.core();
-        lingering::close(&client, &core).await;
+        lingering::close(&client, &core, LINGER).await;
     }
     // Handlers that do not mind whether their client is there come to their end.
     std::future::poll_fn(|context| connection.poll_ended(context)).await;

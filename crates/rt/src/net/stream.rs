@@ -8,7 +8,7 @@
 //! A task that always finds its sockets ready would hold the loop. So the waiting forms count what they
 //! move, and make the task wait for its next turn when it has had its share; the `try_` forms do not.
 
-use std::cell::{Cell, OnceCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +24,9 @@ use crate::file::File;
 use crate::pool::Pool;
 use crate::reactor::{Registration, Side};
 use crate::seats::Detached;
+
+/// What is thrown away at once, in bytes.
+const DISCARDED: usize = 64 * 1024;
 
 /// See the module's page.
 pub struct Stream {
@@ -129,6 +132,23 @@ impl Stream {
         max: usize,
     ) -> Poll<io::Result<usize>> {
         self.poll_io(Side::Read, cx, || self.try_read_into(buf, max))
+    }
+
+    /// Throws away some of what has come, or waits for the next edge; 0 when the peer has finished. The
+    /// kernel copies nothing for it (tcp(7): `MSG_TRUNC`).
+    pub fn poll_discard(&self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        thread_local! {
+            /// Never written to; a length is told by a slice.
+            static NOWHERE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        self.poll_io(Side::Read, cx, || {
+            NOWHERE.with_borrow_mut(|nowhere| {
+                nowhere.resize(DISCARDED, 0);
+                self.attempt_read(DISCARDED, || {
+                    Ok(rustix::net::recv(&self.fd, &mut nowhere[..], RecvFlags::TRUNC)?.0)
+                })
+            })
+        })
     }
 
     /// Reads at least a byte; 0 when the peer has finished.
