@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! handler (proxy, fastcgi, …) → serve
-//!   visit    one request at the cache: key, lookup, what is done with what is found
-//!   fetch    a fetch: a task of its own with a request of its own, which writes into the store
-//!   answer   the response of what is stored, or of what somebody fetches
-//!   parts    an object of which something is missing: what is there is served, the rest fetched alone
-//!   head     what is stored of a response beside its content
-//!   zone     `…_cache_path`: the stores, opened and looked after
+//!   visit      one request at the cache: key, lookup, what is done with what is found
+//!   following  a request that fetches, or follows whoever does
+//!   fetch      a fetch: a task of its own with a request of its own, which writes into the store
+//!   answer     the response of what is stored, or of what somebody fetches
+//!   parts      an object of which something is missing: what is there is served, the rest fetched alone
+//!   changes    requests that change what the cache has: purges, unsafe methods
+//!   head       what is stored of a response beside its content
+//!   zone       `…_cache_path`: the stores, opened and looked after
 //! ```
 //!
 //! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which knows
@@ -18,7 +20,9 @@
 //! for one alone, the exchange is handed to the first client as it is, and the others go and ask for themselves.
 
 mod answer;
+mod changes;
 mod fetch;
+mod following;
 mod head;
 mod inspect;
 mod parts;

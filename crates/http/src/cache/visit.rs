@@ -4,26 +4,23 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BStr, BString, ByteSlice};
-use cache::{
-    Ended, Follower, Key, Kind as ObjectKind, Lookup, Miss, Mode, Object, Purge, Seen, Start,
-    Store, Why, Writer,
-};
+use bstr::{BStr, ByteSlice};
+use cache::{Follower, Key, Kind as ObjectKind, Lookup, Miss, Object, Seen, Start, Store, Why};
 use conf::Expression;
+use proto::Known;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 use proto::caching::{self, RequestControl, Response, Reuse, StaleRules};
 use proto::h1::Method;
-use proto::{Fields, Known};
-use rt::error_log::Level;
 
-use super::answer::{Answer, Following, add_status_field, body_of};
-use super::fetch::{Ask, Fetch, Hand, Held, Judged, Told, fits, judge};
+use super::answer::{Answer, add_status_field, body_of};
+use super::changes::{HEAD_ONLY, purge};
+use super::fetch::{Ask, Held, Judged, fits, judge};
 use super::head::{Marker, StoredHead, values};
 use super::settings::Which;
 use super::zone::{Cache, Caches};
 use super::{Source, Status};
-use crate::module::{Outcome, Step, internal_status};
-use crate::request::{Request, Uri};
+use crate::module::{Outcome, Step};
+use crate::request::Request;
 use crate::upstream::{self, Exchange, SettingsRef};
 
 /// How often a request looks again because the store changed under it, or a fetch that it followed came to nothing.
@@ -74,16 +71,16 @@ pub(super) struct Visit {
     pub(super) settings: SettingsRef,
     pub(super) source: &'static Source,
     pub(super) store: Store,
-    primary: Key,
+    pub(super) primary: Key,
     /// What the client says of caching, where that counts.
     pub(super) control: Option<RequestControl>,
     bypass: bool,
     /// Requests so far for a key that is not stored before `min_uses`.
     few_uses: bool,
     /// A variant that a fetch turned out to be one of; its marker may not be visible yet.
-    hint: Option<Names>,
+    pub(super) hint: Option<Names>,
     /// A fetch that was followed was for somebody else alone: ask alone, too.
-    alone: bool,
+    pub(super) alone: bool,
 }
 
 /// The birth of a marker, and the fields of requests that its variants differ by.
@@ -355,7 +352,7 @@ impl Visit {
         Some((self.primary.variant(marker, &values), names))
     }
 
-    fn stale_rules(&self) -> StaleRules {
+    pub(super) fn stale_rules(&self) -> StaleRules {
         let use_stale = self.settings.cache.use_stale;
         StaleRules {
             error: true,
@@ -368,7 +365,7 @@ impl Visit {
         caching::reuse(&stored.freshness, now_ms, self.stale_rules(), control)
     }
 
-    fn serve_object(
+    pub(super) fn serve_object(
         &self,
         request: &mut Request,
         object: &Object,
@@ -503,265 +500,8 @@ impl Visit {
             .into()
     }
 
-    /// Fetches, or follows whoever fetches already.
-    async fn fetch(
-        &mut self,
-        request: &mut Request,
-        status: Status,
-        held: Option<Held>,
-        at: At,
-        seen: Seen,
-    ) -> Round {
-        let now_ms = rt::wall_millis();
-        let start = match self.settings.cache.lock {
-            true => self.store.fill(&at.0, seen, now_ms),
-            false => {
-                let (writer, follower) = self.store.fill_anew(&at.0, now_ms);
-                Start::First(writer, follower)
-            }
-        };
-        match start {
-            Start::First(writer, follower) => {
-                let hand = self.spawn(request, writer, at, held.clone());
-                self.follow(request, follower, Some(hand), status, held)
-                    .await
-            }
-            Start::Join(follower) => self.join(request, follower, status, held, at).await,
-            // What is stale is there to be validated, and to be served in place of an error.
-            Start::Uncacheable { .. } if held.is_some() => {
-                self.fetch_anew(request, status, held, at).await
-            }
-            Start::Uncacheable { .. } => self.fetch_alone(request, status).await.into(),
-            Start::Again => Round::Again,
-        }
-    }
-
-    /// Fetches whoever else does.
-    async fn fetch_anew(
-        &mut self,
-        request: &mut Request,
-        status: Status,
-        held: Option<Held>,
-        at: At,
-    ) -> Round {
-        let (writer, follower) = self.store.fill_anew(&at.0, rt::wall_millis());
-        let hand = self.spawn(request, writer, at, held.clone());
-        self.follow(request, follower, Some(hand), status, held)
-            .await
-    }
-
-    /// Follows somebody else's fetch, unless that takes too long.
-    pub(super) async fn join(
-        &mut self,
-        request: &mut Request,
-        mut follower: Follower,
-        status: Status,
-        held: Option<Held>,
-        at: At,
-    ) -> Round {
-        let conf = &self.settings.cache;
-        let age_ms = rt::wall_millis().saturating_sub(follower.began_ms());
-        let left = conf
-            .lock_age
-            .map(|most| most.saturating_sub(Duration::from_millis(age_ms)));
-        let patience = match (left, conf.lock_timeout) {
-            (Some(left), Some(timeout)) => Some(left.min(timeout)),
-            (left, timeout) => left.or(timeout),
-        };
-        let Some(patience) = patience else {
-            return self.follow(request, follower, None, status, held).await;
-        };
-        let client = request.presence();
-        let watch = self.watches(request);
-        let waiting = rt::timeout(patience, follower.head());
-        match upstream::exchange::while_client_stays(&client, watch, waiting).await {
-            Err(_) => client_left(request).into(),
-            Ok(Ok(_)) => self.follow(request, follower, None, status, held).await,
-            Ok(Err(_)) if left.is_some_and(|left| left <= patience) => {
-                drop(follower);
-                self.fetch_anew(request, status, held, at).await
-            }
-            Ok(Err(_)) => self.pass(request, status).await.into(),
-        }
-    }
-
-    fn watches(&self, request: &Request) -> bool {
-        !self.settings.ignore_client_abort && !request.flow.background && !request.flow.post_action
-    }
-
-    /// Begins a fetch of its own life.
-    fn spawn(
-        &self,
-        request: &Request,
-        writer: Writer,
-        (key, marker): At,
-        stale: Option<Held>,
-    ) -> Rc<Hand> {
-        let mut ask = Ask::default();
-        if let Some(stale) = &stale
-            && self.settings.cache.revalidate
-            && stale.stored.kind == super::head::Kind::Content
-        {
-            let validators = caching::validators(&stale.stored.head.fields);
-            ask.etag = validators.etag.map(BString::from);
-            ask.last_modified = validators.last_modified.map(BString::from);
-        }
-        let fetch = self.prepare(request, (key, marker), stale, ask);
-        let hand = Rc::clone(&fetch.hand);
-        rt::spawn_named("cache fetch", fetch.run(writer));
-        hand
-    }
-
-    pub(super) fn prepare(
-        &self,
-        request: &Request,
-        (key, marker): At,
-        stale: Option<Held>,
-        ask: Ask,
-    ) -> Fetch {
-        let mut own = request.fork();
-        own.flow.background = true;
-        let converts = self.settings.cache.convert_head && own.method == Method::Head;
-        if converts {
-            own.method = Method::Get;
-        }
-        own.flow.header_only = own.method == Method::Head;
-        own.set_state(ask);
-        Fetch {
-            request: own,
-            settings: self.settings.clone(),
-            source: self.source,
-            store: self.store.clone(),
-            primary: self.primary.clone(),
-            key,
-            marker,
-            stale,
-            hand: Rc::default(),
-            requested_ms: rt::wall_millis(),
-            born: 0,
-            missing: None,
-        }
-    }
-
-    /// Waits for the head of a fetch; `Err` is how the round ends without one.
-    pub(super) async fn head_of(
-        &mut self,
-        request: &mut Request,
-        follower: &mut Follower,
-        hand: &Option<Rc<Hand>>,
-        status: Status,
-        held: Option<Held>,
-    ) -> Result<Arc<cache::Head>, Round> {
-        let client = request.presence();
-        let watch = self.watches(request);
-        let head = std::future::poll_fn(|context| {
-            if let Some(hand) = &hand {
-                let interim = hand.poll_interim(context);
-                if !interim.is_empty() {
-                    upstream::interim::send(request, &interim);
-                }
-            }
-            follower.poll_head(context)
-        });
-        let head = upstream::exchange::while_client_stays(&client, watch, head).await;
-        let Ok(head) = head else {
-            return Err(client_left(request).into());
-        };
-        if let Some(hand) = &hand {
-            hand.update(request);
-        }
-        match head {
-            Ok(head) => Ok(head),
-            Err(Ended::Instead(instead)) => match instead.get::<Told>() {
-                Some(told) => Err(self.obey(request, told, hand.clone(), status, held).await),
-                None => Err(Round::Again),
-            },
-            Err(Ended::Released | Ended::Failed(_)) => Err(Round::Again),
-        }
-    }
-
-    /// Waits for the head of a fetch and answers with what it says.
-    async fn follow(
-        &mut self,
-        request: &mut Request,
-        mut follower: Follower,
-        hand: Option<Rc<Hand>>,
-        status: Status,
-        held: Option<Held>,
-    ) -> Round {
-        let was_there = hand.is_none() && follower.is_complete();
-        let head = self.head_of(request, &mut follower, &hand, status, held);
-        let head = match head.await {
-            Ok(head) => head,
-            Err(round) => return round,
-        };
-        let Some(stored) = StoredHead::decode(&head.head).map(Arc::new) else {
-            return Round::Again;
-        };
-        if let Some(variant) = &stored.variant
-            && hand.is_none()
-            && variant.values != values(&variant.names, &request.head.wire.fields)
-        {
-            self.hint = Some((variant.born, variant.names.clone()));
-            return Round::Again;
-        }
-        let why = match status {
-            Status::Expired => Forward::Stale,
-            Status::Bypass => Forward::Bypass,
-            _ => Forward::UriMiss,
-        };
-        let joined = hand.is_none();
-        let body = Following::new(follower, hand, head.length).into_body(request);
-        let status = if joined { Status::Hit } else { status };
-        Answer {
-            settings: &self.settings,
-            source: self.source,
-            stored: &stored,
-            status,
-            asked: (!was_there).then_some((why, joined)),
-            body,
-            length: head.length,
-        }
-        .send(request)
-        .into()
-    }
-
-    /// Does what a fetch says that its followers shall do.
-    async fn obey(
-        &mut self,
-        request: &mut Request,
-        told: &Told,
-        hand: Option<Rc<Hand>>,
-        status: Status,
-        held: Option<Held>,
-    ) -> Round {
-        match (told, held) {
-            (Told::Released, _) => {
-                let exchange = hand.and_then(|hand| hand.take_exchange(request));
-                match exchange {
-                    Some(exchange) => self.respond(request, exchange, status).into(),
-                    None => {
-                        self.alone = true;
-                        Round::Again
-                    }
-                }
-            }
-            (Told::UseStale, Some(held)) => self
-                .serve_object(request, &held.object, &held.stored, Status::Stale)
-                .into(),
-            (Told::Revalidated(stored), Some(held)) => self
-                .serve_object(request, &held.object, stored, Status::Revalidated)
-                .into(),
-            (Told::Again, _) | (Told::UseStale | Told::Revalidated(_), None) => Round::Again,
-            (Told::Status(code), _) => {
-                request.upstream.get_or_make().cache = Some(status);
-                Outcome::Status(*code).into()
-            }
-        }
-    }
-
     /// Asks the origin for this client alone; what turns out to be for everybody is stored all the same.
-    async fn fetch_alone(&mut self, request: &mut Request, status: Status) -> Outcome {
+    pub(super) async fn fetch_alone(&mut self, request: &mut Request, status: Status) -> Outcome {
         // It may turn out to be for everybody: as in nginx, the client's conditions and ranges stay here.
         request.set_state(Ask::default());
         let header_only = request.flow.header_only;
@@ -809,7 +549,10 @@ impl Visit {
         }
     }
 
-    async fn exchange(&self, request: &mut Request) -> Result<Box<Exchange>, (u16, u32)> {
+    pub(super) async fn exchange(
+        &self,
+        request: &mut Request,
+    ) -> Result<Box<Exchange>, (u16, u32)> {
         let plan = (self.source.plan)(request).map_err(|outcome| match outcome {
             Outcome::Status(status) => (status, 0),
             _ => (500, 0),
@@ -823,7 +566,7 @@ impl Visit {
     }
 
     /// Passes the request on as it is; nothing is stored.
-    async fn pass(&self, request: &mut Request, status: Status) -> Outcome {
+    pub(super) async fn pass(&self, request: &mut Request, status: Status) -> Outcome {
         match self.exchange(request).await {
             Ok(exchange) => self.respond(request, exchange, status),
             Err((code, _)) => failed(request, code, status),
@@ -831,7 +574,12 @@ impl Visit {
     }
 
     /// The response of an exchange goes to this client alone.
-    fn respond(&self, request: &mut Request, exchange: Box<Exchange>, status: Status) -> Outcome {
+    pub(super) fn respond(
+        &self,
+        request: &mut Request,
+        exchange: Box<Exchange>,
+        status: Status,
+    ) -> Outcome {
         let record = request.upstream.get_or_make();
         record.cache = Some(status);
         let code = record.head.status;
@@ -853,52 +601,10 @@ impl Visit {
         });
         outcome
     }
-
-    /// A request with an unsafe method: what is stored for its key is no longer true when it succeeded.
-    async fn pass_a_change_on(self: Box<Self>, request: &mut Request) -> Outcome {
-        let exchange = match self.exchange(request).await {
-            Ok(exchange) => exchange,
-            Err((status, _)) => return Outcome::Status(status),
-        };
-        let head = Arc::clone(&request.upstream.get_or_make().head);
-        if caching::invalidation::invalidates(request.method, head.status) {
-            forget(&self.store, &self.primary);
-            for key in self.keys_named_by(request, &head.fields) {
-                forget(&self.store, &key);
-            }
-        }
-        exchange.respond(request)
-    }
-
-    /// The keys of what `Location` and `Content-Location` name on the same host, as far as the key is made of the path.
-    fn keys_named_by(&self, request: &Request, response: &Fields) -> Vec<Key> {
-        let Some(host) = request.head.known(Known::Host) else {
-            return Vec::new();
-        };
-        let own = request.head.wire.target();
-        let targets = caching::invalidation::targets(host, own, response);
-        let key_of = |target: Vec<u8>| {
-            let mut path = Vec::new();
-            let args = proto::uri::parse_internal(&target, &mut path).ok()?;
-            let mut other = request.fork();
-            other.method = Method::Get;
-            other.uri = Uri {
-                path: path.into(),
-                args: target[args].into(),
-                original: false,
-            };
-            // Values that were made of the present path must be made anew.
-            other.variables = Rc::default();
-            let key = self.settings.cache.key.as_ref();
-            let text = key_text(&mut other, key, self.source).ok()?;
-            Some(Key::new(&text))
-        };
-        targets.into_iter().filter_map(key_of).collect()
-    }
 }
 
 /// The key of a request. The error is what to answer with; it has been logged.
-fn key_text(
+pub(super) fn key_text(
     request: &mut Request,
     key: Option<&Expression>,
     source: &Source,
@@ -931,33 +637,6 @@ fn choose(request: &mut Request, which: &Which) -> Result<Option<Arc<Cache>>, u1
     }
 }
 
-/// Purges a key, or with `*` at its end all that begin so.
-fn purge(store: &Store, text: &[u8]) -> Outcome {
-    if let Some(prefix) = text.strip_suffix(b"*") {
-        store.purge(Purge::Prefix(prefix), Mode::Hard);
-        return Outcome::Status(204);
-    }
-    let key = Key::new(text);
-    // What is being fetched, or was a moment ago, is there for whoever asks.
-    let is_there = store.arrived(&key).is_some()
-        || store.filling(&key).is_some()
-        || store
-            .peek(&key, 0)
-            .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
-    forget(store, &key);
-    Outcome::Status(if is_there { 204 } else { 412 })
-}
-
-/// What stands for answers to HEAD at the end of a key.
-const HEAD_ONLY: &[u8] = b"\0HEAD";
-
-/// Purges a key, and what answers HEAD under it.
-fn forget(store: &Store, key: &Key) {
-    store.purge(Purge::Key(key), Mode::Hard);
-    let head_only = Key::new(&[key.text(), HEAD_ONLY].concat());
-    store.purge(Purge::Key(&head_only), Mode::Hard);
-}
-
 /// The marker of the variant that somebody fetches, as its head says.
 fn variant_named_by(follower: &Follower) -> Option<Names> {
     let head = follower.known_head()?;
@@ -986,14 +665,4 @@ fn range_begins(value: &BStr) -> Option<u64> {
 fn failed(request: &mut Request, code: u16, status: Status) -> Outcome {
     request.upstream.get_or_make().cache = Some(status);
     Outcome::Status(code)
-}
-
-fn client_left(request: &Request) -> Outcome {
-    request.log(
-        Level::Info,
-        format_args!(
-            "client prematurely closed connection while waiting for a response of the cache"
-        ),
-    );
-    Outcome::Status(internal_status::CLIENT_CLOSED)
 }

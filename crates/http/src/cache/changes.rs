@@ -1,0 +1,84 @@
+//! Requests that change what the cache has: purges, and unsafe methods, after which what is stored is no longer true.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cache::{Key, Lookup, Mode, Purge, Store};
+use proto::caching;
+use proto::h1::Method;
+use proto::{Fields, Known};
+
+use super::visit::{Visit, key_text};
+use crate::module::Outcome;
+use crate::request::{Request, Uri};
+
+impl Visit {
+    /// A request with an unsafe method: what is stored for its key is no longer true when it succeeded.
+    pub(super) async fn pass_a_change_on(self: Box<Self>, request: &mut Request) -> Outcome {
+        let exchange = match self.exchange(request).await {
+            Ok(exchange) => exchange,
+            Err((status, _)) => return Outcome::Status(status),
+        };
+        let head = Arc::clone(&request.upstream.get_or_make().head);
+        if caching::invalidation::invalidates(request.method, head.status) {
+            forget(&self.store, &self.primary);
+            for key in self.keys_named_by(request, &head.fields) {
+                forget(&self.store, &key);
+            }
+        }
+        exchange.respond(request)
+    }
+
+    /// The keys of what `Location` and `Content-Location` name on the same host, as far as the key is made of the path.
+    fn keys_named_by(&self, request: &Request, response: &Fields) -> Vec<Key> {
+        let Some(host) = request.head.known(Known::Host) else {
+            return Vec::new();
+        };
+        let own = request.head.wire.target();
+        let targets = caching::invalidation::targets(host, own, response);
+        let key_of = |target: Vec<u8>| {
+            let mut path = Vec::new();
+            let args = proto::uri::parse_internal(&target, &mut path).ok()?;
+            let mut other = request.fork();
+            other.method = Method::Get;
+            other.uri = Uri {
+                path: path.into(),
+                args: target[args].into(),
+                original: false,
+            };
+            // Values that were made of the present path must be made anew.
+            other.variables = Rc::default();
+            let key = self.settings.cache.key.as_ref();
+            let text = key_text(&mut other, key, self.source).ok()?;
+            Some(Key::new(&text))
+        };
+        targets.into_iter().filter_map(key_of).collect()
+    }
+}
+
+/// Purges a key, or with `*` at its end all that begin so.
+pub(super) fn purge(store: &Store, text: &[u8]) -> Outcome {
+    if let Some(prefix) = text.strip_suffix(b"*") {
+        store.purge(Purge::Prefix(prefix), Mode::Hard);
+        return Outcome::Status(204);
+    }
+    let key = Key::new(text);
+    // What is being fetched, or was a moment ago, is there for whoever asks.
+    let is_there = store.arrived(&key).is_some()
+        || store.filling(&key).is_some()
+        || store
+            .peek(&key, 0)
+            .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
+    forget(store, &key);
+    Outcome::Status(if is_there { 204 } else { 412 })
+}
+
+/// What stands for answers to HEAD at the end of a key.
+pub(super) const HEAD_ONLY: &[u8] = b"\0HEAD";
+
+/// Purges a key, and what answers HEAD under it.
+fn forget(store: &Store, key: &Key) {
+    store.purge(Purge::Key(key), Mode::Hard);
+    let head_only = Key::new(&[key.text(), HEAD_ONLY].concat());
+    store.purge(Purge::Key(&head_only), Mode::Hard);
+}
