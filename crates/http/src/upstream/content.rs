@@ -161,9 +161,11 @@ impl Reader {
                         "{} while reading upstream",
                         fault.message.as_bstr()
                     ));
-                    // What came together with it may be wrong too.
-                    for chunk in self.queue.drain(before..) {
-                        self.queued = self.queued.saturating_sub(chunk.len());
+                    // What came together with a wrong frame may be wrong too.
+                    if !fault.is_short {
+                        for chunk in self.queue.drain(before..) {
+                            self.queued = self.queued.saturating_sub(chunk.len());
+                        }
                     }
                     self.cut(request);
                 }

@@ -210,6 +210,8 @@ pub struct Fault {
     pub message: Vec<u8>,
     /// The peer says that it did not look at the request: another connection may carry it.
     pub is_unseen: bool,
+    /// There is less content than there should be; what came before is right.
+    pub is_short: bool,
 }
 
 impl Fault {
@@ -218,6 +220,15 @@ impl Fault {
         Fault {
             message: message.into(),
             is_unseen: false,
+            is_short: false,
+        }
+    }
+
+    /// A fault that says that the content ended too early.
+    pub fn short(message: impl Into<Vec<u8>>) -> Fault {
+        Fault {
+            is_short: true,
+            ..Fault::new(message)
         }
     }
 

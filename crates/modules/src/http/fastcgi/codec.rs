@@ -209,11 +209,11 @@ impl Protocol for Codec {
                     }
                 }
                 Event::StdoutEnd if is_short => {
-                    return Err(Fault::new("upstream prematurely closed FastCGI stdout"));
+                    return Err(Fault::short("upstream prematurely closed FastCGI stdout"));
                 }
                 Event::StdoutEnd => self.stdout_ended = true,
                 Event::End if is_short => {
-                    return Err(Fault::new("upstream prematurely closed FastCGI request"));
+                    return Err(Fault::short("upstream prematurely closed FastCGI request"));
                 }
                 Event::End => {
                     self.alive = self.conf.keep_conn;
