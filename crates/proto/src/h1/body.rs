@@ -91,7 +91,8 @@ impl ResponseFraming {
             None => None,
         };
         let encoding = fields.get_known(Known::TransferEncoding);
-        if encoding.is_some_and(|value| !value.eq_ignore_ascii_case(b"chunked")) {
+        let is_chunked = encoding.is_some_and(|value| value.eq_ignore_ascii_case(b"chunked"));
+        if !is_chunked && encoding.is_some_and(|value| !is_unheard_of(value)) {
             return Err(BadFraming::UnknownTransferEncoding);
         }
         if encoding.is_some() && length.is_some() {
@@ -100,11 +101,26 @@ impl ResponseFraming {
         let is_tunnel = method == Method::Connect && (200..300).contains(&status);
         Ok(match length {
             _ if method.is_head() || is_bodyless(status) || is_tunnel => ResponseFraming::None,
-            _ if encoding.is_some() => ResponseFraming::Chunked,
+            _ if is_chunked => ResponseFraming::Chunked,
             Some(length) => ResponseFraming::Length(length),
             None => ResponseFraming::UntilClose,
         })
     }
+}
+
+/// Whether a transfer coding of a response is one word that means nothing to anybody, like `identity` or `binary`: the content
+/// ends with the connection then (RFC 9112, section 6.3), and is taken for what it is. What is packed, or hides chunks, is not.
+fn is_unheard_of(coding: &[u8]) -> bool {
+    const HEARD_OF: [&[u8]; 4] = [b"chunked", b"gzip", b"compress", b"deflate"];
+    let has = |word: &[u8]| {
+        let mut windows = coding.windows(word.len());
+        windows.any(|window| window.eq_ignore_ascii_case(word))
+    };
+    !coding.is_empty()
+        && coding
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+        && !HEARD_OF.iter().any(|word| has(word))
 }
 
 /// A Content-Length: digits only, at most 63 bits, so that it is also a file offset.
@@ -637,10 +653,27 @@ mod tests {
             framing(Method::Get, 200, &[("Content-Length", "x")]),
             Err(BadFraming::InvalidContentLength)
         );
-        let gzip = ("Transfer-Encoding", "gzip");
+        for coding in [
+            "gzip",
+            "x-gzip",
+            "chunked, gzip",
+            "xchunked",
+            "\u{b}chunked",
+            "\"a\"",
+            "a, b",
+            "",
+        ] {
+            let coding = ("Transfer-Encoding", coding);
+            assert_eq!(
+                framing(Method::Get, 200, &[coding]),
+                Err(BadFraming::UnknownTransferEncoding)
+            );
+        }
+        let identity = ("Transfer-Encoding", "identity");
+        assert_eq!(framing(Method::Get, 200, &[identity]), Ok(R::UntilClose));
         assert_eq!(
-            framing(Method::Get, 200, &[gzip]),
-            Err(BadFraming::UnknownTransferEncoding)
+            framing(Method::Get, 200, &[cl, identity]),
+            Err(BadFraming::LengthAndTransferEncoding)
         );
     }
 }
