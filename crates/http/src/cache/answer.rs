@@ -92,6 +92,8 @@ impl Answer<'_> {
         if !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none")) {
             out.transforms.ranges = true;
         }
+        // What is stored can be sent in any order.
+        out.transforms.single_range = false;
         if self.asked.is_none() || self.status == Status::Revalidated {
             let mut text = Vec::new();
             crate::text::write_number(age_s.into(), &mut text);

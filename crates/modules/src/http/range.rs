@@ -139,6 +139,7 @@ fn many(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
     parts.push_back(Chunk::Bytes(end.into()));
     out.status = 206;
     out.reason = None;
+    out.fields.remove_known(Known::ContentRange);
     out.content_length = Some(multipart.content_length(ranges));
     let mut text = Vec::new();
     multipart.write_content_type(&mut text);
