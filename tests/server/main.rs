@@ -13,6 +13,7 @@ mod cache_disks;
 mod cache_fills;
 mod cache_parts;
 mod cache_purge;
+mod cache_ranges;
 mod charset;
 mod command_line;
 mod compression;

@@ -14,6 +14,28 @@ use crate::index::Location;
 /// The most keys remembered as uncacheable.
 const LEARNED_MAX: usize = 65_536;
 
+/// What a fill brings of the object of its key: those who want the same join it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Place {
+    /// All of it.
+    Whole,
+    /// A part that begins at this byte.
+    Part(u64),
+    /// What somebody asked for with a range, by the hash of his words. The answer tells what part that is, and another
+    /// fill brings it.
+    Asked(u64),
+}
+
+impl Place {
+    /// The first byte of the body that it brings.
+    pub(crate) fn begin(self) -> u64 {
+        match self {
+            Place::Part(begin) => begin,
+            Place::Whole | Place::Asked(_) => 0,
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Fills {
     tables: Mutex<Tables>,
@@ -25,14 +47,14 @@ pub(crate) struct Fills {
 
 #[derive(Default)]
 pub(crate) struct Tables {
-    /// By hash and first byte.
-    pub(crate) running: HashMap<(u64, u64), Arc<Fill>>,
+    /// By hash, and by what they bring.
+    pub(crate) running: HashMap<(u64, Place), Arc<Fill>>,
     /// Hash, and until when in milliseconds.
     learned: HashMap<u64, u64>,
     /// Objects with a new head that the store's writer has not written yet, by hash. It holds as many as jobs wait.
     renewed: HashMap<u64, Object>,
-    /// Fills whose body is whole and that the store's writer has not committed yet, by the hashes of their keys. It holds
-    /// as many as jobs wait.
+    /// Fills that have come to their end and that the store's writer has not committed yet, by the hashes of their keys.
+    /// It holds as many as jobs wait.
     pub(crate) arrived: HashMap<u64, Arc<Fill>>,
 }
 
@@ -70,8 +92,8 @@ impl Fills {
         }
     }
 
-    /// To be called before anybody can see that the body of a fill is whole: from then on, and until it is taken out,
-    /// it is what is found under its keys, whatever the index says and whatever began since.
+    /// To be called before anybody can see that a fill has come to its end: from then on, and until it is taken out, it is
+    /// what is found under its keys, whatever the index says and whatever began since. For a part one waits.
     pub(crate) fn arrive(&self, fill: &Arc<Fill>) {
         let mut tables = self.lock();
         for hash in fill.hashes() {
@@ -96,7 +118,7 @@ impl Fills {
         };
         let mut tables = self.lock();
         for hash in fill.hashes() {
-            let place = (hash, fill.base);
+            let place = (hash, fill.place);
             if is_it(tables.running.get(&place)) {
                 tables.running.remove(&place);
             }

@@ -13,7 +13,7 @@ use rt::sync::remote_oneshot;
 
 use crate::checksum::xxh64;
 use crate::fill::{Fill, Follower, Writer};
-use crate::fills::Fills;
+use crate::fills::{Fills, Place};
 use crate::format::{Description, EXTENT_MAX, RUN_MAX, RecordKind, UNIT};
 use crate::index::{Entry, Index, Location};
 use crate::log::{self, Job, Log};
@@ -522,11 +522,22 @@ impl Store {
 
     /// Begins a fetch of a whole object, or joins the one under way. `seen` is what the lookup said.
     pub fn fill(&self, key: &Key, seen: Seen, now_ms: u64) -> Start {
-        self.fill_range(key, 0, seen, now_ms)
+        self.begin(key, Place::Whole, seen, now_ms)
     }
 
     /// The same for the part of an object that begins at `offset`.
     pub fn fill_range(&self, key: &Key, offset: u64, seen: Seen, now_ms: u64) -> Start {
+        self.begin(key, Place::Part(offset), seen, now_ms)
+    }
+
+    /// The same for a part of which only the words are known in which it is asked for. The answer tells which one it is:
+    /// [`Writer::turn_into`].
+    pub fn fill_asked(&self, key: &Key, words: &[u8], seen: Seen, now_ms: u64) -> Start {
+        let words = xxh64(words, self.0.seed);
+        self.begin(key, Place::Asked(words), seen, now_ms)
+    }
+
+    fn begin(&self, key: &Key, place: Place, seen: Seen, now_ms: u64) -> Start {
         let core = &self.0;
         let hash = core.hash(key);
         let mut tables = core.fills.lock();
@@ -535,7 +546,7 @@ impl Store {
         }
         let running = tables
             .running
-            .get(&(hash, offset))
+            .get(&(hash, place))
             .filter(|fill| fill.answers_to(key) && fill.purged().is_none());
         if let Some(follower) = running.and_then(|fill| fill.follow()) {
             return Start::Join(follower);
@@ -545,11 +556,11 @@ impl Store {
         if present.is_some() && present != seen.0 {
             return Start::Again;
         }
-        let (fill, writer) = Fill::start(core, key, hash, offset, now_ms);
+        let (fill, writer) = Fill::start(core, key, hash, place, now_ms);
         let Some(follower) = fill.follow() else {
             return Start::Again;
         };
-        tables.running.insert((hash, offset), fill);
+        tables.running.insert((hash, place), fill);
         Start::First(writer, follower)
     }
 
@@ -564,17 +575,26 @@ impl Store {
     pub fn fill_anew(&self, key: &Key, now_ms: u64) -> (Writer, Follower) {
         let core = &self.0;
         let hash = core.hash(key);
-        let (fill, writer) = Fill::start(core, key, hash, 0, now_ms);
+        let (fill, writer) = Fill::start(core, key, hash, Place::Whole, now_ms);
         let follower = fill.first();
-        core.fills.lock().running.insert((hash, 0), fill);
+        core.fills.lock().running.insert((hash, Place::Whole), fill);
         (writer, follower)
     }
 
     /// The fetch of the key that is under way.
     pub fn filling(&self, key: &Key) -> Option<Follower> {
+        self.running(key, Place::Whole)
+    }
+
+    /// The fetch of the part of the key's object that begins at `offset`, if it is under way.
+    pub fn filling_part(&self, key: &Key, offset: u64) -> Option<Follower> {
+        self.running(key, Place::Part(offset))
+    }
+
+    fn running(&self, key: &Key, place: Place) -> Option<Follower> {
         let hash = self.0.hash(key);
         let tables = self.0.fills.lock();
-        let running = tables.running.get(&(hash, 0));
+        let running = tables.running.get(&(hash, place));
         running
             .filter(|fill| fill.answers_to(key) && fill.purged().is_none())?
             .follow()
@@ -588,16 +608,30 @@ impl Store {
             return None;
         }
         let fill = fills.arrived(self.0.hash(key))?;
-        let is_it = fill.answers_to(key) && fill.is_complete() && fill.purged().is_none();
+        let is_it = fill.answers_to(key)
+            && fill.is_whole()
+            && fill.is_complete()
+            && fill.purged().is_none();
         is_it.then(|| fill.follow())?
     }
 
     /// Whether something is about to be committed under the key that is not fresh and whole, because its fill broke off or
-    /// it was purged softly: [`Store::flush`] waits for that.
+    /// brought a part, or it was purged softly: [`Store::settle`] waits for that.
     pub fn is_settling(&self, key: &Key) -> bool {
         let fills = &self.0.fills;
         let settling = |fill: Arc<Fill>| fill.answers_to(key) && fill.is_settling();
         fills.has_arrived_any() && fills.arrived(self.0.hash(key)).is_some_and(settling)
+    }
+
+    /// Waits until what is about to be committed under the key is.
+    pub async fn settle(&self, key: &Key) {
+        // An end is seen before its commit is handed in.
+        loop {
+            self.flush().await;
+            if !self.is_settling(key) {
+                return;
+            }
+        }
     }
 
     /// Stores a marker ([`crate::Kind::Variants`]) and gives its birth, with which the keys of its variants are made at

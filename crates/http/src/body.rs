@@ -104,6 +104,11 @@ pub trait Source {
         false
     }
 
+    /// The part that stands at `offset`, if all of it is there already. Only asked before the first chunk.
+    fn slice(&self, _offset: u64, _length: u64) -> Option<Body> {
+        None
+    }
+
     /// Whether fields may follow the content: they show when it ends, even if its length is known.
     fn may_have_trailers(&self) -> bool {
         false
@@ -252,7 +257,7 @@ impl Body {
 
     /// The part of a body of known extent that stands at `offset`, `length` bytes long.
     ///
-    /// `None` for a body that is produced while it is sent: nobody knows yet where that part is.
+    /// `None` for a body that is produced while it is sent, unless its producer has that part.
     pub fn slice(&self, offset: u64, length: u64) -> Option<Body> {
         match self {
             Body::Empty => (offset == 0 && length == 0).then_some(Body::Empty),
@@ -264,7 +269,7 @@ impl Body {
             Body::File(range) => (offset.checked_add(length)? <= range.length)
                 .then(|| Body::file(range.file.clone(), range.offset + offset, length)),
             Body::Parts(parts) => slice_parts(parts, offset, length),
-            Body::Stream(_) => None,
+            Body::Stream(source) => source.slice(offset, length),
         }
     }
 

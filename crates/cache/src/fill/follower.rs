@@ -1,6 +1,7 @@
 //! A cursor over a fill: what comes, from memory or from where the store has put it.
 
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
@@ -8,10 +9,10 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 
 use super::{Ended, Failure, Fill, Phase, State, gather};
-use crate::Head;
 use crate::format::{Extent, run_end};
 use crate::object::{FileRange, ReadError, read_extent};
 use crate::segment::Segment;
+use crate::{Head, Key};
 
 /// A cursor over a fill. Follows on any thread; a clone is another cursor at the same place.
 pub struct Follower {
@@ -148,7 +149,7 @@ impl Follower {
     pub fn whole(&self) -> Option<Bytes> {
         let state = self.fill.state();
         let complete = state.end == Some(Ok(()))
-            && self.fill.base == 0
+            && self.fill.is_whole()
             && state.received == state.chunk_bytes as u64;
         complete.then(|| gather(&state.chunks, 0, state.chunk_bytes))
     }
@@ -254,6 +255,17 @@ impl Follower {
     /// The next byte of the body that it will get.
     pub fn position(&self) -> u64 {
         self.position
+    }
+
+    /// The part of the body that comes, if it is not all of it.
+    pub fn part(&self) -> Option<Range<u64>> {
+        let end = self.fill.state().ends_at.unwrap_or(u64::MAX);
+        (!self.fill.is_whole()).then_some(self.fill.base..end)
+    }
+
+    /// The key under which it is stored.
+    pub fn key(&self) -> Key {
+        self.fill.target().0.clone()
     }
 
     /// When the fill began, in the milliseconds that were given.

@@ -23,6 +23,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::{Bytes, BytesMut};
 
+use crate::fills::Place;
 use crate::format::{Description, EXTENT_MAX, EXTENTS_MAX, Extent, INLINE_MAX};
 use crate::log::Log;
 use crate::object::Stored;
@@ -120,8 +121,10 @@ pub(crate) struct Fill {
     pub(crate) hash: u64,
     /// The key under which it is stored, and its hash, where that is another one: the head named a variant.
     stored_as: OnceLock<(Key, u64)>,
-    /// The first byte of the body that it brings.
-    pub(crate) base: u64,
+    /// What it brings of the body.
+    pub(crate) place: Place,
+    /// The first byte of that.
+    base: u64,
     /// The sequence when it began: a later purge hits it.
     born: u64,
     began_ms: u64,
@@ -204,9 +207,21 @@ impl Fill {
         core: &Arc<Core>,
         key: &Key,
         hash: u64,
-        base: u64,
+        place: Place,
         now_ms: u64,
     ) -> (Arc<Self>, Writer) {
+        Self::start_as_of(core, key, hash, place, (core.next_sequence(), now_ms))
+    }
+
+    /// The same with the birth and the beginning of another.
+    fn start_as_of(
+        core: &Arc<Core>,
+        key: &Key,
+        hash: u64,
+        place: Place,
+        (born, began_ms): (u64, u64),
+    ) -> (Arc<Self>, Writer) {
+        let base = place.begin();
         let state = State {
             phase: Phase::Waiting,
             private: false,
@@ -231,9 +246,10 @@ impl Fill {
             key: key.clone(),
             hash,
             stored_as: OnceLock::new(),
+            place,
             base,
-            born: core.next_sequence(),
-            began_ms: now_ms,
+            born,
+            began_ms,
             state: Mutex::new(state),
         });
         (Arc::clone(&fill), Writer(fill))
@@ -259,10 +275,15 @@ impl Fill {
         self.state().end == Some(Ok(()))
     }
 
+    /// Whether it brings all of the body.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.place == Place::Whole
+    }
+
     /// Whether it has ended and will be something else than fresh and whole when it is committed.
     pub(crate) fn is_settling(&self) -> bool {
         let end = self.state().end.clone();
-        end.is_some_and(|end| end.is_err() || self.purged() == Some(Mode::Soft))
+        end.is_some_and(|end| end.is_err() || !self.is_whole() || self.purged() == Some(Mode::Soft))
     }
 
     /// Whether what came of it is kept though it is not all.
@@ -313,7 +334,7 @@ impl Fill {
     fn next_run(&self, state: &mut State, all: bool) -> Option<(u64, Bytes)> {
         let most = self.core.options.run_size();
         let ready = (state.received - state.submitted) as usize;
-        let small = self.base == 0 && state.submitted == 0 && ready <= INLINE_MAX;
+        let small = self.is_whole() && state.submitted == 0 && ready <= INLINE_MAX;
         if state.phase != Phase::Storing || ready == 0 || (ready < most && (!all || small)) {
             return None;
         }
@@ -444,7 +465,7 @@ impl Fill {
             return None;
         }
         let mut head = Head::clone(&head);
-        if whole && self.base == 0 && head.length.is_none() {
+        if whole && self.is_whole() && head.length.is_none() {
             head.length = Some(extents.last().map_or(0, Extent::end) + inline.len() as u64);
         }
         let mut inline = inline;
@@ -470,7 +491,7 @@ impl Fill {
     }
 
     fn covers_all(&self, head: &Head, whole: bool) -> bool {
-        whole && self.base == 0 && head.length == Some(self.state().received)
+        whole && self.is_whole() && head.length == Some(self.state().received)
     }
 
     /// Joins a part with what the store has of the same version. False: it is not to be stored, because it would take
@@ -483,9 +504,9 @@ impl Fill {
         extents: &mut Vec<Extent>,
         inline: &mut Bytes,
     ) -> bool {
-        if head.meta.version == 0 || head.length.is_none() {
+        let Some(length) = head.length else {
             return false;
-        }
+        };
         if !inline.is_empty() {
             let Ok(more) = append_run(core, log, false, self.target().1, self.base, inline) else {
                 return false;
@@ -502,25 +523,40 @@ impl Fill {
             .segment(location.segment)
             .and_then(|segment| Stored::parse(segment.read_record(location).ok()?, location, hash));
         let Some(present) = present else { return true };
+        let there = &present.description.head;
         let same = present.description.key == *key
-            && present.description.head.meta.version == head.meta.version
-            && present.description.head.length == head.length;
+            && head.meta.version != 0
+            && there.meta.version == head.meta.version
+            && there.length == head.length;
         if !same {
-            // Something else is there: it may be whole, and stale is better than a part.
-            return false;
+            // Something else is there. If it is whole: stale is better than a part.
+            let held: u64 = present.extents.iter().map(|old| u64::from(old.len)).sum();
+            let is_whole = there.length.is_none_or(|length| held >= length);
+            return !is_whole && !extents.is_empty();
         }
-        let overlaps =
-            |old: &Extent, new: &Extent| old.offset < new.end() && new.offset < old.end();
-        let mine = std::mem::take(extents);
-        extents.extend(present.extents.iter().copied());
-        for new in mine {
-            if !extents.iter().any(|old| overlaps(old, &new)) {
-                extents.push(new);
-            }
-        }
-        extents.sort_by_key(|extent| extent.offset);
-        extents.len() <= EXTENTS_MAX && extents.len() > present.extents.len()
+        join_extents(extents, &present.extents);
+        // What is there already may be there under a new head.
+        extents.last().is_some_and(|last| last.end() <= length) && extents.len() <= EXTENTS_MAX
     }
+}
+
+/// Adds to extents those of the same body that were stored before. Where they overlap the old ones stay, because they cannot
+/// be cut, unless a new one has all that they have.
+fn join_extents(extents: &mut Vec<Extent>, before: &[Extent]) {
+    let overlaps = |old: &Extent, new: &Extent| old.offset < new.end() && new.offset < old.end();
+    let covers = |new: &Extent, old: &Extent| new.offset <= old.offset && old.end() <= new.end();
+    let mut joined = before.to_vec();
+    for new in std::mem::take(extents) {
+        let in_the_way = joined
+            .iter()
+            .any(|old| overlaps(old, &new) && !covers(&new, old));
+        if !in_the_way {
+            joined.retain(|old| !overlaps(old, &new));
+            joined.push(new);
+        }
+    }
+    joined.sort_by_key(|extent| extent.offset);
+    *extents = joined;
 }
 
 /// Copies `len` bytes from `begin` on out of consecutive chunks; without a copy when one chunk has them.
@@ -556,13 +592,13 @@ impl Writer {
             self.0.core.fills.remove(&self.0);
         }
         // Whoever is told that there is no body has the whole answer, and may ask again.
-        let whole = fits && self.0.base == 0 && head.length == Some(0);
+        let whole = fits && self.0.is_whole() && head.length == Some(0);
         if whole {
             self.0.core.fills.arrive(&self.0);
         }
         self.0.change(|state| {
             state.phase = if fits { Phase::Storing } else { Phase::Passing };
-            if self.0.base == 0 {
+            if self.0.is_whole() {
                 state.ends_at = head.length;
             }
             state.head = Some(Arc::new(head));
@@ -581,7 +617,7 @@ impl Writer {
             let mut tables = self.0.core.fills.lock();
             tables
                 .running
-                .insert((hash, self.0.base), Arc::clone(&self.0));
+                .insert((hash, self.0.place), Arc::clone(&self.0));
         }
         self.head(head);
     }
@@ -594,6 +630,23 @@ impl Writer {
             state.instead = Some(instead);
             state.end = Some(Err(Failure::ProducerGone));
         });
+    }
+
+    /// Goes on as the fetch of all of the body of `key`, or of the part that begins at `part`: what is written there is as
+    /// old as this fill. The other half is a follower of it, for everybody. `None`: what this fill fetched was purged.
+    pub fn turn_into(&self, key: &Key, part: Option<u64>) -> Option<(Writer, Follower)> {
+        let fill = &self.0;
+        if fill.purged().is_some() || fill.state().phase == Phase::Passing {
+            return None;
+        }
+        let core = &fill.core;
+        let hash = core.hash(key);
+        let place = part.map_or(Place::Whole, Place::Part);
+        let since = (fill.born, fill.began_ms);
+        let (other, writer) = Fill::start_as_of(core, key, hash, place, since);
+        let follower = other.first();
+        core.fills.lock().running.insert((hash, place), other);
+        Some((writer, follower))
     }
 
     /// Whether the first follower is still there.
@@ -634,7 +687,7 @@ impl Writer {
             let chunk = rest.split_to(rest.len().min(EXTENT_MAX));
             let whole = self.is_last(chunk.len());
             // A client that has the last byte has the whole answer, and what it asks next must find it.
-            if whole && self.0.base == 0 {
+            if whole {
                 self.0.core.fills.arrive(&self.0);
             }
             self.0.change(|state| {
@@ -661,7 +714,7 @@ impl Writer {
         state.phase == Phase::Storing && state.ends_at == Some(end)
     }
 
-    /// Says where the part ends that this fill brings, if it is one.
+    /// Says where the part ends that this fill brings, if it is one: before its head, so that those who have that know.
     pub fn ends_at(&mut self, end: u64) {
         self.0.state().ends_at = Some(end);
     }
@@ -702,7 +755,7 @@ impl Writer {
     pub fn finish(self) {
         let length = self.0.state().head.as_ref().and_then(|head| head.length);
         let received = self.0.state().received;
-        let wrong = self.0.base == 0 && length.is_some_and(|length| length != received);
+        let wrong = self.0.is_whole() && length.is_some_and(|length| length != received);
         let wrong = wrong || length.is_some_and(|length| length < received);
         self.end(if wrong { Err(Failure::Length) } else { Ok(()) });
     }
@@ -724,9 +777,7 @@ impl Writer {
             return;
         }
         // Until it is committed, it is found, or those who look wait for the part.
-        if self.0.base == 0 {
-            self.0.core.fills.arrive(&self.0);
-        }
+        self.0.core.fills.arrive(&self.0);
         self.0.change(|state| state.end = Some(end.clone()));
         self.0.commit_soon(whole);
     }

@@ -13,13 +13,14 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 
 use bstr::BString;
 use bytes::Bytes;
 use cache::{
-    Failure, Head, Instead, Key, Kind as ObjectKind, Meta, Mode, Object, Purge, Store, Writer,
+    Failure, Follower, Head, Instead, Key, Kind as ObjectKind, Meta, Mode, Object, Purge, Store,
+    Writer,
 };
 use proto::caching::{
     self, Asked, Freshness, Response, Reuse, Rules, Source as Says, Verdict, vary,
@@ -30,6 +31,7 @@ use rt::error_log::Level;
 
 use super::Source;
 use super::head::{Kind, Marker, StoredHead, Variant, head_of, values};
+use super::parts::{is_begun_by, wanted};
 use crate::body::{Body, Chunk};
 use crate::module::Outcome;
 use crate::request::Request;
@@ -49,14 +51,44 @@ pub struct Ask {
     pub etag: Option<BString>,
     /// For `If-Modified-Since`.
     pub last_modified: Option<BString>,
-    /// This part of the content, if it is still that of this validator. Its end may lie behind that of the content.
-    pub range: Option<(Range<u64>, BString)>,
+    /// A part of the content.
+    pub range: Option<AskedRange>,
+}
+
+/// A part of the content that is asked for.
+#[derive(Clone, Debug)]
+pub struct AskedRange {
+    /// The `Range` field.
+    pub value: BString,
+    /// Only if the content is still what this validator says, for `If-Range`.
+    pub condition: Option<BString>,
+}
+
+impl AskedRange {
+    /// The part of these bytes, if it is still that of this validator. Its end may lie behind that of the content.
+    fn new(range: &Range<u64>, validator: BString) -> AskedRange {
+        AskedRange {
+            value: match range.end {
+                u64::MAX => format!("bytes={}-", range.start).into(),
+                end => format!("bytes={}-{}", range.start, end - 1).into(),
+            },
+            condition: Some(validator),
+        }
+    }
 }
 
 impl Ask {
     /// What the fetch that `request` belongs to asks for; `None` for requests that are passed on as they are.
     pub fn of(request: &mut Request) -> Option<&Ask> {
         request.state().map(|ask| &*ask)
+    }
+
+    /// Asks for these bytes, if they are still those of this validator.
+    pub(super) fn for_part(range: &Range<u64>, validator: BString) -> Ask {
+        Ask {
+            range: Some(AskedRange::new(range, validator)),
+            ..Ask::default()
+        }
     }
 
     /// Whether a field of the client's request stays behind.
@@ -78,16 +110,10 @@ impl Ask {
         [
             (Known::IfModifiedSince, self.last_modified.clone()),
             (Known::IfNoneMatch, self.etag.clone()),
-            (
-                Known::Range,
-                range.map(|(range, _)| match range.end {
-                    u64::MAX => format!("bytes={}-", range.start).into(),
-                    end => format!("bytes={}-{}", range.start, end - 1).into(),
-                }),
-            ),
+            (Known::Range, range.map(|range| range.value.clone())),
             (
                 Known::IfRange,
-                range.map(|(_, validator)| validator.clone()),
+                range.and_then(|range| range.condition.clone()),
             ),
         ]
         .into_iter()
@@ -115,6 +141,8 @@ pub(super) enum Told {
     Status(u16),
     /// What is stored is not what the origin has: look again.
     Again,
+    /// It goes on here: what was asked for is a part, or all where a part was asked for.
+    Follow(Mutex<Follower>),
 }
 
 /// A part of an object that is missing, and fetched alone.
@@ -340,12 +368,24 @@ impl Fetch {
     fn revalidate(&mut self, head: &ResponseHead) -> Option<Arc<StoredHead>> {
         let stale = self.stale.clone()?;
         let merged = caching::merge_304(&stale.stored.head.fields, &caching::keep(&head.fields))?;
-        let mut stored = StoredHead::clone(&stale.stored);
+        let stored = self.renewed(&stale.stored, merged);
+        let object = &stale.object;
+        let length = object.head().length;
+        let mut renewed = meta(&stored, length, rt::wall_millis());
+        renewed.stored_ms = object.head().meta.stored_ms;
+        self.store
+            .refresh(object, renewed, Some(stored.encode()), self.born);
+        Some(Arc::new(stored))
+    }
+
+    /// A stored head with fields that were said now.
+    fn renewed(&mut self, stored: &StoredHead, fields: Fields) -> StoredHead {
+        let mut stored = stored.clone();
         let mut renewed = ResponseHead::clone(&stored.head);
-        renewed.fields = dated(merged);
+        renewed.fields = dated(fields);
         stored.head = Arc::new(renewed);
         let now_ms = rt::wall_millis();
-        // What the 304 says of its own time counts first; then what was said with the content.
+        // What is said of the time now counts first; then what was said with the content.
         stored.freshness = match self.judge(stored.head.status, &stored.head.fields.clone()) {
             Judged::Store(freshness) => freshness,
             Judged::Pass { .. } => Freshness {
@@ -354,13 +394,7 @@ impl Fetch {
                 ..stored.freshness
             },
         };
-        let object = &stale.object;
-        let length = object.head().length;
-        let mut renewed = meta(&stored, length, now_ms);
-        renewed.stored_ms = object.head().meta.stored_ms;
-        self.store
-            .refresh(object, renewed, Some(stored.encode()), self.born);
-        Some(Arc::new(stored))
+        stored
     }
 
     fn judge(&mut self, status: u16, fields: &Fields) -> Judged {
@@ -398,17 +432,28 @@ impl Fetch {
                     let until_ms = rt::wall_millis().saturating_add(time);
                     self.store.learn_uncacheable(&self.key, until_ms);
                 }
-                if writer.first_stays() {
-                    let slot = std::mem::take(&mut self.request.upstream);
-                    self.hand.exchange.replace(Some((exchange, slot)));
-                }
-                return writer.instead(Instead::new(Told::Released));
+                return self.release(writer, exchange);
             }
         };
+        let asked = self.missing.is_none() && self.asks_for_a_part();
+        match Brings::of(&self.request, &self.settings, &head, freshness) {
+            Brings::Nothing => return self.release(writer, exchange),
+            Brings::Part(part) => return self.store_part(writer, exchange, part, &head).await,
+            Brings::Whole if asked && head.status == 416 => return self.release(writer, exchange),
+            Brings::Whole if asked => {
+                let Some((whole, follower)) = writer.turn_into(&self.key, None) else {
+                    return self.release(writer, exchange);
+                };
+                writer.instead(Instead::new(Told::Follow(Mutex::new(follower))));
+                return self.store(whole, exchange, &head, freshness).await;
+            }
+            Brings::Whole => {}
+        }
         let writer = match self.missing.take() {
             None => writer,
             Some(_) => {
-                // Another version: whoever wanted a part of the old one finds it.
+                // Another version: whoever wanted a part of the old one finds it, and nobody gets the old one any more.
+                self.store.purge(Purge::Key(&self.key), Mode::Hard);
                 let (whole, _) = self.store.fill_anew(&self.key, rt::wall_millis());
                 writer.instead(Instead::new(Told::Again));
                 whole
@@ -417,14 +462,66 @@ impl Fetch {
         self.store(writer, exchange, &head, freshness).await;
     }
 
-    /// Stores what was missing of an object.
+    fn asks_for_a_part(&mut self) -> bool {
+        let ask = self.request.state::<Ask>();
+        ask.is_some_and(|ask| ask.range.is_some())
+    }
+
+    /// The exchange is for the client that began; the others ask for themselves.
+    fn release(mut self, writer: Writer, exchange: Box<Exchange>) {
+        if writer.first_stays() {
+            let slot = std::mem::take(&mut self.request.upstream);
+            self.hand.exchange.replace(Some((exchange, slot)));
+        }
+        writer.instead(Instead::new(Told::Released));
+    }
+
+    /// Stores what was missing of an object. What the part says of the whole is newer than what was said before (RFC 9111,
+    /// section 3.4).
     async fn fill_hole(mut self, mut writer: Writer, exchange: Box<Exchange>, missing: Missing) {
-        writer.head(missing.object.head().clone());
+        let head = Arc::clone(&self.request.upstream.get_or_make().head);
+        let mut fields = caching::keep(&head.fields);
+        fields.remove_known(Known::ContentRange);
+        let before = &missing.stored.head.fields;
+        let merged = caching::merge_304(before, &fields).unwrap_or_else(|| before.clone());
+        let stored = self.renewed(&missing.stored, merged);
+        let length = missing.object.length();
+        let mut head = missing.object.head().clone();
+        head.meta = Meta {
+            stored_ms: head.meta.stored_ms,
+            ..meta(&stored, Some(length), rt::wall_millis())
+        };
+        head.head = stored.encode();
         writer.ends_at(missing.range.end);
+        writer.head(head);
         self.request.out.body = exchange.into_content(&mut self.request);
-        let length = Some(missing.object.length());
-        self.content(writer, &missing.stored, length, missing.range.end)
+        self.content(writer, &stored, Some(length), missing.range.end)
             .await;
+    }
+
+    /// Stores a part of something of which nothing that fits is there: what is under the key stays incomplete.
+    async fn store_part(
+        mut self,
+        writer: Writer,
+        exchange: Box<Exchange>,
+        part: BroughtPart,
+        head: &ResponseHead,
+    ) {
+        let BroughtPart {
+            mut stored,
+            range,
+            length,
+        } = part;
+        self.store.forget_uncacheable(&self.key);
+        let key = self.choose_key(&mut stored, rt::wall_millis());
+        let Some((mut brings, follower)) = writer.turn_into(&self.key, Some(range.start)) else {
+            return self.release(writer, exchange);
+        };
+        brings.ends_at(range.end);
+        brings.head_as(key, described(&stored, &head.fields, Some(length)));
+        writer.instead(Instead::new(Told::Follow(Mutex::new(follower))));
+        self.request.out.body = exchange.into_content(&mut self.request);
+        self.content(brings, &stored, Some(length), range.end).await;
     }
 
     /// Stores the response.
@@ -459,18 +556,7 @@ impl Fetch {
             },
         };
         let key = self.choose_key(&mut stored, now_ms);
-        writer.head_as(
-            key,
-            Head {
-                meta: meta(&stored, length, now_ms),
-                head: stored.encode(),
-                tags: caching::invalidation::tags(&head.fields)
-                    .into_iter()
-                    .map(Bytes::from)
-                    .collect(),
-                length,
-            },
-        );
+        writer.head_as(key, described(&stored, &head.fields, length));
         self.request.out.body = exchange.into_content(&mut self.request);
         self.content(writer, &stored, length, u64::MAX).await;
     }
@@ -582,7 +668,9 @@ impl Fetch {
         let possible = stored.head.status == 200
             && stored.version(length) != 0
             && position > 0
-            && ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes"));
+            // Whoever sent a part can send parts.
+            && (range.end != u64::MAX
+                || ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes")));
         let (Some(length), true, Some(validator)) = (length, possible, validator(fields)) else {
             return false;
         };
@@ -592,10 +680,7 @@ impl Fetch {
                 "upstream broke off at {position} of {length} bytes, the rest is asked for"
             ),
         );
-        self.request.set_state(Ask {
-            range: Some((range.clone(), validator)),
-            ..Ask::default()
-        });
+        self.request.set_state(Ask::for_part(&range, validator));
         let Ok(exchange) = self.exchange().await else {
             return false;
         };
@@ -662,6 +747,62 @@ fn continues(head: &ResponseHead, fields: &Fields, part: Range<u64>, length: u64
     head.status == 206 && same && range == Some((Some(part), Some(length)))
 }
 
+/// What a response that may be stored brings of what stands under the key.
+pub(super) enum Brings {
+    /// It is what stands there, whatever its status.
+    Whole,
+    /// A part of the content.
+    Part(BroughtPart),
+    /// A part that is not what was asked for, or that nobody can place.
+    Nothing,
+}
+
+/// A part of content, and the head of the whole.
+pub(super) struct BroughtPart {
+    stored: StoredHead,
+    range: Range<u64>,
+    length: u64,
+}
+
+impl Brings {
+    /// A 206 is a part where the client asked for one. Where the key has the range in it, as with `slice`, and where the
+    /// location itself asks for a part, the response is what stands under the key, as in nginx.
+    pub(super) fn of(
+        request: &Request,
+        settings: &SettingsRef,
+        head: &ResponseHead,
+        freshness: Freshness,
+    ) -> Brings {
+        let asked = request.head.known(Known::Range).is_some();
+        if head.status != 206 || !asked || settings.cache.key_has_range() {
+            return Brings::Whole;
+        }
+        let range = head.fields.get_known(Known::ContentRange);
+        let range = range.and_then(proto::range::parse_content_range);
+        let Some((Some(range), Some(length))) = range else {
+            return Brings::Nothing;
+        };
+        let mut fields = caching::keep(&head.fields);
+        fields.remove_known(Known::ContentRange);
+        let stored = StoredHead {
+            head: Arc::new(head_of(200, dated(fields))),
+            reason: None,
+            freshness,
+            variant: None,
+            kind: Kind::Content,
+        };
+        let has_version = stored.version(Some(length)) != 0;
+        match is_begun_by(&wanted(request, &stored, length), &range, has_version) {
+            true => Brings::Part(BroughtPart {
+                stored,
+                range,
+                length,
+            }),
+            false => Brings::Nothing,
+        }
+    }
+}
+
 /// Whether the store can hold the content beside other things. One that is as large would push out all else, and then
 /// itself.
 pub(super) fn fits(store: &Store, exchange: &Exchange) -> bool {
@@ -697,6 +838,19 @@ pub(super) fn judge(request: &mut Request, settings: &SettingsRef, response: &Re
             request.debug(format_args!("http cache: not stored: {}", why.word()));
             Judged::Pass { known: true }
         }
+    }
+}
+
+/// What the store keeps of a response beside its content. `length` is that of the whole.
+fn described(stored: &StoredHead, fields: &Fields, length: Option<u64>) -> Head {
+    Head {
+        meta: meta(stored, length, rt::wall_millis()),
+        head: stored.encode(),
+        tags: caching::invalidation::tags(fields)
+            .into_iter()
+            .map(Bytes::from)
+            .collect(),
+        length,
     }
 }
 

@@ -1,11 +1,13 @@
 //! A request that fetches what is not in the cache, or follows whoever fetches it.
 
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 use bstr::BString;
-use cache::{Ended, Follower, Seen, Start, Writer};
+use cache::{Ended, Follower, Instead, Key, Seen, Start, Writer};
+use proto::Known;
 use proto::caching;
 use proto::caching::status::Forward;
 use proto::h1::Method;
@@ -13,9 +15,10 @@ use rt::error_log::Level;
 
 use super::Status;
 use super::answer::{Answer, Following};
-use super::fetch::{Ask, Fetch, Hand, Held, Told};
+use super::fetch::{Ask, AskedRange, Fetch, Hand, Held, Told};
 use super::head::{StoredHead, values};
-use super::visit::{At, Round, Visit};
+use super::parts::{Fetched, is_begun_by, wanted};
+use super::visit::{At, Round, Visit, range_begins};
 use crate::module::{Outcome, internal_status};
 use crate::request::Request;
 use crate::upstream;
@@ -52,6 +55,50 @@ impl Visit {
             Start::Uncacheable { .. } => self.fetch_alone(request, status).await.into(),
             Start::Again => Round::Again,
         }
+    }
+
+    /// Asks for the part that the client wants, or follows whoever asks in the same words.
+    pub(super) async fn fetch_part(
+        &mut self,
+        request: &mut Request,
+        range: AskedRange,
+        at: At,
+        seen: Seen,
+    ) -> Round {
+        let condition = range.condition.as_deref().map_or(&[][..], |text| text);
+        let words = [&range.value, &b"\n"[..], condition].concat();
+        let now_ms = rt::wall_millis();
+        match self.store.fill_asked(&at.0, &words, seen, now_ms) {
+            Start::First(writer, follower) => {
+                // Its head may have come a moment ago: then nobody asks in these words any more.
+                if let Some(part) = self.part_under_way(request, &at.0) {
+                    writer.instead(Instead::new(Told::Again));
+                    return self.join(request, part, Status::Miss, None, at).await;
+                }
+                let ask = Ask {
+                    range: Some(range),
+                    ..Ask::default()
+                };
+                let fetch = self.prepare(request, at, None, ask);
+                let hand = Rc::clone(&fetch.hand);
+                rt::spawn_named("cache fetch", fetch.run(writer));
+                self.follow(request, follower, Some(hand), Status::Miss, None)
+                    .await
+            }
+            Start::Join(follower) => self.join(request, follower, Status::Miss, None, at).await,
+            Start::Uncacheable { .. } => self.pass(request, Status::Miss).await.into(),
+            Start::Again => Round::Again,
+        }
+    }
+
+    /// The fetch of the part that the client wants, if one is under way that begins there.
+    fn part_under_way(&self, request: &Request, key: &Key) -> Option<Follower> {
+        let begin = range_begins(request.head.known(Known::Range)?)?;
+        let follower = self.store.filling_part(key, begin)?;
+        let head = follower.known_head()?;
+        let stored = StoredHead::decode(&head.head)?;
+        let wanted = wanted(request, &stored, head.length?);
+        is_begun_by(&wanted, &follower.part()?, head.meta.version != 0).then_some(follower)
     }
 
     /// Fetches whoever else does.
@@ -179,7 +226,12 @@ impl Visit {
                     upstream::interim::send(request, &interim);
                 }
             }
-            follower.poll_head(context)
+            loop {
+                match ready!(follower.poll_head(context)) {
+                    Err(Ended::Instead(instead)) if follows_on(follower, &instead) => {}
+                    head => return Poll::Ready(head),
+                }
+            }
         });
         let head = upstream::exchange::while_client_stays(&client, watch, head).await;
         let Ok(head) = head else {
@@ -222,6 +274,14 @@ impl Visit {
         {
             self.hint = Some((variant.born, variant.names.clone()));
             return Round::Again;
+        }
+        if let Some(part) = follower.part() {
+            let fetched = Fetched {
+                begin: part.start,
+                follower,
+                hand,
+            };
+            return self.follow_part(request, fetched, &head, stored, status);
         }
         let why = match status {
             Status::Expired => Forward::Stale,
@@ -270,6 +330,8 @@ impl Visit {
             (Told::Revalidated(stored), Some(held)) => self
                 .serve_object(request, &held.object, stored, Status::Revalidated)
                 .into(),
+            // Its head was waited for already.
+            (Told::Follow(_), _) => Round::Again,
             (Told::Again, _) | (Told::UseStale | Told::Revalidated(_), None) => Round::Again,
             (Told::Status(code), _) => {
                 request.upstream.get_or_make().cache = Some(status);
@@ -277,6 +339,15 @@ impl Visit {
             }
         }
     }
+}
+
+/// Goes on with another fetch, if that is what is said.
+fn follows_on(follower: &mut Follower, instead: &Instead) -> bool {
+    let Some(Told::Follow(other)) = instead.get::<Told>() else {
+        return false;
+    };
+    *follower = other.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    true
 }
 
 fn client_left(request: &Request) -> Outcome {

@@ -21,7 +21,7 @@ use bytes::Bytes;
 use proto::caching::{Freshness, vary};
 use proto::fields::Fields;
 use proto::h1::response::ResponseHead;
-use proto::{Known, etag};
+use proto::{Known, date, etag};
 
 /// A stored response's head.
 #[derive(Clone, Debug)]
@@ -172,6 +172,18 @@ impl StoredHead {
         })
     }
 
+    /// Whether a `Last-Modified` tells versions apart: there was no time for a second change in the same second (RFC 9110,
+    /// section 8.8.2.2).
+    fn is_strong(&self, modified: &[u8]) -> bool {
+        let date = self
+            .head
+            .fields
+            .get_known(Known::Date)
+            .and_then(date::parse);
+        let modified = date::parse(modified);
+        modified.is_some_and(|modified| date.is_some_and(|date| date > modified))
+    }
+
     /// The strong validator as a number; 0 when there is none. `length` is that of the whole content.
     pub fn version(&self, length: Option<u64>) -> u64 {
         let fields = &self.head.fields;
@@ -181,7 +193,7 @@ impl StoredHead {
             fields.get_known(Known::LastModified),
         ) {
             (Some(tag), _) if !etag::is_weak(tag) => hasher.write(tag),
-            (None, Some(date)) if length.is_some() => {
+            (None, Some(date)) if length.is_some() && self.is_strong(date) => {
                 hasher.write(date);
                 hasher.write_u64(length.unwrap_or_default());
             }
@@ -305,6 +317,7 @@ mod tests {
         assert_ne!(stored.version(None), 0);
         let with = |name: &[u8], value: &[u8]| {
             let mut head = ResponseHead::default();
+            head.fields.push(b"Date", b"Thu, 01 Jan 1970 00:00:09 GMT");
             head.fields.push(name, value);
             Arc::new(head)
         };
@@ -313,5 +326,11 @@ mod tests {
         stored.head = with(b"Last-Modified", b"Thu, 01 Jan 1970 00:00:00 GMT");
         assert_eq!(stored.version(None), 0);
         assert_ne!(stored.version(Some(5)), stored.version(Some(6)));
+        stored.head = with(b"Last-Modified", b"Thu, 01 Jan 1970 00:00:09 GMT");
+        assert_eq!(
+            stored.version(Some(5)),
+            0,
+            "it may change again in that second"
+        );
     }
 }

@@ -45,6 +45,8 @@ pub struct Settings {
     pub convert_head: bool,
     /// Ranges that begin here or further on are passed by the cache.
     pub max_range_offset: Option<u64>,
+    /// A range of what is not stored is asked for as a range, and kept as a part.
+    pub partial: bool,
     /// How long a key whose response could not be stored is remembered.
     pub uncacheable_time: Duration,
     /// What the client's `Cache-Control` says counts.
@@ -114,6 +116,18 @@ impl Settings {
         ];
         let key = self.key.as_ref();
         key.is_some_and(|key| named.iter().any(|name| key.source().contains_str(name)))
+    }
+
+    /// Whether the key tells one range of a response from another, so that a part is all that stands under it.
+    pub fn key_has_range(&self) -> bool {
+        let key = self.key.as_ref();
+        key.is_some_and(|key| {
+            let names = key.source().split_str("$").skip(1);
+            let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"_{".contains(byte);
+            let mut names =
+                names.map(|text| &text[..text.iter().take_while(|b| is_word(b)).count()]);
+            names.any(|name| name.contains_str("range"))
+        })
     }
 
     /// Whether requests of this method are looked up.

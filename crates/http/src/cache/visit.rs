@@ -4,17 +4,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BStr, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use cache::{Follower, Key, Kind as ObjectKind, Lookup, Miss, Object, Seen, Start, Store, Why};
 use conf::Expression;
 use proto::Known;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 use proto::caching::{self, RequestControl, Response, Reuse, StaleRules};
 use proto::h1::Method;
+use proto::range::Ranges;
 
 use super::answer::{Answer, add_status_field, body_of};
 use super::changes::{HEAD_ONLY, purge};
-use super::fetch::{Ask, Held, Judged, fits, judge};
+use super::fetch::{Ask, AskedRange, Brings, Held, Judged, fits, judge};
 use super::head::{Marker, StoredHead, values};
 use super::settings::Which;
 use super::zone::{Cache, Caches};
@@ -237,7 +238,7 @@ impl Visit {
         let stored = decode(&object);
         let stored = match stored {
             Some(stored) if object.is_complete() => stored,
-            Some(stored) if !purged && self.can_be_completed(&object, &stored, now_ms) => {
+            Some(stored) if !purged && self.is_usable_in_part(&object, &stored, now_ms) => {
                 let at = (found.key, found.marker);
                 return self.serve_parts(request, object, stored, at, seen).await;
             }
@@ -340,7 +341,7 @@ impl Visit {
     async fn lookup(&self, key: &Key, now_ms: u64) -> Lookup {
         if self.store.is_settling(key) {
             // A part of a response is worth a moment; if it does not come, the whole is fetched.
-            let _ = rt::timeout(COMMIT_WAIT, self.store.flush()).await;
+            let _ = rt::timeout(COMMIT_WAIT, self.store.settle(key)).await;
         }
         self.store.lookup(key, now_ms).await
     }
@@ -400,6 +401,16 @@ impl Visit {
         if self.few_uses || self.must_not_store(request) {
             return self.pass(request, Status::Miss).await.into();
         }
+        if let Some(range) = self.part_asked_for(request) {
+            if learned || self.alone {
+                return self.pass(request, Status::Miss).await.into();
+            }
+            if let Some(follower) = self.store.filling(&key) {
+                let at = (key, marker);
+                return self.join(request, follower, Status::Miss, None, at).await;
+            }
+            return self.fetch_part(request, range, (key, marker), seen).await;
+        }
         if learned || self.alone {
             return self.fetch_alone(request, Status::Miss).await.into();
         }
@@ -412,6 +423,11 @@ impl Visit {
         if self.control.is_some_and(|control| control.no_store()) {
             return true;
         }
+        self.is_far_inside(request) && self.part_asked_for(request).is_none()
+    }
+
+    /// Whether the client asks for a range that begins behind the part that is fetched as a whole.
+    fn is_far_inside(&self, request: &Request) -> bool {
         let Some(most) = self.settings.cache.max_range_offset else {
             return false;
         };
@@ -419,6 +435,27 @@ impl Visit {
             return false;
         };
         most == 0 || range_begins(range).is_some_and(|begin| begin >= most)
+    }
+
+    /// The range that the client wants, if it is one that is fetched alone and kept as a part.
+    fn part_asked_for(&self, request: &Request) -> Option<AskedRange> {
+        let conf = &self.settings.cache;
+        if !conf.partial || request.method != Method::Get || conf.key_has_range() {
+            return None;
+        }
+        if conf.max_range_offset.is_some() && !self.is_far_inside(request) {
+            return None;
+        }
+        let core = &request.site.location(request.location).core;
+        let value = request.head.known(Known::Range)?;
+        let endless = i64::MAX as u64;
+        match proto::range::parse(value, endless, core.max_ranges) {
+            Ranges::One(range) if range != (0..endless) => Some(AskedRange {
+                value: value.into(),
+                condition: request.head.known(Known::IfRange).map(BString::from),
+            }),
+            Ranges::One(_) | Ranges::Many(_) | Ranges::Ignore | Ranges::Unsatisfiable => None,
+        }
     }
 
     /// What is stored is stale.
@@ -525,7 +562,12 @@ impl Visit {
         let Judged::Store(freshness) = judged else {
             return self.respond(request, exchange, status);
         };
-        if !fits(&self.store, &exchange) {
+        // A part is for whoever asked for it alone here.
+        let is_whole = matches!(
+            Brings::of(request, &self.settings, &head, freshness),
+            Brings::Whole
+        );
+        if !is_whole || !fits(&self.store, &exchange) {
             return self.respond(request, exchange, status);
         }
         // Beside the variants that there are, if it is one of several.
@@ -650,7 +692,7 @@ fn decode(object: &Object) -> Option<Arc<StoredHead>> {
 }
 
 /// Where the first range of a `Range` field begins; the largest number for a suffix.
-fn range_begins(value: &BStr) -> Option<u64> {
+pub(super) fn range_begins(value: &BStr) -> Option<u64> {
     let (unit, rest) = value.split_at_checked(6)?;
     unit.eq_ignore_ascii_case(b"bytes=").then_some(())?;
     let rest = rest.trim_start_with(|c| c == ' ');

@@ -98,8 +98,12 @@ impl FieldPlan {
         out: &mut Vec<u8>,
     ) {
         self.write_host(request, usual_host, http_1_0, out);
+        let ask = Ask::of(request).cloned();
+        let asks_for_a_part = ask.as_ref().is_some_and(|ask| ask.range.is_some());
         for line in &self.lines {
             match line {
+                // A fetch that knows which part it wants is not told another.
+                FieldLine::Value(name, _) if asks_for_a_part && is_range(name) => {}
                 FieldLine::Text(text) => out.extend_from_slice(text),
                 FieldLine::Value(name, value) => {
                     let start = out.len();
@@ -126,7 +130,6 @@ impl FieldPlan {
             }
             Content::None | Content::Length(_) | Content::Unknown => {}
         }
-        let ask = Ask::of(request).cloned();
         for (known, value) in ask.iter().flat_map(Ask::fields) {
             // What a directive says wins, but a fetch that goes on where another broke off asks for the rest.
             let goes_on = matches!(known, Known::Range | Known::IfRange);
@@ -168,4 +171,9 @@ impl FieldPlan {
             out.extend_from_slice(b"\r\n");
         }
     }
+}
+fn is_range(name: &[u8]) -> bool {
+    [Known::Range, Known::IfRange]
+        .iter()
+        .any(|known| name.eq_ignore_ascii_case(known.name().as_bytes()))
 }

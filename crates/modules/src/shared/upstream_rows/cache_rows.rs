@@ -177,6 +177,13 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         }),
     ),
     row(
+        "cache_partial",
+        "on | off",
+        Some("off"),
+        "Whether of a response that is not stored only the range is asked for that the client wants, and kept as a part. With `max_range_offset` that is so for ranges that begin there or further on.",
+        Setter::Flag(|c| &mut c.cache.partial),
+    ),
+    row(
         "cache_uncacheable_time",
         "time",
         Some("120s"),
