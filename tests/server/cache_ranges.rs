@@ -399,6 +399,11 @@ fn parts(reply: &Reply) -> Vec<Vec<u8>> {
 
 #[test]
 fn several_ranges_of_what_is_stored() {
+    if skip_on_oracle(
+        "1.22 leaves the Content-Range of the origin, and stores after it has answered",
+    ) {
+        return;
+    }
     let text: String = (0..20_000).map(|at| format!("{at:08}")).collect();
     let sent = text.clone();
     let origin = Origin::start(move |stream, _, _| {

@@ -66,6 +66,7 @@ pub(super) fn purge(store: &Store, text: &[u8]) -> Outcome {
     // What is being fetched, or was a moment ago, is there for whoever asks.
     let is_there = store.arrived(&key).is_some()
         || store.filling(&key).is_some()
+        || store.is_settling(&key)
         || store
             .peek(&key, 0)
             .is_none_or(|found| !matches!(found, Lookup::Miss(..)));
