@@ -1,8 +1,9 @@
 //! epoll: which descriptors became ready, and whom to wake for it.
 //!
-//! A socket is registered once, edge-triggered, for everything (`IN | OUT | RDHUP`), and only when a
-//! call on it would have waited: a connection that is served from what it has already sent never comes
-//! here. What an edge said is kept as bits in the [`Source`] until a call says `EAGAIN`. Listeners are
+//! A socket is registered once, edge-triggered, and only when a call on it would have waited: a connection
+//! that is served from what it has already sent never comes here. It is registered for what it may read (`IN | RDHUP`),
+//! and for `OUT` from the first write on that would have waited: asked for `OUT` at once, epoll would wake the loop
+//! straight away to say that a new socket can be written to, for each new connection. What an edge said is kept as bits in the [`Source`] until a call says `EAGAIN`. Listeners are
 //! registered level-triggered and exclusive, so that one connection wakes one of several loops.
 //!
 //! Wakers stay in their place after they were used ("disarmed"), because the same task will mostly
@@ -37,6 +38,11 @@ const READ: u8 = 1 << Side::Read as u8;
 const WRITE: u8 = 1 << Side::Write as u8;
 const CLOSED: u8 = 1 << Side::Closed as u8;
 
+/// What epoll is asked of every socket that is no listener.
+const READS: EventFlags = EventFlags::IN
+    .union(EventFlags::RDHUP)
+    .union(EventFlags::ET);
+
 /// One descriptor's readiness and the tasks that wait for it. What an event touches is in the first
 /// cache line.
 pub(crate) struct Source {
@@ -46,6 +52,8 @@ pub(crate) struct Source {
     armed: Cell<u8>,
     /// By side: who waits, or waited last.
     wakers: [Cell<Option<Waker>>; 3],
+    /// Epoll was asked for `OUT`, too.
+    for_write: Cell<bool>,
     /// A listening socket: level-triggered, so that it must leave the epoll set when nobody heeds it.
     level: Cell<Option<Rc<OwnedFd>>>,
 }
@@ -56,6 +64,7 @@ impl Source {
             ready: Cell::new(0),
             armed: Cell::new(0),
             wakers: Default::default(),
+            for_write: Cell::new(false),
             level: Cell::new(level),
         }
     }
@@ -109,10 +118,33 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
-    /// Registers a connected or connecting socket, edge-triggered.
-    pub(crate) fn edge(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        Self::new(fd, flags, None)
+    /// Registers a connected or connecting socket, edge-triggered, of which a call for this side would have waited. One
+    /// that is not waited for in order to write counts as writable until a call has said otherwise.
+    pub(crate) fn edge(fd: BorrowedFd<'_>, side: Side) -> io::Result<Self> {
+        if side == Side::Write {
+            let registration = Self::new(fd, READS | EventFlags::OUT, None)?;
+            registration.source.for_write.set(true);
+            return Ok(registration);
+        }
+        let registration = Self::new(fd, READS, None)?;
+        registration.suppose(Side::Write);
+        Ok(registration)
+    }
+
+    /// A write would have waited: from now on epoll tells of that side, too, beginning with how it is now.
+    pub(crate) fn watch_writes(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if self.source.for_write.replace(true) {
+            return Ok(());
+        }
+        event_loop::with(|core| {
+            let flags = READS | EventFlags::OUT;
+            Ok(epoll::modify(
+                &core.reactor.epoll,
+                fd,
+                self.token.data(),
+                flags,
+            )?)
+        })
     }
 
     /// Registers a listening socket, level-triggered; of the loops that share it one is woken. If an

@@ -84,7 +84,7 @@ impl Listener {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match rustix::net::acceptfrom_with(&self.fd, flags) {
-                Ok((fd, peer)) => return Ok(Stream::accepted(fd, Address::from_any(peer))),
+                Ok((fd, peer)) => return Ok(Stream::new_client(fd, Address::from_any(peer))),
                 // The client was gone before we came to it.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(error) => return Err(error.into()),

@@ -36,8 +36,58 @@ pub struct Stream {
     /// The last read emptied the socket, and nothing is known since. Only for a socket that is not
     /// registered: one that is has its readiness there.
     drained: Cell<bool>,
+    /// Just accepted, and not read from: see [`FirstReads`].
+    is_fresh: Cell<bool>,
     peer: Address,
     local: OnceCell<Address>,
+}
+
+/// Whether new connections on this thread have brought their first bytes by the time they are accepted. Where clients and
+/// server are equally fast they have not, and to read at once is a call in vain; where the server is behind, or with
+/// `deferred`, they have, and to ask epoll first would be two.
+#[derive(Clone, Copy)]
+struct FirstReads {
+    /// First reads in vain, less those that gave something; within [`FirstReads::SURE`].
+    vain: i8,
+    /// New connections that went to epoll unread since one was tried.
+    untried: u8,
+}
+
+impl FirstReads {
+    /// Beyond so many the next ones are not tried,
+    const SURE: i8 = 8;
+    /// but for one in so many.
+    const TRY_AGAIN: u8 = 16;
+
+    /// Whether the first read of one more connection is worth a try.
+    fn is_worth_it(&mut self) -> bool {
+        if self.vain < Self::SURE || self.untried >= Self::TRY_AGAIN {
+            self.untried = 0;
+            return true;
+        }
+        self.untried += 1;
+        false
+    }
+
+    fn learn(&mut self, in_vain: bool) {
+        // One that gave something counts more: few are tried when most seem in vain.
+        let step = if in_vain { 1 } else { -4 };
+        self.vain = (self.vain + step).clamp(-Self::SURE, Self::SURE);
+    }
+}
+
+thread_local! {
+    static FIRST_READS: Cell<FirstReads> = const { Cell::new(FirstReads { vain: 0, untried: 0 }) };
+}
+
+/// Uses the thread's experience with first reads.
+fn with_first_reads<T>(f: impl FnOnce(&mut FirstReads) -> T) -> T {
+    FIRST_READS.with(|cell| {
+        let mut first = cell.get();
+        let result = f(&mut first);
+        cell.set(first);
+        result
+    })
 }
 
 impl Stream {
@@ -46,9 +96,19 @@ impl Stream {
             registration: OnceCell::new(),
             fd,
             drained: Cell::new(false),
+            is_fresh: Cell::new(false),
             peer,
             local: OnceCell::new(),
         }
+    }
+
+    /// A connection that has just come in.
+    pub(super) fn new_client(fd: OwnedFd, peer: Address) -> Self {
+        let stream = Self::accepted(fd, peer);
+        let is_worth_it = with_first_reads(FirstReads::is_worth_it);
+        stream.is_fresh.set(is_worth_it);
+        stream.drained.set(!is_worth_it);
+        stream
     }
 
     /// Takes a connected socket. It is made non-blocking.
@@ -436,6 +496,11 @@ impl Stream {
             _ => {}
         }
         let result = retry(read);
+        if self.is_fresh.take() {
+            let in_vain =
+                matches!(&result, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            with_first_reads(|first| first.learn(in_vain));
+        }
         let drained = match &result {
             // Not for a unix socket: there a read also ends where passed descriptors begin.
             Ok(n) => *n > 0 && *n < asked && !self.peer.is_unix(),
@@ -508,7 +573,7 @@ impl Stream {
                 }
             }
         }
-        match self.registration() {
+        match self.registration(side) {
             // (`peek` does not clear: it has the edge from the read that comes after it.)
             Ok(registration) => registration.clear(side),
             Err(error) => return Poll::Ready(Err(error)),
@@ -520,23 +585,28 @@ impl Stream {
     }
 
     pub(super) fn poll_ready(&self, side: Side, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let registration = match self.registration() {
+        let registration = match self.registration(side) {
             Ok(registration) => registration,
             Err(error) => return Poll::Ready(Err(error)),
         };
         if registration.is_ready(side) {
             return Poll::Ready(Ok(()));
         }
+        if side == Side::Write
+            && let Err(error) = registration.watch_writes(self.fd.as_fd())
+        {
+            return Poll::Ready(Err(error));
+        }
         registration.arm(side, cx);
         Poll::Pending
     }
 
-    fn registration(&self) -> io::Result<&Registration> {
+    fn registration(&self, side: Side) -> io::Result<&Registration> {
         if let Some(registration) = self.registration.get() {
             return Ok(registration);
         }
-        // A fresh registration has no readiness: epoll reports what is there in the next turn.
-        let registration = Registration::edge(self.fd.as_fd())?;
+        // A fresh registration has no readiness of this side: epoll reports what is there in the next turn.
+        let registration = Registration::edge(self.fd.as_fd(), side)?;
         Ok(self.registration.get_or_init(|| registration))
     }
 }

@@ -157,11 +157,16 @@ impl UdpSocket {
         }
         let registration = match self.registration.get() {
             Some(registration) => registration,
-            None => match Registration::edge(self.fd.as_fd()) {
+            None => match Registration::edge(self.fd.as_fd(), side) {
                 Ok(registration) => self.registration.get_or_init(|| registration),
                 Err(error) => return Poll::Ready(Err(error)),
             },
         };
+        if side == Side::Write
+            && let Err(error) = registration.watch_writes(self.fd.as_fd())
+        {
+            return Poll::Ready(Err(error));
+        }
         registration.arm(side, cx);
         Poll::Pending
     }
