@@ -1,8 +1,9 @@
 //! Thread pools for work that may wait for a device: bounded queues that push back.
 //!
 //! A job goes into the queue of its device within its pool. Threads take from the devices in turn, and
-//! a device has at most its share of the threads (all of them divided by the devices at work), so
-//! that a slow disk cannot take the threads that a healthy one needs. When `max_queue` jobs are queued
+//! a device leaves to each other one that is at work what that one may need, up to an equal share, so
+//! that a slow disk cannot take the threads that a healthy one needs, and a device that has a job now and
+//! then does not halve what the busy one has. When `max_queue` jobs are queued
 //! the next callers wait in the order in which they came: a full queue delays, it never fails. It is
 //! reported at most once a second.
 //!
@@ -26,6 +27,9 @@ pub const DEFAULT_MAX_QUEUE: usize = 65_536;
 
 /// A device that had work within so many ticks keeps its share of the threads free.
 const AT_WORK_TICKS: u64 = 1_000;
+/// A device at work is left as many threads as it had jobs at a time, twice over in case it becomes busier, and no less than
+/// one of so many.
+const LEAST_SHARE: usize = 4;
 /// Devices remembered before those without work are forgotten.
 const DEVICES_KEPT: usize = 64;
 /// How often a thread looks again when all queued devices have their share.
@@ -109,7 +113,9 @@ struct State {
     turn: usize,
     queued: usize,
     /// Jobs of callers that found the queue full, in order.
-    waiting: VecDeque<(Device, Job)>,
+    waiting: VecDeque<(Device, Ticket, Job)>,
+    /// The ticket of the last job.
+    last_ticket: u64,
     started: usize,
     idle: usize,
     running: usize,
@@ -120,12 +126,69 @@ struct State {
 
 struct Queue {
     device: Device,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<(Ticket, Job)>,
+    /// Those that were called forward, and how many of them were taken since one of the others was.
+    forward: VecDeque<Job>,
+    in_a_row: usize,
     running: usize,
     last_work: u64,
+    /// The most jobs, queued and running, in this stretch of time and in the one before.
+    most: [usize; 2],
+    /// When this stretch began.
+    since: u64,
+}
+
+impl Queue {
+    fn is_at_work(&self, tick: u64) -> bool {
+        self.running > 0 || tick.saturating_sub(self.last_work) < AT_WORK_TICKS
+    }
+
+    /// A job has come.
+    fn count_in(&mut self, tick: u64) {
+        if tick.saturating_sub(self.since) >= AT_WORK_TICKS {
+            self.most = [0, self.most[0]];
+            self.since = tick;
+        }
+        self.most[0] = self.most[0].max(self.running + self.queued());
+        self.last_work = tick;
+    }
+
+    fn queued(&self) -> usize {
+        self.jobs.len() + self.forward.len()
+    }
+
+    fn call_forward(&mut self, ticket: Ticket) {
+        let place = self.jobs.iter().position(|(queued, _)| *queued == ticket);
+        if let Some((_, job)) = place.and_then(|place| self.jobs.remove(place)) {
+            self.forward.push_back(job);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Job> {
+        let turn_of_others = self.in_a_row >= FORWARD_IN_A_ROW && !self.jobs.is_empty();
+        if !turn_of_others && let Some(job) = self.forward.pop_front() {
+            self.in_a_row += 1;
+            return Some(job);
+        }
+        self.in_a_row = 0;
+        self.jobs.pop_front().map(|(_, job)| job)
+    }
+
+    /// The threads that it may need, of so many, when an equal share is `fair`.
+    fn reserve(&self, threads: usize, fair: usize) -> usize {
+        let jobs = self.most[0].max(self.most[1]);
+        fair.min((2 * jobs).max(threads / LEAST_SHARE))
+    }
 }
 
 type Job = Box<dyn FnOnce() + Send>;
+
+/// Names a job of a pool while it is queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Ticket(u64);
+
+/// Jobs that were called forward are taken before others, but no more than so many in a row.
+const FORWARD_IN_A_ROW: usize = 2;
 
 /// The state of a pool at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -210,10 +273,17 @@ impl Pool {
 
     /// Runs `f` on a thread of the pool, for its effect only; nobody waits.
     pub fn submit(&self, device: Device, f: Box<dyn FnOnce() + Send>) {
+        let _not_called_forward = self.queue(device, f);
+    }
+
+    /// [`Pool::submit`], for a job that may be called forward.
+    pub(crate) fn queue(&self, device: Device, f: Box<dyn FnOnce() + Send>) -> Ticket {
         let mut state = self.shared().state();
+        state.last_ticket += 1;
+        let ticket = Ticket(state.last_ticket);
         let free_threads = self.shared().threads - state.running.min(self.shared().threads);
         if state.queued >= self.shared().max_queue.max(free_threads) || !state.waiting.is_empty() {
-            state.waiting.push_back((device, f));
+            state.waiting.push_back((device, ticket, f));
             let waiting = state.waiting.len();
             drop(state);
             if self.shared().overflow.allows() {
@@ -222,10 +292,20 @@ impl Pool {
                     waiting,
                 });
             }
-            return;
+            return ticket;
         }
-        state.push(device, f);
+        state.push(device, ticket, f);
         self.shared().wake_thread(state);
+        ticket
+    }
+
+    /// Has a job done before others of its device, if it is still queued.
+    pub(crate) fn call_forward(&self, device: Device, ticket: Ticket) {
+        let mut state = self.shared().state();
+        let mut queues = state.devices.iter_mut();
+        if let Some(queue) = queues.find(|queue| queue.device == device) {
+            queue.call_forward(ticket);
+        }
     }
 }
 
@@ -332,23 +412,27 @@ impl Shared {
 }
 
 impl State {
-    fn push(&mut self, device: Device, job: Job) {
+    fn push(&mut self, device: Device, ticket: Ticket, job: Job) {
         let tick = time::real_tick();
         self.queued += 1;
         if let Some(queue) = self.devices.iter_mut().find(|queue| queue.device == device) {
-            queue.jobs.push_back(job);
-            queue.last_work = tick;
+            queue.jobs.push_back((ticket, job));
+            queue.count_in(tick);
             return;
         }
         if self.devices.len() >= DEVICES_KEPT {
             self.devices
-                .retain(|queue| queue.running > 0 || !queue.jobs.is_empty());
+                .retain(|queue| queue.running > 0 || queue.queued() > 0);
         }
         self.devices.push(Queue {
             device,
-            jobs: VecDeque::from([job]),
+            jobs: VecDeque::from([(ticket, job)]),
+            forward: VecDeque::new(),
+            in_a_row: 0,
             running: 0,
             last_work: tick,
+            most: [1, 0],
+            since: tick,
         });
     }
 
@@ -358,18 +442,21 @@ impl State {
             return None;
         }
         let tick = time::real_tick();
-        let at_work = |queue: &&Queue| {
-            queue.running > 0 || tick.saturating_sub(queue.last_work) < AT_WORK_TICKS
-        };
-        let share = threads.div_ceil(self.devices.iter().filter(at_work).count().max(1));
+        let at_work = || self.devices.iter().filter(|queue| queue.is_at_work(tick));
+        let fair = threads.div_ceil(at_work().count().max(1));
+        let reserved: usize = at_work().map(|queue| queue.reserve(threads, fair)).sum();
         let count = self.devices.len();
         for step in 0..count {
             let place = (self.turn + step) % count;
             let queue = &mut self.devices[place];
-            if queue.running >= share {
+            let others = match queue.is_at_work(tick) {
+                true => reserved - queue.reserve(threads, fair),
+                false => reserved,
+            };
+            if queue.running >= threads.saturating_sub(others).max(fair) {
                 continue;
             }
-            let Some(job) = queue.jobs.pop_front() else {
+            let Some(job) = queue.pop() else {
                 continue;
             };
             queue.running += 1;
@@ -395,10 +482,72 @@ impl State {
     /// asks is free).
     fn admit(&mut self, max_queue: usize) {
         while self.queued < max_queue.max(1) {
-            let Some((device, job)) = self.waiting.pop_front() else {
+            let Some((device, ticket, job)) = self.waiting.pop_front() else {
                 return;
             };
-            self.push(device, job);
+            self.push(device, ticket, job);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DISK: Device = Device(1);
+    const OTHER: Device = Device(2);
+
+    fn push(state: &mut State, device: Device, number: u64) {
+        state.push(device, Ticket(number), Box::new(|| ()));
+    }
+
+    #[test]
+    fn what_is_called_forward_comes_first_and_does_not_starve_the_others() {
+        let mut queue = Queue {
+            device: DISK,
+            jobs: VecDeque::new(),
+            forward: VecDeque::new(),
+            in_a_row: 0,
+            running: 0,
+            last_work: 0,
+            most: [0, 0],
+            since: 0,
+        };
+        for number in 0..6 {
+            queue.jobs.push_back((Ticket(number), Box::new(|| ())));
+        }
+        for number in [5, 4, 3, 3, 9] {
+            queue.call_forward(Ticket(number));
+        }
+        let mut taken = Vec::new();
+        while queue.queued() > 0 {
+            let before = queue.forward.len();
+            assert!(queue.pop().is_some());
+            taken.push(queue.forward.len() < before);
+        }
+        assert_eq!(taken, [true, true, false, true, false, false]);
+    }
+
+    #[test]
+    fn a_device_with_few_jobs_leaves_most_threads_to_the_busy_one() {
+        let mut state = State::default();
+        push(&mut state, OTHER, 0);
+        assert!(state.pop(32).is_some());
+        state.finished(OTHER);
+        (1..100).for_each(|number| push(&mut state, DISK, number));
+        let taken = std::iter::from_fn(|| state.pop(32)).count();
+        assert_eq!(taken, 24, "a quarter is kept for the other");
+    }
+
+    #[test]
+    fn busy_devices_have_equal_shares() {
+        let mut state = State::default();
+        (1..100).for_each(|number| {
+            push(&mut state, DISK, number);
+            push(&mut state, OTHER, number);
+        });
+        let taken = std::iter::from_fn(|| state.pop(32));
+        let (disk, other): (Vec<_>, Vec<_>) = taken.partition(|(device, _)| *device == DISK);
+        assert_eq!((disk.len(), other.len()), (16, 16));
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use rt::file::{self, File, Kind, OpenOptions};
 use rt::net::Stream;
-use rt::pool::Pool;
+use rt::pool::{Device, Pool};
 use weir_rt as rt;
 
 fn run<F: Future + 'static>(main: impl FnOnce() -> F) -> F::Output {
@@ -96,6 +96,52 @@ fn reading_what_is_in_memory_needs_no_pool_and_ends_at_the_end() {
 }
 
 #[test]
+fn who_wants_the_same_range_waits_for_the_same_load_and_needs_nobody_else() {
+    run(|| async {
+        let folder = directory(&format!("same-load-{}", std::process::id()));
+        let path = folder.join("file");
+        fs::write(&path, bytes(100_000)).expect("written");
+        let pool = Pool::new("one thread", 1, 100);
+        let file = file::open(&path, OpenOptions::READ, &pool)
+            .await
+            .expect("it is there");
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let (begun, begins) = std::sync::mpsc::channel();
+        pool.submit(
+            Device::UNKNOWN,
+            Box::new(move || {
+                begun.send(()).expect("it is waited for");
+                // Ends when the gate is dropped: an error is what is waited for.
+                let _opened = gate.recv();
+            }),
+        );
+        begins.recv().expect("the only thread is held");
+        let load = |offset| {
+            let (file, pool) = (file.clone(), pool.clone());
+            rt::spawn_handle(
+                "loads",
+                async move { file.load(offset, 1_000, 0, &pool).await },
+            )
+        };
+        let (first, second, other) = (load(0), load(0), load(50_000));
+        rt::yield_now().await;
+        assert_eq!(pool.stats().queued, 2, "one for each range");
+        first.abort();
+        drop(open);
+        for task in [second, other] {
+            let loaded = task.await.expect("it did not panic");
+            loaded.expect("it can be read");
+        }
+        // What is no longer under way can be loaded again.
+        load(0)
+            .await
+            .expect("it did not panic")
+            .expect("it can be read");
+        fs::remove_dir_all(folder).expect("it is ours");
+    });
+}
+
+#[test]
 fn a_cold_file_is_known_to_be_cold_is_loaded_and_then_sent() {
     run(|| async {
         let pool = pool();
@@ -109,7 +155,7 @@ fn a_cold_file_is_known_to_be_cold_is_loaded_and_then_sent() {
         if !make_cold(&path, &file) || file.resident_prefix(0, 1_500_000) > 0 {
             return;
         }
-        file.load(100_000, 300_000, &pool)
+        file.load(100_000, 300_000, 0, &pool)
             .await
             .expect("it can be read");
         assert!(file.resident_prefix(100_000, 300_000) >= 300_000);
@@ -163,8 +209,12 @@ fn a_truncated_file_does_not_make_anybody_wait() {
             10_000,
             "past the end nothing waits"
         );
-        file.load(0, 10_000, &pool).await.expect("it can be read");
-        file.load(20_000, 10, &pool).await.expect("nothing to read");
+        file.load(0, 10_000, 100_000, &pool)
+            .await
+            .expect("it can be read");
+        file.load(20_000, 10, 0, &pool)
+            .await
+            .expect("nothing to read");
     });
 }
 

@@ -418,6 +418,9 @@ impl Sender {
                     self.load(request, range, at, piece).await?;
                     loaded = at + piece;
                 } else {
+                    if loaded > at {
+                        range.file.lost();
+                    }
                     at += self.send_copy(request, job, range, at, piece).await?;
                 }
                 continue;
@@ -448,7 +451,8 @@ impl Sender {
         Ok(())
     }
 
-    /// Has a part of a file brought into the page cache, from where `sendfile` takes it.
+    /// Has a part of a file brought into the page cache, from where `sendfile` takes it. The device begins with the next
+    /// part meanwhile, so that it has work while this one is sent.
     async fn load(
         &self,
         request: &mut Request,
@@ -458,9 +462,10 @@ impl Sender {
     ) -> Result<(), SendError> {
         let begun = Instant::now();
         let pool = pool(request);
+        let rest = (range.offset + range.length).saturating_sub(offset + length);
         range
             .file
-            .load(offset, length, &pool)
+            .load(offset, length, rest, &pool)
             .await
             .map_err(|error| file_error(&error))?;
         request.ledger.disk_wait += begun.elapsed();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
 use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::{Metadata, Taker, residency};
+use super::{Metadata, Taker, loading, residency};
 use crate::pool::{Device, Pool};
 use crate::report::{self, Event};
 
@@ -275,12 +275,19 @@ impl File {
         self.0.nowait.load(Relaxed) != NOWAIT_REFUSED && !REFUSED.load(Relaxed)
     }
 
-    /// Brings a range into the page cache, on the pool. The kernel promises nothing: ask [`File::resident_prefix`] again
-    /// before `sendfile`, and have another way if the range is gone.
-    pub async fn load(&self, offset: u64, len: u64, pool: &Pool) -> io::Result<()> {
-        let file = self.clone();
-        pool.run_on(self.device(), move || residency::load(&file, offset, len))
-            .await
+    /// Brings a range into the page cache, on the pool, and has the device begin with some of the `rest` bytes behind it,
+    /// which will be wanted next and for which nobody waits. Whoever wants the same range meanwhile waits for the same
+    /// job, which is done before those that one client waits for. The kernel promises nothing: ask
+    /// [`File::resident_prefix`] again before `sendfile`, and have another way if the range is gone (and say so:
+    /// [`File::lost`]).
+    pub async fn load(&self, offset: u64, len: u64, rest: u64, pool: &Pool) -> io::Result<()> {
+        loading::load(self, offset, len, rest, pool).await
+    }
+
+    /// A range that was just loaded is not in memory any more: memory is so short that nothing is read ahead for a
+    /// second.
+    pub fn lost(&self) {
+        residency::lost();
     }
 
     /// Tells the kernel that a range will be wanted soon; it reads it when it can. It may wait a little

@@ -14,6 +14,7 @@ mod content;
 pub mod errno;
 mod links;
 mod listing;
+mod loading;
 mod metadata;
 mod mounts;
 mod namespace;

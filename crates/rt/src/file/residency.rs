@@ -16,6 +16,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustix::fs::Advice;
 use rustix::io::Errno;
@@ -94,6 +95,16 @@ impl Proof {
             lasted >= IN_USE_TICKS || lasted >= IN_USE_SOON_TICKS && self.takers >= IN_USE_TAKERS;
         in_use && now.saturating_sub(self.last) <= BELIEVED_TICKS
     }
+}
+
+/// For so long after a loaded range was found dropped nothing is read ahead: it would be dropped, too.
+const LOST_TICKS: u64 = 1_000;
+/// When that was.
+static LOST_AT: AtomicU64 = AtomicU64::new(0);
+
+/// What was loaded a moment ago is not in memory any more.
+pub(super) fn lost() {
+    LOST_AT.store(time::real_tick(), Relaxed);
 }
 
 thread_local! {
@@ -199,12 +210,16 @@ fn nowait(file: &File, offset: u64, len: usize) -> Probe {
     }
 }
 
-/// Brings a range into the page cache: asks for all of it, then waits for each page of it. For a
-/// thread of a pool.
-pub(super) fn load(file: &File, offset: u64, len: u64) -> io::Result<()> {
+/// Brings a range into the page cache: asks for all of it and for `ahead` bytes behind it, then waits for each page of
+/// it. For a thread of a pool.
+pub(super) fn load(file: &File, offset: u64, len: u64, ahead: u64) -> io::Result<()> {
     let end = offset.saturating_add(len);
+    let mut asked = len;
+    if time::real_tick().saturating_sub(LOST_AT.load(Relaxed)) >= LOST_TICKS {
+        asked = asked.saturating_add(ahead);
+    }
     // Advice only: the reads below fetch what it does not.
-    let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(len), Advice::WillNeed);
+    let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(asked), Advice::WillNeed);
     let mut page = offset / PAGE;
     while page * PAGE < end {
         // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more.

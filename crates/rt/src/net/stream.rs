@@ -350,7 +350,8 @@ impl Stream {
             let piece = (end - *offset).min(SENDFILE_PIECE);
             let mut ready = file.resident_prefix(*offset, piece);
             if ready == 0 && file.tells_residency() {
-                file.load(*offset, piece, pool).await?;
+                let rest = end - *offset - piece;
+                file.load(*offset, piece, rest, pool).await?;
                 ready = file.resident_prefix(*offset, piece);
             }
             if ready == 0 {
