@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use xtask::flags::Flags;
 use xtask::{Outcome, packages, shell};
@@ -14,6 +14,7 @@ use xtask::{Outcome, packages, shell};
 use crate::Bench;
 use crate::cgroup::Bounds;
 use crate::clients::{self, Visit};
+use crate::crowd;
 use crate::loop_device::{LoopDevice, drop_caches};
 use crate::report::{Cell, Goal, Plot, Row, Section, Table};
 use crate::server::{Contender, Folder, Placement, Server, names};
@@ -226,7 +227,7 @@ fn hot_under_cold(world: &World<'_>, section: &mut Section) -> Outcome {
     };
     let (mut latencies, mut progress) = (BTreeMap::new(), BTreeMap::new());
     for contender in &contenders {
-        let hot = |server: &Server| clients::visits(server.port, "/disk0/0", plan.hot, plan.time);
+        let hot = |server: &Server| crowd::visits(server.port, "/disk0/0", plan.hot, plan.time);
         let rate = |visits: &[Visit]| {
             visits.iter().filter(|visit| visit.is_whole).count() as f64 / plan.time.as_secs_f64()
         };
@@ -235,12 +236,13 @@ fn hot_under_cold(world: &World<'_>, section: &mut Section) -> Outcome {
         drop(server);
         let server = world.start(contender, Some(&bounds), "", "")?;
         // The hot file comes into memory, by one client; then all the cold ones wait.
-        clients::visits(server.port, "/disk0/0", 1, Duration::from_secs(1));
+        crowd::visits(server.port, "/disk0/0", 1, Duration::from_secs(1));
         let seconds = plan.time.as_secs() as u32 + 30;
         let cold = cold_load(&server, "disk0", plan.files, plan.cold, seconds)?;
         std::thread::sleep(Duration::from_secs(3));
-        let before = world.disks[0].bytes_read();
+        let (before, began) = (world.disks[0].bytes_read(), Instant::now());
         let under = hot(&server);
+        let took = began.elapsed().as_secs_f64();
         let read = world.disks[0].bytes_read() - before;
         drop(cold);
         let p99 = |visits| clients::percentile(visits, 99.0);
@@ -251,7 +253,7 @@ fn hot_under_cold(world: &World<'_>, section: &mut Section) -> Outcome {
             clients::percentile(&under, 50.0),
             p99(&under),
             p99(&under) / p99(&alone),
-            read as f64 / plan.time.as_secs_f64() / plan.rate as f64,
+            read as f64 / took / plan.rate as f64,
         ];
         for (row, value) in table.rows.iter_mut().zip(cells) {
             row.cells.push(Cell::one(value));

@@ -10,6 +10,7 @@ mod cgroup;
 mod clients;
 mod coalesce;
 mod connections;
+mod crowd;
 mod disk;
 mod h2o;
 mod hostile;
