@@ -38,14 +38,9 @@ fn more_than_the_rate_is_refused() {
         server.get("/dry?k=4").expect(200).field("X-Status"),
         "REJECTED_DRY_RUN"
     );
-    server.line(
-        "error.log",
-        "limiting requests, excess: 1.000 by zone \"z\"",
-    );
-    server.line(
-        "error.log",
-        "limiting requests, dry run, excess: 1.000 by zone \"z\"",
-    );
+    // 1.000, less what the time between two requests has paid back.
+    server.line("error.log", "limiting requests, excess: ");
+    server.line("error.log", "limiting requests, dry run, excess: ");
 }
 
 #[test]
