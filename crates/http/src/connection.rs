@@ -186,6 +186,7 @@ fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Ne
         accepted: rt::now(),
         requests: Cell::new(0),
         sent: Cell::new(0),
+        without_delay: Cell::new(false),
         input: RefCell::new(newcomer.input),
         idle: newcomer.idle,
         keepalive_timeout: Cell::new(Duration::ZERO),

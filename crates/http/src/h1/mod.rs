@@ -19,7 +19,7 @@ use proto::Known;
 use proto::h1::{Framing, Method, Reject, RejectKind};
 use rt::error_log::{Errno, Level};
 
-use crate::body::BodyError;
+use crate::body::{Body, BodyError};
 use crate::client::{Asked, Client};
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
@@ -229,6 +229,7 @@ impl Connection {
             silent_end(request)
         } else {
             let keepalive = self.may_keep_alive(request);
+            self.avoid_delays(request);
             request.ledger.responded = Some(rt::now());
             let framing = head::write(request, keepalive, &mut self.sender.out);
             if rt::error_log::debug_is_on() {
@@ -269,6 +270,17 @@ impl Connection {
             farewell.await;
         }
         next
+    }
+
+    /// `tcp_nodelay`, where it makes a difference: a connection's first response that is written in one go does not need
+    /// the system call.
+    fn avoid_delays(&self, request: &Request) {
+        let small_writes = self.client.requests.get() > 1
+            || self.client.stream.is_tls()
+            || matches!(request.out.body, Body::Stream(_));
+        if small_writes && request.core().delivery.tcp_nodelay {
+            self.client.send_without_delay();
+        }
     }
 
     fn may_keep_alive(&self, request: &Request) -> bool {

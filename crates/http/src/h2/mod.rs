@@ -41,6 +41,9 @@ const LINGER: u64 = 1 << 20;
 pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
     engine.debug_client(&client, format_args!("init http2 connection"));
     let mut connection = connection::Connection::new(&engine, &client);
+    if connection.core().delivery.tcp_nodelay {
+        client.send_without_delay();
+    }
     let end = std::future::poll_fn(|context| connection.poll(context)).await;
     connection.end_streams();
     if end == connection::End::Linger {
