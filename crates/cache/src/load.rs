@@ -222,9 +222,26 @@ impl Loading {
     }
 }
 
-/// The purges that the checkpoint remembers, for [`purge::read_list`].
-pub(crate) fn purges_of_checkpoint(path: &Path, seed: u64) -> Option<Vec<u8>> {
-    Some(read_checkpoint(path, seed)?.purges)
+/// What a checkpoint tells somebody who looks from outside.
+#[derive(Default)]
+pub(crate) struct Remembered {
+    /// Objects with a lower sequence that are not in `hashes` have been let go.
+    pub(crate) sequence: u64,
+    pub(crate) hashes: HashSet<u64>,
+    /// For [`purge::read_list`].
+    pub(crate) purges: Vec<u8>,
+}
+
+/// The checkpoint of the store at `path`; of one that is missing or damaged, nothing is remembered.
+pub(crate) fn remembered(path: &Path, seed: u64) -> Remembered {
+    let Some(checkpoint) = read_checkpoint(path, seed) else {
+        return Remembered::default();
+    };
+    Remembered {
+        sequence: checkpoint.sequence,
+        hashes: checkpoint.entries.iter().map(|entry| entry.hash).collect(),
+        purges: checkpoint.purges,
+    }
 }
 
 fn read_checkpoint(path: &Path, seed: u64) -> Option<Checkpoint> {

@@ -1,10 +1,10 @@
 //! A look at a store's directory from outside: for tools, also while a server has the store open.
 //!
 //! It takes no lock and changes nothing. It reads the records of all segments, and finds what a start would find: of
-//! each key the newest object, unless it was removed or purged since. What a running server has only in memory is not
+//! each key the newest object, unless it was removed, purged or let go since. What a running server has only in memory is not
 //! seen, and a segment that it removes meanwhile is passed over.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -68,9 +68,8 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
     };
     let mut survey = Survey::default();
     let mut purges = Purges::default();
-    if let Some(list) = crate::load::purges_of_checkpoint(path, seed) {
-        purge::read_list(&list, &mut purges);
-    }
+    let remembered = crate::load::remembered(path, seed);
+    purge::read_list(&remembered.purges, &mut purges);
     let segments = open_all(path, seed, &mut survey)?;
     let mut newest: HashMap<u64, Newest> = HashMap::new();
     for (&number, file) in &segments {
@@ -84,9 +83,12 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
             },
         );
     }
+    // Of what was let go for want of space or use, the record stays until its segment's turn.
+    let was_kept =
+        |hash: &u64, sequence| sequence >= remembered.sequence || remembered.hashes.contains(hash);
     let live: BTreeMap<u64, Newest> = newest
         .into_iter()
-        .filter(|(_, found)| found.is_object)
+        .filter(|(hash, found)| found.is_object && was_kept(hash, found.sequence))
         .collect();
     for found in live.values() {
         let Some(file) = segments.get(&found.segment) else {
@@ -106,8 +108,10 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
         if verdict == Some(Mode::Hard) {
             continue;
         }
+        let Some(held) = held(&record, &description, &segments, verify, &mut survey) else {
+            continue;
+        };
         survey.objects += 1;
-        let held = held(&record, &description, &segments, verify, &mut survey);
         survey.body_bytes += held;
         each(&Listed {
             key: description.key,
@@ -234,35 +238,33 @@ fn note(
     }
 }
 
-/// How many bytes of the body are there; tells of those that are not, or not as they were.
+/// How many bytes of the body are there; tells of those that are not as they were. `None`: a part of it was in a segment
+/// that is gone, and the object with it.
 fn held(
     record: &Record,
     description: &Description,
     segments: &BTreeMap<u32, File>,
     verify: bool,
     survey: &mut Survey,
-) -> u64 {
-    let mut missing = HashSet::new();
+) -> Option<u64> {
     let mut held = u64::from(record.data_len);
     for extent in &description.extents {
-        let Some(file) = segments.get(&extent.segment) else {
-            missing.insert(extent.segment);
-            continue;
-        };
-        if verify && !is_extent_sound(file, extent) {
+        held += u64::from(extent.len);
+        segments.get(&extent.segment)?;
+    }
+    for extent in description.extents.iter().filter(|_| verify) {
+        let is_sound = segments
+            .get(&extent.segment)
+            .is_some_and(|file| is_extent_sound(file, extent));
+        if !is_sound {
             let key = String::from_utf8_lossy(description.key.text()).into_owned();
             survey.tell(format!(
                 "\"{key}\": the body is damaged from byte {} on",
                 extent.offset
             ));
         }
-        held += u64::from(extent.len);
     }
-    for segment in missing {
-        let key = String::from_utf8_lossy(description.key.text()).into_owned();
-        survey.tell(format!("\"{key}\": segment {segment:08x} is missing"));
-    }
-    held
+    Some(held)
 }
 
 fn is_extent_sound(file: &File, extent: &Extent) -> bool {

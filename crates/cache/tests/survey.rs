@@ -99,6 +99,33 @@ fn it_shows_what_a_start_would_find() {
 }
 
 #[test]
+fn what_was_let_go_is_no_damage() {
+    let directory = Directory::new("evicted");
+    let path = directory.0.clone();
+    rt::run(rt::LoopOptions::default(), move || async move {
+        let pool = rt::pool::register("survey-test", 2, 100);
+        let mut options = Options::new(&path, pool);
+        options.max_size = 8 << 20;
+        let store = Store::open(options, NOW).unwrap();
+        // Bodies and records of the same objects are in different segments now and then, and the oldest go.
+        for number in 0..100 {
+            put(&store, &format!("/{number}"), "one", 300_000).await;
+        }
+        store.flush().await;
+        assert!(store.stats().evicted > 50);
+        store.close().await.unwrap();
+        let kept = store.stats().objects;
+        let found = survey(&path, true, |_| {}).unwrap();
+        assert_eq!((found.objects, found.damage), (kept as u64, Vec::new()));
+        // Without the checkpoint nobody knows of some that they were let go; what is missing is still no damage.
+        fs::remove_file(path.join("checkpoint")).unwrap();
+        let found = survey(&path, true, |_| {}).unwrap();
+        assert_eq!(found.damage, Vec::<String>::new());
+    })
+    .unwrap();
+}
+
+#[test]
 fn it_tells_of_damage() {
     let directory = Directory::new("damage");
     let path = directory.0.clone();
