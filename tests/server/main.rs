@@ -10,6 +10,7 @@ mod autoindex;
 mod bodies;
 mod cache;
 mod cache_disks;
+mod cache_faults;
 mod cache_fills;
 mod cache_parts;
 mod cache_purge;

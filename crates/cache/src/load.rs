@@ -154,6 +154,7 @@ impl Loading {
             _ => {
                 let (table, end) = segment.scan();
                 segment.len.store(end, Relaxed);
+                segment.proven = None;
                 // When the disk is full it is scanned again at the next start.
                 let _ = segment.finish(&table, end);
                 table

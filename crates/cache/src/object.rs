@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use rt::file::File;
-use rt::pool::Pool;
+use rt::pool::{Device, Pool};
 
 use crate::checksum::xxh64;
 use crate::format::{Description, Extent, Record, RecordKind, UNIT, run_end};
@@ -130,6 +130,59 @@ impl Object {
         &self.0.extents
     }
 
+    /// Compares with their checksums what of the body no one has compared since the start, on the pool: after that it may
+    /// be sent unseen. What is beyond [`PROVEN_AT_ONCE`] is compared while the object is used already, and `damaged` is
+    /// called if it is not as it was written.
+    pub(crate) async fn prove(
+        &self,
+        device: Device,
+        damaged: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        let mut open = self.unproven()?;
+        if open.is_empty() {
+            return Ok(());
+        }
+        let mut bytes = 0;
+        let at_once = open.iter().take_while(|(_, extent)| {
+            bytes += u64::from(extent.len);
+            bytes <= PROVEN_AT_ONCE
+        });
+        let later = open.split_off(at_once.count());
+        let pool = &self.0.pool;
+        pool.run_on(device, move || prove_all(&open)).await?;
+        if !later.is_empty() {
+            let prove = move || {
+                if prove_all(&later).is_err() {
+                    damaged();
+                }
+            };
+            pool.submit(device, Box::new(prove));
+        }
+        Ok(())
+    }
+
+    /// The extents of the body that were not compared since the start. An error: a file has become too short.
+    fn unproven(&self) -> io::Result<Vec<(Arc<Segment>, Extent)>> {
+        let mut unproven = Vec::new();
+        if self.0.body.is_some() {
+            return Ok(unproven);
+        }
+        for segment in &self.0.segments {
+            let of_segment = || {
+                let extents = self.0.extents.iter();
+                extents.filter(|extent| extent.segment == segment.number)
+            };
+            let end = of_segment().map(|extent| extent.position + u64::from(extent.len));
+            // What was cut off would be missed in the middle of a response.
+            if end.max().is_some_and(|end| segment.is_cut_before(end)) {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let open = of_segment().filter(|extent| !segment.is_proven(extent));
+            unproven.extend(open.map(|extent| (Arc::clone(segment), *extent)));
+        }
+        Ok(unproven)
+    }
+
     /// The length of the whole body: what the head said, else what is held.
     pub fn length(&self) -> u64 {
         let held = self.0.extents.last().map_or(0, Extent::end);
@@ -222,6 +275,16 @@ impl Object {
             len: end - offset,
         })
     }
+}
+
+/// So many bytes are compared with their checksums before a response begins; it is what a slow disk reads in half a
+/// second.
+const PROVEN_AT_ONCE: u64 = 64 * 1024 * 1024;
+
+fn prove_all(extents: &[(Arc<Segment>, Extent)]) -> io::Result<()> {
+    extents
+        .iter()
+        .try_for_each(|(segment, extent)| segment.prove(extent))
 }
 
 /// An object record, decoded and verified.

@@ -3,12 +3,13 @@
 //! A segment is never written twice at the same place, and its number is never used again. When it is reclaimed its
 //! name goes, its bytes stay as long as an object that somebody reads has it open: no reader ever sees other bytes.
 
+use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rt::file::File;
 
@@ -23,6 +24,9 @@ pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     /// The bytes that are written and whole; nothing behind is read.
     pub(crate) len: AtomicU64,
+    /// Where the extents begin that were compared with their checksums since the start. `None`: all are as good as that,
+    /// because this process wrote them, or read the whole segment.
+    pub(crate) proven: Option<Mutex<HashSet<u64>>>,
     /// The sequence when it was begun: its records are newer, but for copied tombstones and purges.
     pub(crate) first_sequence: u64,
 }
@@ -50,9 +54,14 @@ impl Segment {
             file: File::from_fd(OwnedFd::from(file)),
             path,
             len: AtomicU64::new(0),
+            proven: None,
             first_sequence,
         };
-        segment.write(&header.write(), 0)?;
+        if let Err(error) = segment.write(&header.write(), 0) {
+            // A disk that stays full would have one more of them with each attempt.
+            let _ = std::fs::remove_file(&segment.path);
+            return Err(error);
+        }
         Ok(Arc::new(segment))
     }
 
@@ -70,6 +79,7 @@ impl Segment {
             file: File::from_fd(OwnedFd::from(file)),
             path: path.to_owned(),
             len: AtomicU64::new(len),
+            proven: Some(Mutex::default()),
             first_sequence: 0,
         };
         let mut bytes = [0; HEADER];
@@ -139,6 +149,30 @@ impl Segment {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Ok(bytes)
+    }
+
+    /// Whether somebody has cut the file off before `end`. Does not wait: the file is open.
+    pub(crate) fn is_cut_before(&self, end: u64) -> bool {
+        self.file.metadata().is_ok_and(|found| found.len < end)
+    }
+
+    /// Whether the extent needs no look any more: it was verified since the start.
+    pub(crate) fn is_proven(&self, extent: &Extent) -> bool {
+        self.proven.as_ref().is_none_or(|proven| {
+            let proven = proven.lock().unwrap_or_else(PoisonError::into_inner);
+            proven.contains(&extent.position)
+        })
+    }
+
+    /// Reads an extent and compares it with its checksum, so that from then on it may be sent unseen. Blocks.
+    pub(crate) fn prove(&self, extent: &Extent) -> io::Result<()> {
+        self.read_extent(extent)?;
+        if let Some(proven) = &self.proven {
+            // As many as there are extents in the segment.
+            let mut proven = proven.lock().unwrap_or_else(PoisonError::into_inner);
+            proven.insert(extent.position);
+        }
+        Ok(())
     }
 
     /// The table, when the trailer says that the segment was finished.

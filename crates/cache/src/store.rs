@@ -405,6 +405,15 @@ impl Core {
         })
     }
 
+    /// Lets an object go whose body is not what was written.
+    fn lose(&self, hash: u64, location: Location, segment: &Segment) {
+        self.report(&format!(
+            "what an object in \"{}\" names is damaged",
+            segment.path.display()
+        ));
+        self.index.remove_at(hash, location);
+    }
+
     /// What an object is now: purged, fresh, stale.
     fn judge(&self, object: Object, softened: bool, now_ms: u64) -> Lookup {
         let head = object.head();
@@ -513,6 +522,14 @@ impl Store {
         let Some(object) = core.object(stored, location) else {
             return lost(Miss::Damaged);
         };
+        let damaged = {
+            let (core, segment) = (Arc::clone(core), Arc::clone(&segment));
+            move || core.lose(hash, location, &segment)
+        };
+        if object.prove(core.device, damaged).await.is_err() {
+            core.lose(hash, location, &segment);
+            return Lookup::Miss(Miss::Damaged, Seen(None));
+        }
         core.memory.insert(hash, &object);
         match core.fills.renewed(hash, location) {
             Some(object) => core.judge(object, false, now_ms),
