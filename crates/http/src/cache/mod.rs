@@ -36,13 +36,13 @@ use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::Plan;
 
-pub use cache::{Key, Kind, Listed, Mode, OpenError, Options, Purge, Store, Survey, survey};
+pub use cache::{Key, Kind, Listed, Mode, OpenError, Options, Purge, Stats, Store, Survey, survey};
 pub use fetch::Ask;
 pub use head::{Marker, StoredHead, Variant};
 pub use inspect::{Inspected, inspect};
 pub use settings::{Settings, StatusHeader, UseStale, Which};
 pub use visit::serve;
-pub use zone::{Cache, Caches, Declared, UPKEEP};
+pub use zone::{Cache, Caches, Declared, Found, News, UPKEEP};
 
 /// What a protocol module brings.
 pub struct Source {

@@ -18,8 +18,9 @@ use conf::{Diagnostic, Line, Span};
 use rt::engine::Zones;
 use rt::pool::Device;
 
-/// How long a start or a reload waits for a store to open. One whose disk is slower opens while requests are served.
-const OPEN_WAIT: Duration = Duration::from_secs(3);
+/// How long a start or a reload waits for a store to open: requests before that would all go to the origin. One whose disk
+/// is slower opens while requests are served.
+const OPEN_WAIT: Duration = Duration::from_secs(1);
 
 /// How often a store that could not be opened is tried again.
 const RETRY: Duration = Duration::from_secs(10);
@@ -124,6 +125,11 @@ impl Cache {
     /// Figures, if it is open.
     pub fn stats(&self) -> Option<cache::Stats> {
         self.store().map(|store| store.stats())
+    }
+
+    /// What it had when it was opened.
+    pub fn found(&self) -> Option<Found> {
+        self.opened.get()?.state().found
     }
 
     /// Counts a use of a key and tells the number of uses.
@@ -264,8 +270,8 @@ impl Caches {
         }
     }
 
-    /// Looks after the stores, and gives what is to be said of them in the log: the trouble that came or went.
-    pub fn maintain(&self) -> Vec<(Arc<Cache>, Option<String>)> {
+    /// Looks after the stores, and gives what is to be said of them in the log.
+    pub fn maintain(&self) -> Vec<(Arc<Cache>, News)> {
         let mut news = Vec::new();
         for cache in self.all() {
             let Some(opened) = cache.opened.get() else {
@@ -273,19 +279,45 @@ impl Caches {
             };
             match opened.store() {
                 Some(store) if store.has_vanished() => {
-                    news.push((Arc::clone(&cache), opened.give_up(&store)));
+                    let trouble = opened.give_up(&store);
+                    news.extend(trouble.map(|why| (Arc::clone(&cache), News::Trouble(why))));
                     Arc::clone(opened).open_soon();
                     continue;
                 }
                 Some(store) => store.maintain(rt::wall_millis()),
                 None => Arc::clone(opened).open_soon(),
             }
-            if let Some(trouble) = opened.news() {
-                news.push((cache, trouble));
+            if let Some(found) = opened.found_lately() {
+                news.push((Arc::clone(&cache), News::Opened(found)));
+            }
+            match opened.news() {
+                Some(Some(why)) => news.push((cache, News::Trouble(why))),
+                Some(None) => news.push((cache, News::Well)),
+                None => {}
             }
         }
         news
     }
+}
+
+/// What there is to say of a cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum News {
+    /// It was opened.
+    Opened(Found),
+    /// Something is wrong.
+    Trouble(String),
+    /// Nothing is wrong any more.
+    Well,
+}
+
+/// What a store had when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Objects in the index.
+    pub objects: usize,
+    /// How long it took until the index was whole.
+    pub took: Duration,
 }
 
 /// A store by its path, over reloads.
@@ -312,6 +344,9 @@ struct State {
     trouble: Option<String>,
     /// What the log was told last.
     said: Option<String>,
+    found: Option<Found>,
+    /// The log has not been told of `found`.
+    found_lately: bool,
 }
 
 impl Opened {
@@ -364,6 +399,14 @@ impl Opened {
         state.said.clone()
     }
 
+    /// What the store had when it was opened, if the log was not told yet.
+    fn found_lately(&self) -> Option<Found> {
+        let mut state = self.state();
+        std::mem::take(&mut state.found_lately)
+            .then_some(state.found)
+            .flatten()
+    }
+
     /// The trouble, if it is not what the log was told last.
     fn news(&self) -> Option<Option<String>> {
         let trouble = self.trouble();
@@ -400,13 +443,18 @@ impl Opened {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .options();
+        let begun = Instant::now();
         let opened = cache::Store::open(options, rt::wall_millis());
+        let took = begun.elapsed();
         let mut state = self.state();
         state.opening = false;
         match opened {
             // Too late: it goes back as it came.
             Ok(_) if state.given_away => {}
             Ok(store) => {
+                let objects = store.stats().objects;
+                state.found = Some(Found { objects, took });
+                state.found_lately = true;
                 state.store = Some(store);
                 state.failed = None;
                 state.locked = None;

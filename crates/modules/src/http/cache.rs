@@ -18,7 +18,7 @@ use bstr::{BString, ByteSlice};
 use conf::contexts::HTTP;
 use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table, parse};
 use http::Module;
-use http::cache::{Caches, Declared, UPKEEP};
+use http::cache::{Caches, Declared, News, UPKEEP};
 use http::configure::Directories;
 use http::engine::HttpLoop;
 use rt::error_log::Level;
@@ -198,16 +198,25 @@ fn start(engine: &HttpLoop) {
     let log = engine.log.clone();
     let upkeep = async move {
         loop {
-            for (cache, trouble) in caches.maintain() {
+            for (cache, news) in caches.maintain() {
                 let name = cache.name();
-                match trouble {
-                    Some(why) => log.plain(
+                match news {
+                    News::Opened(found) => log.plain(
+                        Level::Notice,
+                        format_args!(
+                            "keys_zone \"{name}\": {} objects found in \"{}\" in {} ms",
+                            found.objects,
+                            cache.path().display(),
+                            found.took.as_millis()
+                        ),
+                    ),
+                    News::Trouble(why) => log.plain(
                         Level::Crit,
                         format_args!(
                             "{why}, keys_zone \"{name}\": requests go past it where it fails"
                         ),
                     ),
-                    None => log.plain(
+                    News::Well => log.plain(
                         Level::Notice,
                         format_args!("keys_zone \"{name}\": the cache works again"),
                     ),

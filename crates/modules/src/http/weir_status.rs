@@ -1,4 +1,4 @@
-//! `weir_status`: what the loops and the thread pools are doing, for people and for programs.
+//! `weir_status`: what the loops, the thread pools and the caches are doing, for people and for programs.
 //!
 //! ```nginx
 //! location = /weir/status      { weir_status;      allow 127.0.0.1; deny all; }
@@ -7,12 +7,15 @@
 //!
 //! For each loop: its connections and requests, how long its present turn has lasted (a loop whose turn lasts for
 //! tens of milliseconds is stuck), how long its turns took so far, and how much of its time it was busy. For each pool:
-//! its threads and its queue. nginx has nothing like it; the names are Weir's own and may change before 1.0.
+//! its threads and its queue. For each cache: its objects and bytes, how long its index took to be whole when it was opened,
+//! and what is wrong with it. nginx has nothing like it; the names are Weir's own and may change before 1.0.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table};
 use http::body::Body;
+use http::cache::{Cache, Caches};
 use http::counters::{AllCounters, CountedLoop};
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
@@ -22,7 +25,7 @@ use rt::stats::Stats;
 
 pub(crate) static MODULE: Module = Module {
     name: "weir_status",
-    doc: "Shows what the event loops and the thread pools are doing.",
+    doc: "Shows what the event loops, the thread pools and the caches are doing.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         when: |location| location.confs.get::<Conf>().format.is_some(),
@@ -43,7 +46,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Answers with the state of the event loops and of the thread pools, as a table or as JSON.",
+    doc: "Answers with the state of the event loops, of the thread pools and of the caches, as a table or as JSON.",
     set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, line| {
         let formats = [Format::Text, Format::Json];
         conf.format = Some(match line.get(0) {
@@ -82,9 +85,10 @@ fn page(request: &mut Request) -> Step<'_> {
         return Outcome::Declined.into();
     };
     let (loops, pools) = (loops(), rt::pool::all());
+    let caches = request.site.main_confs.get::<Caches>().all();
     let (content_type, text) = match format {
-        Format::Text => ("text/plain", text(&loops, &pools)),
-        Format::Json => ("application/json", json(&loops, &pools)),
+        Format::Text => ("text/plain", text(&loops, &pools) + &cache_text(&caches)),
+        Format::Json => ("application/json", json(&loops, &pools, &caches)),
     };
     request.out.status = 200;
     request.out.content_type = content_type.into();
@@ -206,6 +210,50 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
     out
 }
 
+/// Nothing where there is no cache.
+fn cache_text(caches: &[Arc<Cache>]) -> String {
+    let mut out = String::new();
+    if !caches.is_empty() {
+        let _ = writeln!(
+            out,
+            "\n{:<20} {:>10} {:>15} {:>8} {:>10} {:>10} {:>10} {:>10} {:>6} {:>11}  path",
+            "cache",
+            "objects",
+            "bytes",
+            "segments",
+            "index",
+            "memory",
+            "stored",
+            "evicted",
+            "fills",
+            "opened, ms",
+        );
+    }
+    for cache in caches {
+        let (name, path) = (cache.name(), cache.path().display());
+        let _ = match (cache.stats(), cache.found()) {
+            (Some(stats), Some(found)) => writeln!(
+                out,
+                "{name:<20} {:>10} {:>15} {:>8} {:>10} {:>10} {:>10} {:>10} {:>6} {:>11}  {path}",
+                stats.objects,
+                stats.size,
+                stats.segments,
+                stats.index_memory,
+                stats.memory,
+                stats.stored,
+                stats.evicted,
+                stats.fills,
+                found.took.as_millis(),
+            ),
+            _ => writeln!(out, "{name:<20} not open  {path}"),
+        };
+        if let Some(trouble) = cache.trouble() {
+            let _ = writeln!(out, "{:<20} {trouble}", "");
+        }
+    }
+    out
+}
+
 /// How many buckets there are up to the last one that counted anything.
 fn used_buckets(buckets: &[u64]) -> usize {
     buckets
@@ -214,13 +262,15 @@ fn used_buckets(buckets: &[u64]) -> usize {
         .map_or(0, |last| last + 1)
 }
 
-fn json(loops: &[Loop], pools: &[Pool]) -> String {
+fn json(loops: &[Loop], pools: &[Pool], caches: &[Arc<Cache>]) -> String {
     let loops: Vec<String> = loops.iter().map(loop_json).collect();
     let pools: Vec<String> = pools.iter().map(pool_json).collect();
+    let caches: Vec<String> = caches.iter().map(|cache| cache_json(cache)).collect();
     format!(
-        "{{\"loops\":[{}],\"pools\":[{}]}}\n",
+        "{{\"loops\":[{}],\"pools\":[{}],\"caches\":[{}]}}\n",
         loops.join(","),
-        pools.join(",")
+        pools.join(","),
+        caches.join(",")
     )
 }
 
@@ -271,6 +321,39 @@ fn pool_json(pool: &Pool) -> String {
     )
 }
 
+fn cache_json(cache: &Cache) -> String {
+    let mut out = format!(
+        "{{\"cache\":{},\"path\":{}",
+        json_string(&cache.name().to_string()),
+        json_string(&cache.path().to_string_lossy())
+    );
+    if let (Some(stats), Some(found)) = (cache.stats(), cache.found()) {
+        let _ = write!(
+            out,
+            ",\"objects\":{},\"bytes\":{},\"segments\":{},\"index_bytes\":{},\"memory_bytes\":{},\"memory_hits\":{},\
+             \"stored\":{},\"written_bytes\":{},\"evicted\":{},\"reclaimed\":{},\"fills\":{},\"found\":{},\"opened_ms\":{}",
+            stats.objects,
+            stats.size,
+            stats.segments,
+            stats.index_memory,
+            stats.memory,
+            stats.memory_hits,
+            stats.stored,
+            stats.written,
+            stats.evicted,
+            stats.reclaimed,
+            stats.fills,
+            found.objects,
+            found.took.as_millis()
+        );
+    }
+    if let Some(trouble) = cache.trouble() {
+        let _ = write!(out, ",\"trouble\":{}", json_string(&trouble));
+    }
+    out.push('}');
+    out
+}
+
 /// A text as JSON has it, with its quotes: the names of pools come from the configuration.
 fn json_string(text: &str) -> String {
     let mut out = String::from("\"");
@@ -293,7 +376,11 @@ mod tests {
 
     #[test]
     fn pages_of_nothing_are_well_formed() {
-        assert_eq!(json(&[], &[]), "{\"loops\":[],\"pools\":[]}\n");
+        assert_eq!(
+            json(&[], &[], &[]),
+            "{\"loops\":[],\"pools\":[],\"caches\":[]}\n"
+        );
+        assert_eq!(cache_text(&[]), "");
         assert!(text(&[], &[]).starts_with("loop "));
         assert_eq!(used_buckets(&[0, 3, 0, 1, 0]), 4);
         assert_eq!(used_buckets(&[0, 0]), 0);
