@@ -19,13 +19,24 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Each client asks again and again on a connection of its own until the time is over; its last request ends after that.
 pub(crate) fn visits(port: u16, path: &str, clients: u32, time: Duration) -> Vec<Visit> {
+    walks(port, |_, _| path.to_owned(), clients, time)
+}
+
+/// The same, each request for what `path` says for the client's number and its request's.
+pub(crate) fn walks(
+    port: u16,
+    path: impl Fn(usize, usize) -> String + Sync,
+    clients: u32,
+    time: Duration,
+) -> Vec<Visit> {
     let began = Instant::now();
-    let client = || {
+    let client = |number: usize| {
         let mut visits = Vec::new();
         let mut stream = None;
         while began.elapsed() < time {
+            let path = path(number, visits.len());
             let asked = Instant::now();
-            let is_whole = ask(&mut stream, port, path).is_ok();
+            let is_whole = ask(&mut stream, port, &path).is_ok();
             visits.push(Visit {
                 at: began.elapsed(),
                 took: asked.elapsed(),
@@ -40,7 +51,7 @@ pub(crate) fn visits(port: u16, path: &str, clients: u32, time: Duration) -> Vec
 /// Each client asks for all of these, one after the other, on a connection of its own.
 pub(crate) fn walk(port: u16, paths: &[String], clients: u32) -> Vec<Visit> {
     let began = Instant::now();
-    let client = || {
+    let client = |_: usize| {
         let mut stream = None;
         let visit = |path: &String| {
             let asked = Instant::now();
@@ -56,9 +67,11 @@ pub(crate) fn walk(port: u16, paths: &[String], clients: u32) -> Vec<Visit> {
     side_by_side(clients, client)
 }
 
-fn side_by_side(clients: u32, client: impl Fn() -> Vec<Visit> + Sync) -> Vec<Visit> {
+fn side_by_side(clients: u32, client: impl Fn(usize) -> Vec<Visit> + Sync) -> Vec<Visit> {
+    let client = &client;
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(&client)).collect();
+        let start = |number| scope.spawn(move || client(number));
+        let threads: Vec<_> = (0..clients as usize).map(start).collect();
         let ended = threads.into_iter().filter_map(|thread| thread.join().ok());
         ended.flatten().collect()
     })

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod cache_disks;
 mod cache_tests;
 mod cgroup;
 mod clients;
@@ -21,6 +22,7 @@ mod micro;
 mod php;
 mod proxy;
 mod report;
+mod restart;
 mod server;
 mod strace;
 mod wrk;
@@ -75,9 +77,19 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         coalesce::hits::run,
     ),
     (
+        "restart",
+        "a start with a million objects in the cache: first hit, whole index, memory of an object, beside nginx",
+        restart::run,
+    ),
+    (
         "disk",
         "E1, P1: hot clients under cold load on throttled disks; root",
         disk::run,
+    ),
+    (
+        "cache-disks",
+        "a cache on each of three disks, one of them degraded, beside nginx; root",
+        cache_disks::run,
     ),
     (
         "coalesce",
@@ -161,7 +173,9 @@ fn help() {
         println!("  {name:<12} {what}");
     }
     for (title, flags) in [
+        ("restart", restart::FLAGS),
         ("disk", disk::FLAGS),
+        ("cache-disks", cache_disks::FLAGS),
         ("connections", connections::FLAGS),
         ("php", php::FLAGS),
         ("cache-tests", cache_tests::FLAGS),

@@ -169,6 +169,17 @@ impl Server {
         }
     }
 
+    /// Ends it as a crash of the machine would, the master first, so that it starts no other worker.
+    pub(crate) fn kill(self) {
+        let workers = children_of(self.child.id());
+        for pid in std::iter::once(self.child.id()).chain(workers) {
+            // One that has gone is as dead as it should be.
+            let _ = Command::new("kill")
+                .args(["-KILL", &pid.to_string()])
+                .status();
+        }
+    }
+
     /// The CPU time that all threads of the server and of the processes that it started have used.
     pub(crate) fn cpu_time(&self) -> Duration {
         let own = self.child.id();
