@@ -114,6 +114,8 @@ fn reclaim(core: &Arc<Core>, log: &mut Log, victim: &Arc<Segment>, keep: bool) -
         .unwrap_or_else(PoisonError::into_inner)
         .remove(&victim.number);
     core.reclaimed.fetch_add(1, Relaxed);
+    // Whoever reads from it last may be a loop.
+    victim.file.close_on(&core.options.pool);
     match std::fs::remove_file(&victim.path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

@@ -285,6 +285,24 @@ pub(crate) struct Loaded {
     pub(crate) sequence: u64,
 }
 
+impl Drop for Core {
+    fn drop(&mut self) {
+        // It may end on a loop, and its directory may have been removed: then each close frees the blocks of a file.
+        let index = std::mem::replace(&mut self.index, Index::new());
+        let memory = std::mem::replace(&mut self.memory, MemoryTier::new(0));
+        let segments = self.segments.get_mut();
+        let segments = std::mem::take(segments.unwrap_or_else(PoisonError::into_inner));
+        let pool = self.options.pool.clone();
+        let end = move || {
+            for segment in segments.values() {
+                segment.file.close_on(&pool);
+            }
+            drop((index, memory, segments));
+        };
+        self.options.pool.submit(self.device, Box::new(end));
+    }
+}
+
 impl Core {
     fn new(options: Options, loaded: Loaded) -> Self {
         Self {
@@ -810,9 +828,8 @@ impl Store {
     /// Upkeep, to be called every few seconds: lets inactive objects go (a sixteenth of the index in a round), keeps
     /// `min_free`, notices a directory that has vanished, writes a checkpoint each minute if anything changed.
     pub fn maintain(&self, now_ms: u64) {
-        let core = Arc::clone(&self.0);
-        core.fills.lock().expire(now_ms);
         self.0.enqueue(Box::new(move |core, log| {
+            core.fills.lock().expire(now_ms);
             crate::load::check_directory(core);
             expire_inactive(core, log, now_ms);
             // Failures have been reported.

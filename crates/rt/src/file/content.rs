@@ -4,8 +4,8 @@ use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Advice, OFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -27,6 +27,20 @@ struct Inner {
     identity: AtomicU64,
     /// It is read past the page cache.
     direct: AtomicBool,
+    /// Where the last close is done; `None`: wherever that happens to be.
+    closes_on: OnceLock<Pool>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(pool) = self.closes_on.take()
+            // A second descriptor keeps the file until the pool closes that one. Without one it is closed here.
+            && let Ok(second) = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0)
+        {
+            let device = Device(*self.device.get_mut());
+            pool.submit(device, Box::new(move || drop(second)));
+        }
+    }
 }
 
 /// The alignment of reads past the page cache, of position, length and memory: it satisfies every common device.
@@ -51,6 +65,7 @@ impl File {
             device: AtomicU64::new(0),
             identity: AtomicU64::new(0),
             direct: AtomicBool::new(false),
+            closes_on: OnceLock::new(),
         }))
     }
 
@@ -341,11 +356,11 @@ impl File {
         .await
     }
 
-    /// Closes on the pool: the last close of a file that was unlinked frees its blocks, which takes long
-    /// for a large one.
-    pub fn close_on(self, pool: &Pool) {
-        let device = self.device();
-        pool.submit(device, Box::new(move || drop(self)));
+    /// Whoever drops the last clone, the pool closes it: the last close of a file that was unlinked frees its blocks,
+    /// which takes long for a large one.
+    pub fn close_on(&self, pool: &Pool) {
+        // The first pool that was named stays.
+        let _ = self.0.closes_on.set(pool.clone());
     }
 }
 
