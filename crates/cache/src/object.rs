@@ -138,7 +138,7 @@ impl Object {
         device: Device,
         damaged: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        let mut open = self.unproven()?;
+        let mut open = self.unproven();
         if open.is_empty() {
             return Ok(());
         }
@@ -161,26 +161,16 @@ impl Object {
         Ok(())
     }
 
-    /// The extents of the body that were not compared since the start. An error: a file has become too short.
-    fn unproven(&self) -> io::Result<Vec<(Arc<Segment>, Extent)>> {
-        let mut unproven = Vec::new();
+    /// The extents of the body that were not compared since the start.
+    fn unproven(&self) -> Vec<(Arc<Segment>, Extent)> {
         if self.0.body.is_some() {
-            return Ok(unproven);
+            return Vec::new();
         }
-        for segment in &self.0.segments {
-            let of_segment = || {
-                let extents = self.0.extents.iter();
-                extents.filter(|extent| extent.segment == segment.number)
-            };
-            let end = of_segment().map(|extent| extent.position + u64::from(extent.len));
-            // What was cut off would be missed in the middle of a response.
-            if end.max().is_some_and(|end| segment.is_cut_before(end)) {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            let open = of_segment().filter(|extent| !segment.is_proven(extent));
-            unproven.extend(open.map(|extent| (Arc::clone(segment), *extent)));
-        }
-        Ok(unproven)
+        let found = self.0.extents.iter().filter_map(|extent| {
+            let segment = self.segment(extent.segment)?;
+            (!segment.is_proven(extent)).then(|| (Arc::clone(segment), *extent))
+        });
+        found.collect()
     }
 
     /// The length of the whole body: what the head said, else what is held.

@@ -151,11 +151,6 @@ impl Segment {
         Ok(bytes)
     }
 
-    /// Whether somebody has cut the file off before `end`. Does not wait: the file is open.
-    pub(crate) fn is_cut_before(&self, end: u64) -> bool {
-        self.file.metadata().is_ok_and(|found| found.len < end)
-    }
-
     /// Whether the extent needs no look any more: it was verified since the start.
     pub(crate) fn is_proven(&self, extent: &Extent) -> bool {
         self.proven.as_ref().is_none_or(|proven| {
