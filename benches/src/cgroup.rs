@@ -15,15 +15,6 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// Bounds reads from each device (`MAJOR:MINOR`) to a rate in bytes a second, and memory, the page cache included.
     pub(crate) fn create(devices: &[(String, u64)], memory: u64) -> Result<Self, String> {
-        Self::of(devices, &["read_bps_device"], memory)
-    }
-
-    /// The same with writes bounded, too.
-    pub(crate) fn with_writes(devices: &[(String, u64)], memory: u64) -> Result<Self, String> {
-        Self::of(devices, &["read_bps_device", "write_bps_device"], memory)
-    }
-
-    fn of(devices: &[(String, u64)], what: &[&str], memory: u64) -> Result<Self, String> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Relaxed);
         let name = format!("weir-bench-{}-{number}", std::process::id());
@@ -34,10 +25,11 @@ impl Bounds {
         if root.join("blkio").is_dir() {
             let blkio = bounds.add(&root.join("blkio"), &name)?;
             for (device, rate) in devices {
-                for file in what {
-                    let file = format!("blkio.throttle.{file}");
-                    set(&blkio, &file, &format!("{device} {rate}"))?;
-                }
+                set(
+                    &blkio,
+                    "blkio.throttle.read_bps_device",
+                    &format!("{device} {rate}"),
+                )?;
             }
             let group = bounds.add(&root.join("memory"), &name)?;
             set(&group, "memory.limit_in_bytes", &memory.to_string())?;
@@ -45,11 +37,7 @@ impl Bounds {
             set(root, "cgroup.subtree_control", "+io +memory")?;
             let group = bounds.add(root, &name)?;
             for (device, rate) in devices {
-                let rates = match what {
-                    [_] => format!("{device} rbps={rate}"),
-                    _ => format!("{device} rbps={rate} wbps={rate}"),
-                };
-                set(&group, "io.max", &rates)?;
+                set(&group, "io.max", &format!("{device} rbps={rate}"))?;
             }
             set(&group, "memory.max", &memory.to_string())?;
         }

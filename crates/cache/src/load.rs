@@ -142,7 +142,14 @@ struct Loading {
 
 impl Loading {
     /// Takes a segment in, with those of its records that the checkpoint does not know.
-    fn segment(&mut self, mut segment: Segment, newer: &mut Vec<(TableEntry, u32)>) {
+    fn segment(&mut self, segment: Segment, newer: &mut Vec<(TableEntry, u32)>) {
+        let file = segment.file.clone();
+        self.take_in(segment, newer);
+        // From here on, what stands behind a record belongs to others.
+        file.read_randomly();
+    }
+
+    fn take_in(&mut self, mut segment: Segment, newer: &mut Vec<(TableEntry, u32)>) {
         let number = segment.number;
         if self.checkpoint.finished.contains(&number) && segment.is_finished() {
             segment.first_sequence = 0;

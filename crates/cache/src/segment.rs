@@ -62,6 +62,7 @@ impl Segment {
             let _ = std::fs::remove_file(&segment.path);
             return Err(error);
         }
+        segment.file.read_randomly();
         Ok(Arc::new(segment))
     }
 

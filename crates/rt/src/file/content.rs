@@ -85,6 +85,13 @@ impl File {
         let _ = rustix::fs::fadvise(self, 0, None, Advice::Sequential);
     }
 
+    /// Tells the kernel that pieces of the file will be read in no order, so that it reads nothing but what is asked for.
+    /// Does not wait.
+    pub fn read_randomly(&self) {
+        // Advice: a failure changes nothing.
+        let _ = rustix::fs::fadvise(self, 0, None, Advice::Random);
+    }
+
     /// Whether it is read past the page cache.
     pub fn is_direct(&self) -> bool {
         self.0.direct.load(Relaxed)

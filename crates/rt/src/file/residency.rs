@@ -222,9 +222,14 @@ pub(super) fn load(file: &File, offset: u64, len: u64, ahead: u64) -> io::Result
     let _ = rustix::fs::fadvise(file, offset, NonZeroU64::new(asked), Advice::WillNeed);
     let mut page = offset / PAGE;
     while page * PAGE < end {
-        // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more.
+        // Two bytes across a page boundary, as in `prove`: a copy of the range would cost more. But for the last page: what
+        // is behind it would be read for nothing, with all that the kernel reads ahead of it.
         let mut scratch = [0; 2];
-        match rustix::io::pread(file, &mut scratch, (page + 1) * PAGE - 1) {
+        let want = match (page + 1) * PAGE < end {
+            true => 2,
+            false => 1,
+        };
+        match rustix::io::pread(file, &mut scratch[..want], (page + 1) * PAGE - 1) {
             Ok(2) => page += 2,
             Ok(1) => page += 1,
             Ok(_) => {
