@@ -61,8 +61,8 @@ const BODY: usize = 256 << 10;
 /// Objects that are stored on each disk before: more than there is memory for.
 const STORED: usize = 1_200;
 /// Clients of what is stored, and of what is not, on each disk.
-const HITS: usize = 12;
-const MISSES: usize = 4;
+const HITS: u32 = 12;
+const MISSES: u32 = 4;
 /// What the degraded disk still does in a second.
 const DEGRADED: u64 = 5 << 20;
 
@@ -228,7 +228,7 @@ fn fill(server: &Server) -> Outcome {
 }
 
 fn load(server: &Server, plan: &Plan) -> Seen {
-    let crowd = |disk: u32, clients: usize, of: &'static str| {
+    let crowd = |disk: u32, clients: u32, of: &'static str| {
         let path = move |client: usize, turn: usize| match of {
             // Each client has an order of its own; 97 and the number of objects have no divisor in common.
             "s" => format!("/{disk}/s{}", (client * 50 + turn * 97) % STORED),
