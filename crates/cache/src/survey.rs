@@ -58,14 +58,7 @@ const MOST_DAMAGE: usize = 1000;
 /// Reads the store at `path` and gives each live object to `each`, in the order of their keys' hashes. With `verify` all
 /// bytes of bodies are read and compared with their checksums. Blocks.
 pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::Result<Survey> {
-    let seed = fs::read(path.join("store"))
-        .ok()
-        .as_deref()
-        .and_then(format::read_store);
-    let Some(seed) = seed else {
-        let text = format!("\"{}\" is not a cache of Weir", path.display());
-        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
-    };
+    let seed = seed_of(path)?;
     let mut survey = Survey::default();
     let mut purges = Purges::default();
     let remembered = crate::load::remembered(path, seed);
@@ -121,6 +114,17 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
         });
     }
     Ok(survey)
+}
+
+fn seed_of(path: &Path) -> io::Result<u64> {
+    let bytes = match fs::read(path.join("store")) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_dir() => {
+            return Err(io::Error::other("there is no cache of Weir in it"));
+        }
+        read => read?,
+    };
+    let damaged = || io::Error::other("its file \"store\" is damaged, or not of Weir");
+    format::read_store(&bytes).ok_or_else(damaged)
 }
 
 impl Survey {

@@ -32,6 +32,8 @@ pub(crate) enum Task {
     Verify,
     /// What this names is removed; softly, it becomes stale.
     Purge(Named, bool),
+    /// How it is used.
+    Help,
 }
 
 /// What a purge names.
@@ -59,6 +61,12 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
             Value(word) => {
                 words.push(word);
                 continue;
+            }
+            Long("help") | Short('h') => {
+                return Ok(Cache {
+                    path: PathBuf::new(),
+                    task: Task::Help,
+                });
             }
             Long("soft") => {
                 soft = true;
@@ -114,6 +122,10 @@ pub(crate) fn run(arguments: &Cache) -> i32 {
         Task::Stat => stat(path).map(|()| 0),
         Task::Verify => verify(path),
         Task::Purge(named, soft) => purge(path, named, *soft).map(|()| 0),
+        Task::Help => {
+            println!("{USAGE}");
+            return 0;
+        }
     };
     match done {
         Ok(code) => code,
@@ -129,14 +141,23 @@ pub(crate) fn run(arguments: &Cache) -> i32 {
 fn list(path: &Path, prefix: &[u8]) -> io::Result<()> {
     let mut out = BufWriter::new(io::stdout().lock());
     let now_ms = rt::wall_millis();
-    writeln!(out, "status  seconds left       bytes  key")?;
     let mut failed = None;
+    let mut begun = false;
+    let mut begin = |out: &mut BufWriter<_>| match std::mem::replace(&mut begun, true) {
+        true => Ok(()),
+        false => writeln!(out, "status  seconds left       bytes  key"),
+    };
     survey(path, false, |listed| {
         if failed.is_none() && listed.key.text().starts_with(prefix) {
-            failed = write_line(&mut out, listed, now_ms).err();
+            let written = begin(&mut out).and_then(|()| write_line(&mut out, listed, now_ms));
+            failed = written.err();
         }
     })?;
-    failed.map_or_else(|| out.flush(), Err)
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    begin(&mut out)?;
+    out.flush()
 }
 
 fn write_line(out: &mut impl Write, listed: &Listed, now_ms: u64) -> io::Result<()> {
@@ -306,7 +327,12 @@ fn tell_damage(found: &Survey) {
 }
 
 fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
-    let owner = std::fs::metadata(path.join("store"))?;
+    let owner = std::fs::metadata(path.join("store")).map_err(|error| {
+        match error.kind() == io::ErrorKind::NotFound && path.is_dir() {
+            true => io::Error::other("there is no cache of Weir in it"),
+            false => error,
+        }
+    })?;
     let mut options = Options::new(path, rt::pool::default_pool());
     // What the configuration allows is not known here, and nothing is to go but what is purged.
     options.max_size = u64::MAX >> 1;
@@ -368,6 +394,7 @@ mod tests {
         assert_eq!(path_of(b"http://a:1/b?c=d://e"), b"/b?c=d://e");
         assert_eq!(path_of(b"/b"), b"/b");
         assert_eq!(task(&["stat", "/c"]), Ok(Task::Stat));
+        assert_eq!(task(&["purge", "--help"]), Ok(Task::Help));
         assert_eq!(task(&["verify", "/c"]), Ok(Task::Verify));
         assert_eq!(
             task(&["purge", "/c", "--all", "--soft"]),
