@@ -464,3 +464,26 @@ fn several_ranges_of_parts_that_are_stored() {
         assert!(!reply.cut && reply.body == content(LENGTH));
     }
 }
+
+#[test]
+fn a_part_that_is_not_as_long_as_it_says_is_not_stored() {
+    if skip_on_oracle("it asks for the whole") {
+        return;
+    }
+    let origin = Origin::start(|stream, _, _| {
+        let head = "HTTP/1.1 206 Partial Content\r\nCache-Control: max-age=60\r\nContent-Range: bytes 4-9/10\r\n";
+        say(
+            stream,
+            format!("{head}Content-Length: 5\r\n\r\n01234").as_bytes(),
+        );
+    });
+    let server = cached(&origin, PARTIAL);
+    for _ in 0..2 {
+        let reply = server.get_with("/a", &["Range: bytes=-5"]).expect(206);
+        assert_eq!(
+            (reply.text(), reply.field("X-Cache")),
+            ("01234".to_owned(), "MISS")
+        );
+    }
+    assert_eq!(origin.requests(), 2);
+}

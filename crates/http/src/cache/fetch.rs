@@ -436,7 +436,7 @@ impl Fetch {
             }
         };
         let asked = self.missing.is_none() && self.asks_for_a_part();
-        match Brings::of(&self.request, &self.settings, &head, freshness) {
+        match Brings::of(&self.request, &self.settings, &exchange, &head, freshness) {
             Brings::Nothing => return self.release(writer, exchange),
             Brings::Part(part) => return self.store_part(writer, exchange, part, &head).await,
             Brings::Whole if asked && head.status == 416 => return self.release(writer, exchange),
@@ -770,6 +770,7 @@ impl Brings {
     pub(super) fn of(
         request: &Request,
         settings: &SettingsRef,
+        exchange: &Exchange,
         head: &ResponseHead,
         freshness: Freshness,
     ) -> Brings {
@@ -782,6 +783,11 @@ impl Brings {
         let Some((Some(range), Some(length))) = range else {
             return Brings::Nothing;
         };
+        // One that is not as long as it says belongs nowhere.
+        if matches!(exchange.content_length(), ContentLength::Known(len) if len != range.end - range.start)
+        {
+            return Brings::Nothing;
+        }
         let mut fields = caching::keep(&head.fields);
         fields.remove_known(Known::ContentRange);
         let stored = StoredHead {

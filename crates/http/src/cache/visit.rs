@@ -564,7 +564,7 @@ impl Visit {
         };
         // A part is for whoever asked for it alone here.
         let is_whole = matches!(
-            Brings::of(request, &self.settings, &head, freshness),
+            Brings::of(request, &self.settings, &exchange, &head, freshness),
             Brings::Whole
         );
         if !is_whole || !fits(&self.store, &exchange) {
