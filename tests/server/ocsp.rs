@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{CertifiedIssuer, KeyPair, SigningKey};
-use weir_tests::{Scripted, http, read_until, send, until};
+use weir_tests::{Scripted, http, read_until, send, skip_on_oracle, until};
 
 use crate::tls::{CERTIFICATE, Client, Pair, authority, body, https, signed_by};
 
@@ -178,6 +178,42 @@ fn what_was_said_of_clients_is_kept() {
         }
     }
     assert_eq!(responder.server.connections(), 2);
+}
+
+#[test]
+fn clients_that_come_while_an_authority_is_asked_share_its_answer() {
+    if skip_on_oracle("nginx asks for each of them") {
+        return;
+    }
+    const CLIENTS: usize = 8;
+    let ours = authority("Ours");
+    let pair = signed_by(&ours, "client.example");
+    let responder = Responder::of(&ours);
+    // The responder has to wait for it until all clients have begun.
+    let gate = responder.says.lock().expect("nobody panics with it");
+    let url = responder.url();
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_verify_client on;
+         ssl_client_certificate ca.crt; ssl_ocsp on; ssl_ocsp_responder {url};
+         ssl_ocsp_cache shared:shared_answers:1m; location / {{ return 200 $ssl_client_verify; }} }}"
+    ))
+    .file("ca.crt", ours.pem())
+    .start();
+    let begun = std::sync::Barrier::new(CLIENTS + 1);
+    std::thread::scope(|scope| {
+        for _ in 0..CLIENTS {
+            scope.spawn(|| {
+                let client = Client::with(Some(&pair), BOTH[1]);
+                begun.wait();
+                let answer = client.get(&server, "localhost", "/").expect("an answer");
+                assert_eq!(body(&answer), "SUCCESS");
+            });
+        }
+        begun.wait();
+        until(|| (responder.server.connections() > 0).then_some(())).expect("it is asked");
+        drop(gate);
+    });
+    assert_eq!(responder.server.connections(), 1);
 }
 
 /// A server whose certificate `issuer` has signed, with something about stapling.

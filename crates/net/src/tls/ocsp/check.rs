@@ -1,14 +1,16 @@
 //! Whether clients' certificates have been revoked.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 use base::lru::Lru;
+use rt::sync::remote_oneshot::{self, Receiver, Sender};
 
 use super::super::certificate::Certificate;
 use super::super::session::Session;
 use super::super::shared::Shared;
 use super::super::verify::{Assessment, Fault, REVOKED, Trust};
-use super::message::{self, Id, Signer, Status};
+use super::message::{self, Answer, Id, Signer, Status};
 use super::{Ask, Network, PATIENCE, Responder};
 
 /// The responder was not to be asked, or what it said is no answer.
@@ -91,11 +93,33 @@ impl StatusCheck {
         network: &Network,
     ) -> Result<Status, String> {
         let id = Id::of(certificate, issuer);
-        if let Some(cache) = &self.cache
-            && let Some(known) = cache.get(&id, now())
-        {
-            return Ok(known);
+        let Some(cache) = &self.cache else {
+            let answer = self.question(certificate, issuer, &id, network).await?;
+            return Ok(answer.status);
+        };
+        loop {
+            let asking = match cache.turn(&id, now()) {
+                Turn::Known(status) => return Ok(status),
+                Turn::Wait(answer) => match answer.await {
+                    Ok(outcome) => return outcome,
+                    // The client for whom it was asked has left: somebody else has to ask.
+                    Err(_) => continue,
+                },
+                Turn::Ask(asking) => asking,
+            };
+            let answer = self.question(certificate, issuer, &id, network).await;
+            return asking.tell(answer);
         }
+    }
+
+    /// Asks the authority.
+    async fn question(
+        &self,
+        certificate: &Certificate,
+        issuer: &Certificate,
+        id: &Id,
+        network: &Network,
+    ) -> Result<Answer, String> {
         let named = || {
             let url = certificate.responder.as_deref();
             let url = url.ok_or("no OCSP responder URL in certificate")?;
@@ -110,12 +134,7 @@ impl StatusCheck {
         let answer = rt::timeout(PATIENCE, asked)
             .await
             .unwrap_or_else(|_| Err("OCSP responder timed out".to_owned()))?;
-        let answer = message::examine(&answer, &id, issuer, Signer::Entitled, now())?;
-        if let Some(cache) = &self.cache {
-            let until = answer.until.unwrap_or_else(|| now() + WITHOUT_END);
-            cache.put(id, answer.status, until);
-        }
-        Ok(answer.status)
+        message::examine(&answer, id, issuer, Signer::Entitled, now())
     }
 }
 
@@ -124,9 +143,26 @@ pub(super) fn now() -> i64 {
 }
 
 /// What authorities have said (`ssl_ocsp_cache`): it has a name, belongs to all loops, and outlives reloads. What was
-/// used longest ago goes when it is full.
+/// used longest ago goes when it is full. Clients with the same certificate that come while its authority is asked wait
+/// for that answer.
 pub struct StatusCache {
-    known: Mutex<Lru<Id, (Status, i64)>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    known: Lru<Id, (Status, i64)>,
+    /// Who waits for an answer; bounded by the connections that are open.
+    asked: HashMap<Id, Vec<Sender<Outcome>>>,
+}
+
+/// What becomes of a question; the text is for the log.
+type Outcome = Result<Status, String>;
+
+/// What somebody who wants to know has to do.
+enum Turn {
+    Known(Status),
+    Wait(Receiver<Outcome>),
+    Ask(Asking),
 }
 
 impl StatusCache {
@@ -135,20 +171,109 @@ impl StatusCache {
         static KNOWN: LazyLock<Shared<(String, usize), StatusCache>> =
             LazyLock::new(Shared::default);
         KNOWN.get((name.to_owned(), bytes), || {
-            Arc::new(StatusCache {
-                known: Mutex::new(Lru::new((bytes / ENTRY).max(1))),
-            })
+            Arc::new(StatusCache::of((bytes / ENTRY).max(1)))
         })
     }
 
-    fn get(&self, id: &Id, now: i64) -> Option<Status> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (status, until) = *known.get(id)?;
-        (now <= until).then_some(status)
+    fn of(entries: usize) -> StatusCache {
+        StatusCache {
+            state: Mutex::new(State {
+                known: Lru::new(entries),
+                asked: HashMap::new(),
+            }),
+        }
     }
 
-    fn put(&self, id: Id, status: Status, until: i64) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.insert(id, (status, until));
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(self: &Arc<Self>, id: &Id, now: i64) -> Turn {
+        let mut state = self.state();
+        if let Some(&mut (status, until)) = state.known.get(id)
+            && now <= until
+        {
+            return Turn::Known(status);
+        }
+        if let Some(waiters) = state.asked.get_mut(id) {
+            let (sender, receiver) = remote_oneshot::channel();
+            waiters.push(sender);
+            return Turn::Wait(receiver);
+        }
+        state.asked.insert(id.clone(), Vec::new());
+        Turn::Ask(Asking {
+            cache: Arc::clone(self),
+            id: id.clone(),
+            is_told: false,
+        })
+    }
+}
+
+/// A question under way. Those who wait for it learn of its end, or that whoever asked has left.
+struct Asking {
+    cache: Arc<StatusCache>,
+    id: Id,
+    is_told: bool,
+}
+
+impl Asking {
+    fn tell(mut self, answer: Result<Answer, String>) -> Outcome {
+        let mut state = self.cache.state();
+        let outcome = answer.map(|answer| {
+            let until = answer.until.unwrap_or_else(|| now() + WITHOUT_END);
+            let entry = (answer.status, until);
+            state.known.insert(self.id.clone(), entry);
+            answer.status
+        });
+        let waiters = state.asked.remove(&self.id).unwrap_or_default();
+        drop(state);
+        self.is_told = true;
+        for waiter in waiters {
+            // One that has left does not want to know.
+            let _ = waiter.send(outcome.clone());
+        }
+        outcome
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if self.is_told {
+            return;
+        }
+        let waiters = self.cache.state().asked.remove(&self.id);
+        // They are told without the lock, which the first of them takes.
+        drop(waiters);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_asks_when_the_one_who_asked_has_left() {
+        let cache = Arc::new(StatusCache::of(4));
+        let id = Id::default();
+        let Turn::Ask(asking) = cache.turn(&id, 0) else {
+            panic!("nobody has asked");
+        };
+        let Turn::Wait(waiter) = cache.turn(&id, 0) else {
+            panic!("somebody asks already");
+        };
+        drop(asking);
+        let options = rt::LoopOptions::default();
+        let outcome = rt::run(options, || waiter).expect("a loop");
+        assert!(outcome.is_err());
+        let Turn::Ask(asking) = cache.turn(&id, 0) else {
+            panic!("nobody asks any more");
+        };
+        let answer = Answer {
+            status: Status::Good,
+            until: Some(10),
+        };
+        assert_eq!(asking.tell(Ok(answer)), Ok(Status::Good));
+        assert!(matches!(cache.turn(&id, 10), Turn::Known(Status::Good)));
+        assert!(matches!(cache.turn(&id, 11), Turn::Ask(_)));
     }
 }

@@ -40,7 +40,7 @@ mod tag {
 }
 
 /// What a certificate is called: by whom it was issued, and its number there.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Id {
     issuer_name: [u8; 20],
     issuer_key: [u8; 20],
