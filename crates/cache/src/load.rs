@@ -27,9 +27,10 @@ use crate::checksum::xxh64;
 use crate::format::{self, Record, RecordKind, SUPERSEDES, TableEntry, u32_at, u64_at};
 use crate::index::{Entry, Index, Location};
 use crate::log::Log;
+use crate::options::{OpenError, Options};
 use crate::purge::{self, Purges};
 use crate::segment::Segment;
-use crate::store::{Core, Loaded, OpenError, Options};
+use crate::store::{Core, Loaded};
 
 const CHECKPOINT_MAGIC: u64 = u64::from_le_bytes(*b"WeirChk1");
 const CHECKPOINT_HEADER: usize = 40;

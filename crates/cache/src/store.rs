@@ -1,112 +1,28 @@
 //! The store: lookups, fills, purges, upkeep. Any thread may call; what waits for the disk is on the device's pool.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use rt::pool::{Device, Pool};
+use rt::pool::Device;
 use rt::sync::remote_oneshot;
 
 use crate::checksum::xxh64;
 use crate::fill::{Fill, Follower, Writer};
 use crate::fills::{Fills, Place};
-use crate::format::{Description, EXTENT_MAX, RUN_MAX, RecordKind, UNIT};
+use crate::format::{Description, RecordKind, UNIT};
 use crate::index::{Entry, Index, Location};
 use crate::log::{self, Job, Log};
 use crate::memory::MemoryTier;
 use crate::object::{Object, Shared, Stored};
+use crate::options::{Limits, OpenError, Options};
 use crate::purge::{self, Purges, Scope};
 use crate::reclaim::{Commit, bury, commit, new_record};
 use crate::segment::Segment;
+use crate::upkeep::{self, Upkeep};
 use crate::{Head, Key, Meta, Mode, Purge};
-
-/// How a store is set up.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The directory; made if it is missing.
-    pub path: PathBuf,
-    /// Where file work is done.
-    pub pool: Pool,
-    /// The most bytes of segments.
-    pub max_size: u64,
-    /// The most objects; 0 is no bound.
-    pub max_objects: u64,
-    /// Bytes of the file system to leave free; 0 is no bound.
-    pub min_free: u64,
-    /// An object that nobody asked for so long goes; 0 is never.
-    pub inactive_ms: u64,
-    /// The most bytes of the memory tier.
-    pub memory: usize,
-    /// The most bytes of one fill in memory.
-    pub fill_memory: usize,
-    /// The size of a segment; `None` derives it from `max_size`.
-    pub segment_size: Option<u64>,
-}
-
-/// The bounds of a segment's size, and how many there should be.
-const SEGMENT_MIN: u64 = 64 * 1024;
-const SEGMENT_MAX: u64 = 64 * 1024 * 1024;
-const SEGMENTS: u64 = 32;
-/// A checkpoint is written at most this often.
-const CHECKPOINT_MS: u64 = 60_000;
-/// As many shards of the index are searched for inactive objects in one round of upkeep.
-const SHARDS_A_ROUND: usize = 16;
-
-impl Options {
-    /// The defaults: nginx's `inactive=10m`, no other bound but a very large `max_size`, 64 MB of memory.
-    pub fn new(path: &Path, pool: Pool) -> Self {
-        Self {
-            path: path.to_owned(),
-            pool,
-            max_size: 1 << 50,
-            max_objects: 0,
-            min_free: 0,
-            inactive_ms: 600_000,
-            memory: 64 * 1024 * 1024,
-            fill_memory: 1024 * 1024,
-            segment_size: None,
-        }
-    }
-
-    pub(crate) fn segment_size(&self) -> u64 {
-        let derived = (self.max_size / SEGMENTS).clamp(SEGMENT_MIN, SEGMENT_MAX);
-        self.segment_size.unwrap_or(derived)
-    }
-
-    /// The most bytes of body in a record: less in a small store, where they would make segments too large.
-    pub(crate) fn run_size(&self) -> usize {
-        let quarter = usize::try_from(self.segment_size() / 4).unwrap_or(RUN_MAX);
-        quarter.clamp(EXTENT_MAX, RUN_MAX)
-    }
-}
-
-/// Why a store could not be opened. The server goes on without it.
-#[derive(Debug)]
-pub enum OpenError {
-    /// Another process (or another store of this one) has it.
-    Locked(PathBuf),
-    /// What the disk said, and about which path.
-    Io(PathBuf, io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Locked(path) => {
-                write!(f, "cache \"{}\" is used by another process", path.display())
-            }
-            Self::Io(path, error) => {
-                write!(f, "cache \"{}\" cannot be opened: {error}", path.display())
-            }
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
 
 /// What a lookup found.
 #[derive(Debug)]
@@ -211,26 +127,6 @@ pub struct Stats {
 #[derive(Clone)]
 pub struct Store(Arc<Core>);
 
-/// Bounds that can change while a store is open.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) max_size: u64,
-    pub(crate) max_objects: u64,
-    pub(crate) min_free: u64,
-    pub(crate) inactive_ms: u64,
-}
-
-impl Limits {
-    fn of(options: &Options) -> Self {
-        Self {
-            max_size: options.max_size,
-            max_objects: options.max_objects,
-            min_free: options.min_free,
-            inactive_ms: options.inactive_ms,
-        }
-    }
-}
-
 pub(crate) struct Core {
     /// As it was opened; the bounds that count are in `limits`.
     pub(crate) options: Options,
@@ -251,7 +147,7 @@ pub(crate) struct Core {
     trouble: Mutex<Option<String>>,
     /// The directory is not the one that was opened any more.
     pub(crate) vanished: AtomicBool,
-    upkeep: Mutex<Upkeep>,
+    pub(crate) upkeep: Mutex<Upkeep>,
     pub(crate) written: AtomicU64,
     pub(crate) stored: AtomicU64,
     pub(crate) evicted: AtomicU64,
@@ -264,13 +160,6 @@ pub(crate) struct Core {
 pub(crate) struct Queue {
     pub(crate) jobs: Vec<Job>,
     pub(crate) running: bool,
-}
-
-#[derive(Default)]
-struct Upkeep {
-    next_shard: usize,
-    checkpoint_ms: u64,
-    stored: u64,
 }
 
 /// What `load.rs` found on the disk.
@@ -828,21 +717,8 @@ impl Store {
     /// Upkeep, to be called every few seconds: lets inactive objects go (a sixteenth of the index in a round), keeps
     /// `min_free`, notices a directory that has vanished, writes a checkpoint each minute if anything changed.
     pub fn maintain(&self, now_ms: u64) {
-        self.0.enqueue(Box::new(move |core, log| {
-            core.fills.lock().expire(now_ms);
-            crate::load::check_directory(core);
-            expire_inactive(core, log, now_ms);
-            // Failures have been reported.
-            let _ = crate::reclaim::make_room(core, log);
-            if thin_out(core, log).is_err() {
-                return;
-            }
-            if checkpoint_is_due(core, now_ms) {
-                let _ = log
-                    .flush(core)
-                    .and_then(|()| crate::load::write_checkpoint(core, log));
-            }
-        }));
+        self.0
+            .enqueue(Box::new(move |core, log| upkeep::round(core, log, now_ms)));
     }
 
     /// Waits until everything handed in before is in the files (not: on the disk).
@@ -947,74 +823,6 @@ impl Store {
             evicted: core.evicted.load(Relaxed),
             reclaimed: core.reclaimed.load(Relaxed),
             fills: core.fills.lock().running.len(),
-        }
-    }
-}
-
-fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
-    let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
-    let stored = core.stored.load(Relaxed);
-    let due =
-        stored != upkeep.stored && now_ms >= upkeep.checkpoint_ms.saturating_add(CHECKPOINT_MS);
-    if due {
-        upkeep.stored = stored;
-        upkeep.checkpoint_ms = now_ms;
-    }
-    due
-}
-
-/// Takes out what was asked for longest ago while there are more objects than there may be. What is in open segments
-/// can not be reclaimed by [`crate::reclaim`].
-fn thin_out(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
-    let most = usize::try_from(core.limits().max_objects).unwrap_or(usize::MAX);
-    let present = core.index.len();
-    if most == 0 || present <= most {
-        return Ok(());
-    }
-    // An eighth more than must be, so that this is seldom.
-    let excess = present - most + most / 8;
-    for shard in 0..Index::shards() {
-        let mut entries = core.index.entries(shard);
-        let share = (entries.len() * excess)
-            .div_ceil(present)
-            .min(entries.len());
-        entries.sort_unstable_by_key(|entry| (entry.frequency() > 0, entry.accessed));
-        for entry in &entries[..share] {
-            let gone = core.index.remove_at(entry.hash, entry.location());
-            core.evicted.fetch_add(1, Relaxed);
-            if gone.is_some_and(|entry| entry.supersedes()) {
-                bury(core, log, entry.hash)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Takes out of some shards what nobody asked for in time.
-fn expire_inactive(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
-    let inactive_ms = core.limits().inactive_ms;
-    if inactive_ms == 0 {
-        return;
-    }
-    let oldest = (now_ms.saturating_sub(inactive_ms) / 1000) as u32;
-    let first = {
-        let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = upkeep.next_shard;
-        upkeep.next_shard = (first + SHARDS_A_ROUND) % Index::shards();
-        first
-    };
-    for shard in first..first + SHARDS_A_ROUND {
-        for entry in core
-            .index
-            .entries(shard)
-            .iter()
-            .filter(|entry| entry.accessed < oldest)
-        {
-            let gone = core.index.remove_at(entry.hash, entry.location());
-            if gone.is_some_and(|entry| entry.supersedes()) && bury(core, log, entry.hash).is_err()
-            {
-                return;
-            }
         }
     }
 }

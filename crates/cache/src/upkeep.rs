@@ -1,0 +1,109 @@
+//! What a store does every few seconds, on the device's pool: lets go what nobody asked for, keeps to its bounds, writes
+//! checkpoints.
+
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use crate::index::Index;
+use crate::log::Log;
+use crate::reclaim::bury;
+use crate::store::Core;
+
+/// A checkpoint is written at most this often.
+const CHECKPOINT_MS: u64 = 60_000;
+/// As many shards of the index are searched for inactive objects in one round of upkeep.
+const SHARDS_A_ROUND: usize = 16;
+
+/// Where upkeep is.
+#[derive(Default)]
+pub(crate) struct Upkeep {
+    next_shard: usize,
+    checkpoint_ms: u64,
+    stored: u64,
+}
+
+/// One round.
+pub(crate) fn round(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
+    core.fills.lock().expire(now_ms);
+    crate::load::check_directory(core);
+    expire_inactive(core, log, now_ms);
+    // Failures have been reported.
+    let _ = crate::reclaim::make_room(core, log);
+    if thin_out(core, log).is_err() {
+        return;
+    }
+    if checkpoint_is_due(core, now_ms) {
+        let _ = log
+            .flush(core)
+            .and_then(|()| crate::load::write_checkpoint(core, log));
+    }
+}
+
+fn checkpoint_is_due(core: &Core, now_ms: u64) -> bool {
+    let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+    let stored = core.stored.load(Relaxed);
+    let due =
+        stored != upkeep.stored && now_ms >= upkeep.checkpoint_ms.saturating_add(CHECKPOINT_MS);
+    if due {
+        upkeep.stored = stored;
+        upkeep.checkpoint_ms = now_ms;
+    }
+    due
+}
+
+/// Takes out what was asked for longest ago while there are more objects than there may be. What is in open segments
+/// can not be reclaimed by [`crate::reclaim`].
+fn thin_out(core: &Arc<Core>, log: &mut Log) -> io::Result<()> {
+    let most = usize::try_from(core.limits().max_objects).unwrap_or(usize::MAX);
+    let present = core.index.len();
+    if most == 0 || present <= most {
+        return Ok(());
+    }
+    // An eighth more than must be, so that this is seldom.
+    let excess = present - most + most / 8;
+    for shard in 0..Index::shards() {
+        let mut entries = core.index.entries(shard);
+        let share = (entries.len() * excess)
+            .div_ceil(present)
+            .min(entries.len());
+        entries.sort_unstable_by_key(|entry| (entry.frequency() > 0, entry.accessed));
+        for entry in &entries[..share] {
+            let gone = core.index.remove_at(entry.hash, entry.location());
+            core.evicted.fetch_add(1, Relaxed);
+            if gone.is_some_and(|entry| entry.supersedes()) {
+                bury(core, log, entry.hash)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Takes out of some shards what nobody asked for in time.
+fn expire_inactive(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
+    let inactive_ms = core.limits().inactive_ms;
+    if inactive_ms == 0 {
+        return;
+    }
+    let oldest = (now_ms.saturating_sub(inactive_ms) / 1000) as u32;
+    let first = {
+        let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = upkeep.next_shard;
+        upkeep.next_shard = (first + SHARDS_A_ROUND) % Index::shards();
+        first
+    };
+    for shard in first..first + SHARDS_A_ROUND {
+        for entry in core
+            .index
+            .entries(shard)
+            .iter()
+            .filter(|entry| entry.accessed < oldest)
+        {
+            let gone = core.index.remove_at(entry.hash, entry.location());
+            if gone.is_some_and(|entry| entry.supersedes()) && bury(core, log, entry.hash).is_err()
+            {
+                return;
+            }
+        }
+    }
+}
