@@ -97,6 +97,11 @@ const EXPERIMENTS: &[(&str, &str, Experiment)] = &[
         coalesce::run,
     ),
     (
+        "kills",
+        "kill -9 in the middle of fetches, again and again on the same cache: every byte compared",
+        coalesce::kills::run,
+    ),
+    (
         "connections",
         "E3, P2, R1–R4: sharding, reloads, upgrades, crashes and stalls, beside nginx and HAProxy",
         connections::run,
@@ -176,6 +181,7 @@ fn help() {
         ("restart", restart::FLAGS),
         ("disk", disk::FLAGS),
         ("cache-disks", cache_disks::FLAGS),
+        ("kills", coalesce::kills::FLAGS),
         ("connections", connections::FLAGS),
         ("php", php::FLAGS),
         ("cache-tests", cache_tests::FLAGS),

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::origin::bytes_at;
+use super::origin::{bytes_at, shift};
 
 /// What one client got.
 #[derive(Debug, Clone, Copy)]
@@ -107,7 +107,7 @@ fn read(
                 }
                 continue;
             };
-            body = Some(Body::of(&head[..end]));
+            body = Some(Body::of(path, &head[..end]));
             let rest = head.split_off(end + 4);
             if let Some(body) = &mut body {
                 body.take(&rest);
@@ -127,10 +127,11 @@ struct Body {
     is_ok: bool,
     length: usize,
     position: usize,
+    shift: usize,
 }
 
 impl Body {
-    fn of(head: &[u8]) -> Body {
+    fn of(path: &str, head: &[u8]) -> Body {
         let head = String::from_utf8_lossy(head).to_ascii_lowercase();
         let length = head
             .lines()
@@ -141,11 +142,12 @@ impl Body {
                 .and_then(|text| text.trim().parse().ok())
                 .unwrap_or(usize::MAX),
             position: 0,
+            shift: shift(path),
         }
     }
 
     fn take(&mut self, data: &[u8]) {
-        let right = bytes_at(self.position)
+        let right = bytes_at(self.position + self.shift)
             .get(..data.len())
             .is_some_and(|expected| expected == data);
         self.is_ok &= right;

@@ -7,6 +7,7 @@
 
 mod clients;
 pub(crate) mod hits;
+pub(crate) mod kills;
 mod objects;
 mod origin;
 mod varnish;

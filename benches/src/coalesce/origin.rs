@@ -47,6 +47,12 @@ pub(crate) fn bytes_at(position: usize) -> &'static [u8] {
     &pattern[position % 251..][..LONGEST]
 }
 
+/// Where in the pattern the body of a path begins, so that one object in the place of another shows.
+pub(crate) fn shift(path: &str) -> usize {
+    path.bytes()
+        .fold(0, |sum, byte| (sum * 31 + usize::from(byte)) % 251)
+}
+
 /// As long as the longest body.
 pub(crate) const LONGEST: usize = 10 << 20;
 
@@ -104,7 +110,7 @@ fn serve(stream: TcpStream, reply_of: fn(&str) -> Option<Reply>, log: &Log) -> s
             seen.requests
         });
         let breaks = reply.breaks && requests == 1;
-        if !answer(&mut stream, reply, range, breaks)? {
+        if !answer(&mut stream, &path, reply, range, breaks)? {
             return Ok(());
         }
         note(log, &path, |seen| seen.ended = Some(Instant::now()));
@@ -118,8 +124,11 @@ fn note<T: Default>(log: &Log, path: &str, change: impl FnOnce(&mut Seen) -> T) 
         .unwrap_or_default()
 }
 
-/// The path of a request, and where the range that it asks for begins; `None` when the connection was closed.
-fn read_head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, Option<usize>)>> {
+/// First and last byte; the last may be far behind the end.
+type Range = (usize, usize);
+
+/// The path of a request, and the range that it asks for; `None` when the connection was closed.
+fn read_head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, Option<Range>)>> {
     let mut request = String::new();
     if lines.read_line(&mut request)? == 0 {
         return Ok(None);
@@ -133,7 +142,9 @@ fn read_head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, Option
         }
         let line = line.to_ascii_lowercase();
         if let Some(from) = line.strip_prefix("range: bytes=") {
-            range = from.split('-').next().and_then(|from| from.parse().ok());
+            let (from, to) = from.trim().split_once('-').unwrap_or((from, ""));
+            let to = to.parse().unwrap_or(usize::MAX);
+            range = from.parse().ok().map(|from| (from, to));
         }
     }
 }
@@ -141,8 +152,9 @@ fn read_head(lines: &mut impl BufRead) -> std::io::Result<Option<(String, Option
 /// Writes a response; `false` if it broke off.
 fn answer(
     stream: &mut TcpStream,
+    path: &str,
     reply: Reply,
-    range: Option<usize>,
+    range: Option<Range>,
     breaks: bool,
 ) -> std::io::Result<bool> {
     if range.is_none() {
@@ -153,20 +165,21 @@ fn answer(
         true => "private",
         false => "max-age=3600",
     };
+    let (from, to) = range.unwrap_or((0, usize::MAX));
+    let (from, end) = (from.min(total), to.saturating_add(1).min(total));
     let status = match range {
-        Some(from) => format!(
+        Some(_) => format!(
             "206 Partial Content\r\nContent-Range: bytes {from}-{}/{total}",
-            total - 1
+            end - 1
         ),
         None => "200 OK".to_owned(),
     };
-    let from = range.unwrap_or(0).min(total);
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Length: {}\r\nCache-Control: {control}\r\nETag: \"one\"\r\nAccept-Ranges: bytes\r\n\r\n",
-        total - from
+        end - from
     );
     stream.write_all(head.as_bytes())?;
-    let body = &bytes_at(from)[..total - from];
+    let body = &bytes_at(from + shift(path))[..end - from];
     let end = if breaks { body.len() / 2 } else { body.len() };
     let pieces = if reply.body_ms == 0 { 1 } else { 50 };
     for piece in body[..end].chunks((body.len() / pieces).max(1)) {
