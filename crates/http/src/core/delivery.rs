@@ -163,7 +163,10 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The alignment of such reads.",
-        set: Setter::Size(|c| &mut c.directio_alignment),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.directio_alignment = line.offset(0)?.unsigned_abs();
+            Ok(())
+        }),
     },
     Directive {
         name: "output_buffers",

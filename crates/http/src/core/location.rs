@@ -462,7 +462,10 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The largest request content; more is refused with 413. 0 is no limit.",
-        set: Setter::Size(|c| &mut c.client_max_body_size),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+            c.client_max_body_size = line.offset(0)?.unsigned_abs();
+            Ok(())
+        }),
     },
     Directive {
         name: "client_body_buffer_size",
