@@ -99,21 +99,14 @@ fn join(range: Range, waiter: Sender<Outcome>) -> bool {
 /// What a thread of the pool does.
 fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
-        let end = End(range);
-        let wanted = {
-            let guard = under_way();
-            let waiters = guard.as_ref().and_then(|ranges| ranges.get(&range));
-            let waits = |waiter: &&Sender<Outcome>| !waiter.is_closed();
-            waiters.map_or(0, |under_way| {
-                under_way.waiters.iter().filter(waits).count()
-            })
-        };
+        let wanted = begin(range);
         let ahead = match wanted {
             // All of them have left.
             0 => return,
             1 => range.len,
             _ => range.len.saturating_mul(AHEAD_OF_SHARED),
         };
+        let mut end = End(Some(range));
         let loaded = residency::load(&file, range.offset, range.len, rest.min(ahead));
         end.tell(loaded.map_err(|error| {
             let unknown = rustix::io::Errno::IO.raw_os_error();
@@ -122,21 +115,44 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
     })
 }
 
-/// The end of a job, however it comes: the range is not under way any more.
-struct End(Range);
+/// How many wait for a range whose job is about to be done. If all of them have left it is not under way any more: who
+/// wants it after this look has a job of his own.
+fn begin(range: Range) -> usize {
+    let mut guard = under_way();
+    let Some(ranges) = guard.as_mut() else {
+        return 0;
+    };
+    let waits = |waiter: &&Sender<Outcome>| !waiter.is_closed();
+    let waiters = ranges.get(&range);
+    let wanted = waiters.map_or(0, |range| range.waiters.iter().filter(waits).count());
+    let gone = match wanted {
+        0 => ranges.remove(&range),
+        _ => None,
+    };
+    drop(guard);
+    // The pool's handle goes here, without the lock.
+    drop(gone);
+    wanted
+}
+
+/// The end of a job, however it comes: the range is not under way any more. `None` once that is so: whoever has been told
+/// may be loading it again.
+struct End(Option<Range>);
 
 impl End {
-    fn tell(&self, outcome: Outcome) {
-        let waiters = self.take();
-        for waiter in waiters {
+    fn tell(&mut self, outcome: Outcome) {
+        for waiter in self.take() {
             // One that has left does not want to know.
             let _ = waiter.send(outcome);
         }
     }
 
-    fn take(&self) -> Vec<Sender<Outcome>> {
+    fn take(&mut self) -> Vec<Sender<Outcome>> {
+        let Some(range) = self.0.take() else {
+            return Vec::new();
+        };
         let mut guard = under_way();
-        let under_way = guard.as_mut().and_then(|ranges| ranges.remove(&self.0));
+        let under_way = guard.as_mut().and_then(|ranges| ranges.remove(&range));
         drop(guard);
         // The pool's handle goes here, without the lock.
         under_way.map_or_else(Vec::new, |under_way| under_way.waiters)
@@ -146,5 +162,48 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         drop(self.take());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of files that no other test has.
+    fn range(file: u64) -> Range {
+        Range {
+            file: u64::MAX - file,
+            offset: 0,
+            len: 1,
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_over_leaves_the_next_one_of_its_range_alone() {
+        let range = range(0);
+        let (first, _told) = remote_oneshot::channel();
+        assert!(!join(range, first));
+        assert_eq!(begin(range), 1);
+        let mut end = End(Some(range));
+        end.tell(Ok(()));
+        // Somebody who was told finds it dropped, and asks again before the job's thread has gone on.
+        let (second, _waits) = remote_oneshot::channel();
+        assert!(!join(range, second));
+        drop(end);
+        assert_eq!(begin(range), 1, "it is still under way");
+        drop(End(Some(range)));
+        assert_eq!(begin(range), 0);
+    }
+
+    #[test]
+    fn who_comes_when_all_others_have_left_has_a_job_of_his_own() {
+        let range = range(1);
+        let (sender, receiver) = remote_oneshot::channel();
+        assert!(!join(range, sender));
+        drop(receiver);
+        assert_eq!(begin(range), 0);
+        let (sender, _waits) = remote_oneshot::channel();
+        assert!(!join(range, sender), "nobody loads it any more");
+        drop(End(Some(range)));
     }
 }
