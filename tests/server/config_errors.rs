@@ -540,6 +540,24 @@ fn weir_shows_the_line_a_caret_and_the_nearest_name() {
 }
 
 #[test]
+fn a_file_that_is_included_twice_complains_once_and_what_is_twice_names_the_first() {
+    if skip_on_oracle("nginx stops at the first error") {
+        return;
+    }
+    let text = "events { }\nhttp {\n    server { include both.conf; }\n    server { include both.conf; }\n}\n";
+    let site = whole(text).file(
+        "both.conf",
+        "location / { root a; }\nallow 10.0.0.1/8;\nlocation / { root b; }\n",
+    );
+    let finished = site.test();
+    let said = |what: &str| finished.stderr.matches(what).count();
+    assert_eq!(said("low address bits"), 1, "{}", finished.stderr);
+    assert_eq!(said("duplicate location"), 1, "{}", finished.stderr);
+    assert_eq!(said("= first in "), 1, "{}", finished.stderr);
+    assert_eq!(said("both.conf:1"), 1, "{}", finished.stderr);
+}
+
+#[test]
 fn what_nginx_knows_and_weir_does_not_yet_is_named_so() {
     if skip_on_oracle("nginx knows its own directives") {
         return;

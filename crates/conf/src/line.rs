@@ -313,11 +313,16 @@ impl<'a> Line<'a, '_> {
         let Some(first) = self.repeated else {
             return Ok(());
         };
-        let error = self.directive_error("is duplicate");
-        Err(match self.sources().place(first) {
+        Err(self.error_after(first, format!("\"{}\" directive is duplicate", self.name())))
+    }
+
+    /// An error about what may stand once, and stands at `first` already.
+    pub fn error_after(&self, first: Span, message: impl Into<String>) -> Diagnostic {
+        let error = self.error(message);
+        match self.sources().place(first) {
             Some(place) => error.note(format!("first in {place}")),
             None => error,
-        })
+        }
     }
 
     // The way to everything else.

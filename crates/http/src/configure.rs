@@ -55,6 +55,8 @@ pub struct Builder {
     places: Vec<base::Span>,
     listens: Vec<listen::Claim>,
     locations: Vec<Option<Location>>,
+    /// Where each of them begins.
+    heads: Vec<base::Span>,
     /// The blocks around the present one, outermost first.
     open: Vec<Frame>,
     named: Vec<(BString, LocationId)>,
@@ -113,6 +115,7 @@ pub fn http(
         places: Vec::new(),
         listens: Vec::new(),
         locations: Vec::new(),
+        heads: Vec::new(),
         open: Vec::new(),
         named: Vec::new(),
         connect: false,
@@ -331,6 +334,7 @@ fn open(line: &mut Line, name: BString, kind: LocationKind, _confs: &mut Confs) 
     let builder = line.level.engine::<Builder>();
     let id = LocationId(builder.locations.len() as u32);
     builder.locations.push(None);
+    builder.heads.push(line.node.head);
     builder.open.push(Frame {
         id,
         name,
@@ -494,18 +498,22 @@ fn check_place(line: &mut Line, kind: &LocationKind, name: &BStr) -> Result<(), 
                 | (LocationKind::Prefix { .. }, LocationKind::Prefix { .. })
         )
     };
-    let is_duplicate = frame
-        .children
-        .iter()
-        .any(|(known, other, _)| known.as_bstr() == name && same(other))
-        || matches!(kind, LocationKind::Named)
-            && builder
-                .named
-                .iter()
-                .any(|(known, _)| known.as_bstr() == name);
+    let first = match kind {
+        LocationKind::Named => builder
+            .named
+            .iter()
+            .find(|(known, _)| known.as_bstr() == name)
+            .map(|(_, id)| *id),
+        _ => frame
+            .children
+            .iter()
+            .find(|(known, other, _)| known.as_bstr() == name && same(other))
+            .map(|(_, _, id)| *id),
+    };
     let outer_kind = frame.kind.clone();
-    if is_duplicate {
-        return Err(line.error(duplicate));
+    if let Some(first) = first {
+        let first = builder.heads[first.0 as usize];
+        return Err(line.error_after(first, duplicate));
     }
     if depth < 2 {
         return Ok(());

@@ -3,6 +3,7 @@
 //! The same function serves the master, which reads the disk, and the worker, which reads what the
 //! master has recorded. It has no side effect, so `-t` and a reload that fails leave nothing behind.
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -104,6 +105,21 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
+    /// Of a file that is included many times, each message is kept once.
+    fn new(mut diagnostics: Vec<Diagnostic>, sources: SourceMap) -> Messages {
+        let mut seen = HashSet::new();
+        diagnostics.retain(|diagnostic| match diagnostic.span {
+            Some(span) => {
+                seen.insert((sources.place(span), span.start, diagnostic.message.clone()))
+            }
+            None => true,
+        });
+        Messages {
+            diagnostics,
+            sources,
+        }
+    }
+
     /// Prints all to standard error, in colour on a terminal. Notices only if `verbose`.
     pub(crate) fn print(&self, program: &str) {
         let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
@@ -192,10 +208,7 @@ pub(crate) fn load(
     let failed = build.has_errors();
     build.sources.sort(&mut build.diagnostics);
     let snapshot = build.files.recorded().cloned().unwrap_or_default();
-    let messages = Messages {
-        diagnostics: build.diagnostics,
-        sources: build.sources,
-    };
+    let messages = Messages::new(build.diagnostics, build.sources);
     match confs.get_mut::<Core>() {
         Some(core) if !failed => {
             let context = build.shared.get_or_default::<Context>();
