@@ -53,6 +53,7 @@ impl Server {
         let output = |name| File::create(site.path(name)).expect("the site's folder is writable");
         let child = Command::new(binary::path())
             .args(arguments)
+            .envs(site.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(site.folder_path())
             .stdin(Stdio::null())
             .stdout(output("stdout"))

@@ -22,6 +22,8 @@ pub struct Site {
     /// Directives in front of the whole file.
     main: String,
     pub(crate) tolerated: Vec<String>,
+    /// Set in the environment of a server without a configuration.
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 /// A site whose `http` block has this text; the usual surroundings are added: one worker, an
@@ -72,6 +74,7 @@ impl Site {
             ports: Vec::new(),
             main,
             tolerated: Vec::new(),
+            environment: Vec::new(),
         }
     }
 
@@ -126,6 +129,13 @@ impl Site {
         let mut arguments = vec!["serve".to_owned(), "html".to_owned()];
         arguments.extend(more.iter().map(|text| self.filled(text)));
         Server::start_without_configuration(self, &arguments)
+    }
+
+    /// Sets a variable of the environment for [`Site::serve`] and [`Site::proxy`]; `%%DIR%%` is the site's folder.
+    pub fn environment(mut self, name: &str, value: &str) -> Site {
+        let value = value.replace("%%DIR%%", &self.folder.to_string_lossy());
+        self.environment.push((name.to_owned(), value));
+        self
     }
 
     /// Starts `weir proxy` for this origin with these further arguments, in which `%%PORT%%` is filled in; the

@@ -56,6 +56,7 @@ mod media;
 mod misbehaving;
 mod ocsp;
 mod proxy;
+mod proxy_command;
 mod proxy_ssl;
 mod queue;
 mod random_index;

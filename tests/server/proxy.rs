@@ -682,29 +682,6 @@ fn a_stored_response_is_a_file_with_its_time() {
 }
 
 #[test]
-fn one_command_makes_a_proxy() {
-    if weir_tests::skip_on_oracle("it is a command of Weir's own") {
-        return;
-    }
-    let origin = mirror();
-    let port = origin.port();
-    let server = http("").proxy(&format!("http://127.0.0.1:{port}"), &["--port", "%%PORT%%"]);
-    let head = server.get("/a?b").text();
-    for line in [
-        "GET /a?b HTTP/1.1".to_owned(),
-        format!("Host: 127.0.0.1:{port}"),
-        "X-Forwarded-For: 127.0.0.1".to_owned(),
-        "X-Forwarded-Host: localhost".to_owned(),
-        "X-Forwarded-Proto: http".to_owned(),
-    ] {
-        assert!(
-            head.lines().any(|sent| sent == line),
-            "no {line:?} in\n{head}"
-        );
-    }
-}
-
-#[test]
 fn early_hints_go_on_to_a_client_for_which_they_are_wanted() {
     if weir_tests::skip_on_oracle("early_hints is newer") {
         return;

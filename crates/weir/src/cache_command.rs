@@ -32,8 +32,6 @@ pub(crate) enum Task {
     Verify,
     /// What this names is removed; softly, it becomes stale.
     Purge(Named, bool),
-    /// How it is used.
-    Help,
 }
 
 /// What a purge names.
@@ -45,28 +43,24 @@ pub(crate) enum Named {
     All,
 }
 
-const USAGE: &str = "\
+/// The commands, and what follows them.
+pub(crate) const USAGE: &str = "\
 usage: weir cache ls PATH [--prefix TEXT]
        weir cache show PATH URL
        weir cache stat PATH
        weir cache verify PATH
-       weir cache purge PATH (--key TEXT | --prefix TEXT | --tag TEXT | --all) [--soft]";
+       weir cache purge PATH (--key TEXT | --prefix TEXT | --tag TEXT | --all) [--soft]
+";
 
 /// Reads the arguments after `cache`.
 pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
     let (mut words, mut named, mut soft) = (Vec::new(), None, false);
-    let refuse = |what: String| format!("{what}\n  {USAGE}");
+    let refuse = |what: String| format!("{what}\n{}", USAGE.trim_end());
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         let name = match argument {
             Value(word) => {
                 words.push(word);
                 continue;
-            }
-            Long("help") | Short('h') => {
-                return Ok(Cache {
-                    path: PathBuf::new(),
-                    task: Task::Help,
-                });
             }
             Long("soft") => {
                 soft = true;
@@ -96,7 +90,7 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
                 task: Task::Show(url.as_encoded_bytes().to_vec()),
             });
         }
-        _ => return Err(USAGE.to_owned()),
+        _ => return Err(refuse("which task, and of which folder?".to_owned())),
     };
     let task = match (task.to_str(), named) {
         (Some("ls"), None) if !soft => Task::List(Vec::new()),
@@ -105,7 +99,7 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
         (Some("verify"), None) if !soft => Task::Verify,
         (Some("purge"), Some(named)) => Task::Purge(named, soft),
         (Some("purge"), None) => return Err(refuse("what shall go?".to_owned())),
-        _ => return Err(USAGE.to_owned()),
+        _ => return Err(refuse("which task, and of which folder?".to_owned())),
     };
     Ok(Cache {
         path: path.into(),
@@ -122,10 +116,6 @@ pub(crate) fn run(arguments: &Cache) -> i32 {
         Task::Stat => stat(path).map(|()| 0),
         Task::Verify => verify(path),
         Task::Purge(named, soft) => purge(path, named, *soft).map(|()| 0),
-        Task::Help => {
-            println!("{USAGE}");
-            return 0;
-        }
     };
     match done {
         Ok(code) => code,
@@ -394,7 +384,6 @@ mod tests {
         assert_eq!(path_of(b"http://a:1/b?c=d://e"), b"/b?c=d://e");
         assert_eq!(path_of(b"/b"), b"/b");
         assert_eq!(task(&["stat", "/c"]), Ok(Task::Stat));
-        assert_eq!(task(&["purge", "--help"]), Ok(Task::Help));
         assert_eq!(task(&["verify", "/c"]), Ok(Task::Verify));
         assert_eq!(
             task(&["purge", "/c", "--all", "--soft"]),

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use conf::describe::nearest;
 use lexopt::prelude::*;
 
+use crate::help;
 use crate::identity::Identity;
 
 /// What the command line asks for.
@@ -27,8 +28,8 @@ pub(crate) enum Command {
     Upgrade(Options),
     /// `weir help [DIRECTIVE]`.
     Help(Option<String>),
-    /// `weir --help`.
-    Usage,
+    /// `weir --help`, `weir COMMAND --help`.
+    Usage(&'static str),
     /// `weir reference DIR`: writes the reference pages.
     Reference(PathBuf),
 }
@@ -93,15 +94,16 @@ pub(crate) struct Proxy {
     pub(crate) port: Option<u16>,
     /// The address; `None` means this machine only.
     pub(crate) listen: Option<String>,
+    /// Whether the certificate of an `https` origin is believed whatever it says.
+    pub(crate) insecure: bool,
 }
 
-/// The subcommands, with the ones that a later version brings.
-const SUBCOMMANDS: [&str; 8] = [
+/// The subcommands.
+const SUBCOMMANDS: [&str; 7] = [
     "cache",
     "serve",
     "help",
     "proxy",
-    "explain",
     "reference",
     "upgrade",
     "version",
@@ -117,7 +119,7 @@ pub(crate) fn parse(
     if identity == Identity::Weir {
         let word = arguments.first().map(|word| word.to_string_lossy());
         match word.as_deref() {
-            Some("--help") => return Ok(Command::Usage),
+            Some("--help") => return Ok(Command::Usage(help::USAGE)),
             Some("--version" | "version") => {
                 return Ok(Command::Run(Options {
                     version: true,
@@ -125,6 +127,11 @@ pub(crate) fn parse(
                 }));
             }
             Some(word) if !word.starts_with('-') => {
+                let asks = |other: &OsString| other == "--help" || other == "-h";
+                let page = help::of(word).filter(|_| arguments[1..].iter().any(asks));
+                if let Some(page) = page {
+                    return Ok(Command::Usage(page));
+                }
                 return parse_subcommand(
                     word,
                     lexopt::Parser::from_args(arguments[1..].iter().cloned()),
@@ -210,14 +217,12 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
         "proxy" => parse_proxy(parser).map(Command::Proxy),
         "cache" => crate::cache_command::parse(parser).map(Command::Cache),
         "upgrade" => parse_upgrade(parser).map(Command::Upgrade),
-        "explain" => Err(format!("\"{word}\" is planned and not in this version yet")),
         _ => Err(unknown_subcommand(word)),
     }
 }
 
 fn parse_upgrade(parser: lexopt::Parser) -> Result<Options, String> {
-    let usage = "usage: weir upgrade [-c FILE] [-p PREFIX] [-g DIRECTIVES]";
-    let options = parse_options(parser).map_err(|error| format!("{error}\n  {usage}"))?;
+    let options = parse_options(parser).map_err(|error| refuse(&error, help::UPGRADE))?;
     let only_places = Options {
         prefix: options.prefix.clone(),
         configuration: options.configuration.clone(),
@@ -227,8 +232,14 @@ fn parse_upgrade(parser: lexopt::Parser) -> Result<Options, String> {
     };
     match options == only_places {
         true => Ok(options),
-        false => Err(usage.to_owned()),
+        false => Err(refuse("it takes -c, -p, -e and -g only", help::UPGRADE)),
     }
+}
+
+/// A message, and the first line of a command's page.
+fn refuse(error: &str, page: &str) -> String {
+    let usage = page.lines().next().unwrap_or_default();
+    format!("{error}\n  {usage}")
 }
 
 fn unknown_subcommand(word: &str) -> String {
@@ -261,28 +272,31 @@ fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
 }
 
 fn parse_serve(parser: lexopt::Parser) -> Result<Serve, String> {
-    let usage = "usage: weir serve DIR [--port N] [--listen ADDRESS]";
-    let place = parse_place(parser, usage)?;
+    let place = parse_place(parser, help::SERVE)?;
     match place.word {
-        Some(directory) => Ok(Serve {
+        Some(directory) if !place.insecure => Ok(Serve {
             directory: directory.into(),
             port: place.port,
             listen: place.listen,
         }),
-        None => Err(format!("which folder?\n  {usage}")),
+        Some(_) => Err(refuse(
+            "a folder has no certificate to be believed",
+            help::SERVE,
+        )),
+        None => Err(refuse("which folder?", help::SERVE)),
     }
 }
 
 fn parse_proxy(parser: lexopt::Parser) -> Result<Proxy, String> {
-    let usage = "usage: weir proxy URL [--port N] [--listen ADDRESS]";
-    let place = parse_place(parser, usage)?;
+    let place = parse_place(parser, help::PROXY)?;
     match place.word {
         Some(url) => Ok(Proxy {
             url: url.to_string_lossy().into_owned(),
             port: place.port,
             listen: place.listen,
+            insecure: place.insecure,
         }),
-        None => Err(format!("which origin?\n  {usage}")),
+        None => Err(refuse("which origin?", help::PROXY)),
     }
 }
 
@@ -291,13 +305,15 @@ struct Place {
     word: Option<OsString>,
     port: Option<u16>,
     listen: Option<String>,
+    insecure: bool,
 }
 
-fn parse_place(mut parser: lexopt::Parser, usage: &str) -> Result<Place, String> {
+fn parse_place(mut parser: lexopt::Parser, page: &str) -> Result<Place, String> {
     let mut place = Place {
         word: None,
         port: None,
         listen: None,
+        insecure: false,
     };
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
@@ -313,9 +329,9 @@ fn parse_place(mut parser: lexopt::Parser, usage: &str) -> Result<Place, String>
                 let text = parser.value().map_err(|error| error.to_string())?;
                 place.listen = Some(text.to_string_lossy().into_owned());
             }
-            Short('h') | Long("help") => return Err(usage.to_owned()),
+            Short('k') | Long("insecure") => place.insecure = true,
             Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
-            other => return Err(format!("{}\n  {usage}", other.unexpected())),
+            other => return Err(refuse(&other.unexpected().to_string(), page)),
         }
     }
     Ok(place)

@@ -41,7 +41,7 @@ Weir is a web server and caching reverse proxy. It reads nginx.conf as it is.
 
 Without a configuration:
   weir serve DIR [--port N] [--listen ADDRESS]   serve a folder, http://127.0.0.1:8080
-  weir proxy URL [--port N] [--listen ADDRESS]   pass all requests on to another server
+  weir proxy URL [--port N] [--listen ADDRESS]   stand before another server, and cache what may be
 
 With one (options as nginx has them, `weir -h` lists them all):
   weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf
@@ -57,12 +57,62 @@ A cache's folder:
 
 To look things up:
   weir help [DIRECTIVE]       what a directive does, its default and where it may stand
+  weir COMMAND --help         what a command of these takes
   weir --version
 
 Examples:
   weir serve ./public --port 3000
+  weir proxy https://example.org
   weir -t -c ./nginx.conf && weir -c ./nginx.conf
 ";
+
+/// `weir serve --help`.
+pub(crate) const SERVE: &str = "\
+usage: weir serve DIR [--port N] [--listen ADDRESS]
+
+Serves a folder as a site until Ctrl-C: index files, listings, ranges, gzip. Each request is a line on
+standard output. Nothing is written into the folder.
+
+  -p, --port N           the port; 8080 or the next free one where none is given
+  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
+                         address of this machine, with or without a port
+";
+
+/// `weir proxy --help`.
+pub(crate) const PROXY: &str = "\
+usage: weir proxy URL [--port N] [--listen ADDRESS] [--insecure]
+
+Passes all requests on to the server at URL until Ctrl-C, and keeps what that one allows to be kept, until
+the end, in a temporary folder: clients that ask for the same at once make one request, and while the server
+fails they get what was kept. Each request is a line on standard output, with what the cache did.
+
+  -p, --port N           the port; 8080 or the next free one where none is given
+  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
+                         address of this machine, with or without a port
+  -k, --insecure         believe the certificate of an https server, whatever it says. Else it must be for
+                         the name in URL and signed by somebody whom this system trusts (SSL_CERT_FILE)
+";
+
+/// `weir upgrade --help`.
+pub(crate) const UPGRADE: &str = "\
+usage: weir upgrade [-c FILE] [-p PREFIX] [-e FILE] [-g DIRECTIVES]
+
+Replaces the binary of a running server by the one that is on the disk now: sockets, idle connections and
+the cache go over to it, and no request fails. The options say which server is meant, as they did when it
+was started.
+";
+
+/// What a command takes, if it has a page.
+pub(crate) fn of(command: &str) -> Option<&'static str> {
+    match command {
+        "serve" => Some(SERVE),
+        "proxy" => Some(PROXY),
+        "upgrade" => Some(UPGRADE),
+        "cache" => Some(crate::cache_command::USAGE),
+        "help" | "version" => Some(USAGE),
+        _ => None,
+    }
+}
 
 /// The one directive that is no row: the reader of the language itself follows it.
 const INCLUDE: &str = "include file | mask;

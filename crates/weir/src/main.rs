@@ -56,8 +56,8 @@ fn main() {
         Ok(Command::Cache(arguments)) => cache_command::run(&arguments),
         Ok(Command::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(Command::Help(name)) => help::help(name.as_deref()),
-        Ok(Command::Usage) => {
-            print!("{}", help::USAGE);
+        Ok(Command::Usage(page)) => {
+            print!("{page}");
             0
         }
         Ok(Command::Reference(directory)) => help::write_reference(&directory),

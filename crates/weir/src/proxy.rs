@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: &Proxy) -> i32 {
         url(address)
     );
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
-    // It is empty unless a request was cut off just now, and then the system cleans it up one day.
-    let _ = std::fs::remove_dir(temporary);
+    // Its name was made by us a moment ago; what can not be removed the system cleans up one day.
+    let _ = std::fs::remove_dir_all(temporary);
     if code == 0 {
         eprintln!("stopped");
     }
@@ -55,14 +55,14 @@ pub(crate) fn run(arguments: &Proxy) -> i32 {
 
 fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> {
     let origin = Origin::parse(&arguments.url)?;
+    let trust = match origin.secure && !arguments.insecure {
+        true => Some(system_trust()?),
+        false => None,
+    };
     let address = choose_address(arguments.listen.as_deref(), arguments.port)?;
     let temporary = temporary_folder();
-    let text = configuration(
-        &origin,
-        address,
-        &temporary,
-        std::io::stdout().is_terminal(),
-    );
+    let colour = std::io::stdout().is_terminal();
+    let text = configuration(&origin, trust.as_deref(), address, &temporary, colour);
     let prefix = std::env::temp_dir();
     let paths = Paths {
         // Shown in messages only; the text below is what is read.
@@ -84,24 +84,47 @@ fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> 
     Ok((startup, address, temporary))
 }
 
+/// Where systems keep the certificates that they trust, in one file: Debian and Alpine, Fedora, SUSE, BSD.
+const TRUST: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The certificates that an origin must be signed by: OpenSSL's variable, or the system's file.
+fn system_trust() -> Result<PathBuf, String> {
+    if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
+        return Ok(path.into());
+    }
+    let mut known = TRUST.iter().map(PathBuf::from);
+    known.find(|path| path.is_file()).ok_or_else(|| {
+        "no certificates are installed that an https server could be verified with\n  \
+         install ca-certificates, name a file in SSL_CERT_FILE, or use --insecure"
+            .to_owned()
+    })
+}
+
 /// The parts of the URL.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
+    secure: bool,
+    /// Name and port, as `Host` has them.
     host: String,
     path: String,
 }
 
 impl Origin {
     fn parse(url: &str) -> Result<Origin, String> {
-        let rest = match url.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some(("https", _)) => {
-                return Err("https origins are planned and not in this version yet".to_owned());
-            }
+        let (secure, rest) = match url.split_once("://") {
+            Some(("http", rest)) => (false, rest),
+            Some(("https", rest)) => (true, rest),
             Some((scheme, _)) => {
-                return Err(format!("\"{scheme}\" is no scheme of an origin; http is"));
+                return Err(format!(
+                    "\"{scheme}\" is no scheme of an origin; http and https are"
+                ));
             }
-            None => url,
+            None => (false, url),
         };
         let (host, path) = rest
             .find(['/', '?'])
@@ -117,21 +140,72 @@ impl Origin {
         }
         let path = if path == "/" { "" } else { path };
         Ok(Origin {
+            secure,
             host: host.to_owned(),
             path: path.to_owned(),
         })
     }
+
+    /// The name or address alone, without brackets.
+    fn name(&self) -> &str {
+        if let Some(inside) = self.host.strip_prefix('[') {
+            return inside.split(']').next().unwrap_or_default();
+        }
+        self.host.split(':').next().unwrap_or_default()
+    }
+
+    /// What `server` takes: the port is said, and a name is asked for again when its answer is out of date. Not one without
+    /// a dot, which search domains of the system may have completed at the start.
+    fn server(&self) -> String {
+        let has_port =
+            self.host.contains("]:") || !self.host.starts_with('[') && self.host.contains(':');
+        let port = match (has_port, self.secure) {
+            (true, _) => "",
+            (false, true) => ":443",
+            (false, false) => ":80",
+        };
+        let is_address = self.name().parse::<std::net::IpAddr>().is_ok();
+        let is_known = !is_address && self.name().contains('.');
+        let resolve = if is_known { " resolve" } else { "" };
+        format!("{}{port}{resolve}", self.host)
+    }
 }
 
-fn configuration(origin: &Origin, address: SocketAddr, temporary: &Path, colour: bool) -> String {
+fn configuration(
+    origin: &Origin,
+    trust: Option<&Path>,
+    address: SocketAddr,
+    temporary: &Path,
+    colour: bool,
+) -> String {
     let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
+    let scheme = if origin.secure { "https" } else { "http" };
+    let path = |path: &Path| quoted(&path.to_string_lossy());
+    let mut tls = String::new();
+    if origin.secure {
+        tls = format!(
+            "proxy_ssl_name {}; proxy_ssl_server_name on;",
+            origin.name()
+        );
+    }
+    if let Some(trust) = trust {
+        let trust = path(trust);
+        tls.push_str(&format!(
+            " proxy_ssl_verify on; proxy_ssl_verify_depth 9; proxy_ssl_trusted_certificate {trust};"
+        ));
+    }
     TEMPLATE
-        .replace("@ORIGIN@", &origin.host)
+        .replace("@ORIGIN@", &origin.server())
         .replace("@HOST@", &origin.host)
+        .replace("@NAME@", origin.name())
+        .replace("@SCHEME@", scheme)
         .replace("@PATH@", &origin.path)
+        .replace("@TLS@", &tls)
         .replace("@LISTEN@", &address.to_string())
-        .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
+        .replace("@CACHE_PATH@", &path(&temporary.join("cache")))
+        .replace("@TEMP@", &path(temporary))
         .replace("@LOG@", log)
+        .replace("@CACHE@", " $upstream_cache_status")
 }
 
 #[cfg(test)]
@@ -142,6 +216,7 @@ mod tests {
     fn urls_of_origins() {
         let origin = |host: &str, path: &str| {
             Ok(Origin {
+                secure: false,
                 host: host.into(),
                 path: path.into(),
             })
@@ -158,11 +233,26 @@ mod tests {
             Origin::parse("localhost:3000/app/"),
             origin("localhost:3000", "/app/")
         );
+        for (url, name, server) in [
+            ("https://a.example", "a.example", "a.example:443 resolve"),
+            (
+                "https://a.example:8443/x",
+                "a.example",
+                "a.example:8443 resolve",
+            ),
+            ("http://backend", "backend", "backend:80"),
+            ("https://[::1]", "::1", "[::1]:443"),
+            ("http://[::1]:81", "::1", "[::1]:81"),
+            ("127.0.0.1", "127.0.0.1", "127.0.0.1:80"),
+        ] {
+            let origin = Origin::parse(url).expect(url);
+            assert_eq!((origin.name(), &*origin.server()), (name, server), "{url}");
+        }
         for wrong in [
             "",
             "http://",
             "ftp://a",
-            "https://a",
+            "https:///",
             "http://a b",
             "http://a/;",
             "http://a/$x",
@@ -174,12 +264,14 @@ mod tests {
     #[test]
     fn the_template_is_a_valid_configuration() {
         let address = SocketAddr::from(([127, 0, 0, 1], 8080));
+        let folder = temporary_folder();
         for (colour, url) in [
             (false, "http://127.0.0.1:3000"),
             (true, "http://127.0.0.1/app"),
+            (true, "https://127.0.0.1:3000"),
         ] {
             let origin = Origin::parse(url).expect("a URL");
-            let text = configuration(&origin, address, Path::new("/tmp/x"), colour);
+            let text = configuration(&origin, None, address, &folder, colour);
             let loaded = crate::load::tests::load_text(&text).expect("every directive is known");
             assert_eq!(crate::prepare::listeners(&loaded).len(), 1);
         }

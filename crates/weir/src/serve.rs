@@ -183,7 +183,8 @@ fn configuration(
         .replace("@ROOT@", &quoted(path))
         .replace("@LISTEN@", &address.to_string())
         .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
-        .replace("@LOG@", log))
+        .replace("@LOG@", log)
+        .replace("@CACHE@", ""))
 }
 
 /// Where large request bodies wait. The name can not be foretold, so that nobody else can have made it.

@@ -4,7 +4,8 @@
 //! TTL or `valid=` says, and that there is none for as long as the server's SOA record says. However many requests
 //! wait for a name, it is asked for once; whoever gives up waiting disturbs nobody.
 //!
-//! It does not read `/etc/hosts`, and appends no search domain, as nginx does neither.
+//! It does not read `/etc/hosts`, and appends no search domain, as nginx does neither. Where no `resolver` is configured
+//! and names are looked up all the same, the system's settings are used, `/etc/hosts` among them.
 
 mod asking;
 mod error;
@@ -40,6 +41,9 @@ const MAX_ALIASES: usize = 50;
 
 /// The longest that a name is taken not to exist. nginx asks again at once, so operators expect a new name to work soon.
 const MAX_NEGATIVE: Duration = Duration::from_secs(10);
+
+/// After how long a watcher looks again for a name that the system knows by itself. It is the same until a reload.
+const HOSTS_HOLD: Duration = Duration::from_secs(3600);
 
 /// After how long a failed name of an upstream is asked for again, if `valid=` does not say.
 const NEGATIVE_RECHECK: Duration = Duration::from_secs(10);
@@ -133,9 +137,9 @@ impl Resolver {
         Ok(Resolver::new(settings, log))
     }
 
-    /// Whether there are no servers, so that nothing but literal addresses can be resolved.
+    /// Whether there are no servers and no names, so that nothing but literal addresses can be resolved.
     pub fn is_empty(&self) -> bool {
-        self.settings.servers.is_empty()
+        self.settings.servers.is_empty() && self.settings.hosts.is_empty()
     }
 
     /// The addresses of a host, IPv4 first; never none.
@@ -254,7 +258,10 @@ impl Resolver {
 
     /// What is known of a name, or a place among those who wait for it. The first of them begins the question.
     fn begin(self: &Arc<Self>, key: Key) -> Begun {
-        if self.is_empty() {
+        if let Some(known) = self.host(&key) {
+            return Begun::Known(known);
+        }
+        if self.settings.servers.is_empty() {
             return Begun::Refused(ResolveError::NoResolver);
         }
         let mut memory = self.memory();
@@ -279,6 +286,19 @@ impl Resolver {
             rt::spawn_named("resolver", question(Arc::clone(self), key));
         }
         Begun::Asked(receiver)
+    }
+
+    /// What is known of a name without asking anybody.
+    fn host(&self, key: &Key) -> Option<Known> {
+        let found = match key.want {
+            Want::Addresses => self.settings.hosts.get(&key.name)?,
+            Want::Services => return None,
+        };
+        Some(Known {
+            outcome: Ok(Arc::new(Found::Addresses(found.clone()))),
+            until: rt::now() + HOSTS_HOLD,
+            remembered: true,
+        })
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -1,10 +1,11 @@
 //! What the `resolver` directive says.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use base::units;
-use bstr::{BStr, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::{Diagnostic, Line};
 use rt::net::Address;
 
@@ -24,6 +25,8 @@ pub struct Settings {
     pub ipv4: bool,
     /// Whether IPv6 addresses are asked for.
     pub ipv6: bool,
+    /// Names in lower case that nobody is asked for, IPv4 first. Only the system's resolver has some.
+    pub hosts: HashMap<BString, Vec<IpAddr>>,
 }
 
 impl Default for Settings {
@@ -34,6 +37,7 @@ impl Default for Settings {
             valid: None,
             ipv4: true,
             ipv6: true,
+            hosts: HashMap::new(),
         }
     }
 }
@@ -81,10 +85,11 @@ impl Settings {
         Ok(())
     }
 
-    /// Reads what `/etc/resolv.conf` says, for names that are to be resolved though no `resolver` is configured.
-    pub fn from_resolv_conf(text: &[u8]) -> Settings {
+    /// The system's, for names that are to be resolved though no `resolver` is configured: what `/etc/resolv.conf`
+    /// and `/etc/hosts` say. `localhost` is known in any case (RFC 6761, section 6.3).
+    pub fn of_system(resolv_conf: &[u8], hosts: &[u8]) -> Settings {
         let mut settings = Settings::default();
-        for line in text.lines() {
+        for line in resolv_conf.lines() {
             let mut words = line.fields();
             if words.next() == Some(b"nameserver")
                 && let Some(ip) = words.next().and_then(|word| address(word.as_bstr()))
@@ -94,7 +99,30 @@ impl Settings {
                     .push(Address::Inet(SocketAddr::new(ip, PORT)));
             }
         }
+        for line in hosts.lines() {
+            let said = line.split(|&byte| byte == b'#').next().unwrap_or_default();
+            let mut words = said.fields();
+            if let Some(ip) = words.next().and_then(|word| address(word.as_bstr())) {
+                for name in words {
+                    settings.add_host(name, ip);
+                }
+            }
+        }
+        if !settings.hosts.contains_key(b"localhost".as_bstr()) {
+            settings.add_host(b"localhost", Ipv4Addr::LOCALHOST.into());
+        }
         settings
+    }
+
+    fn add_host(&mut self, name: &[u8], ip: IpAddr) {
+        let known = self
+            .hosts
+            .entry(name.to_ascii_lowercase().into())
+            .or_default();
+        if !known.contains(&ip) {
+            known.push(ip);
+            known.sort_by_key(IpAddr::is_ipv6);
+        }
     }
 }
 
@@ -108,10 +136,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn resolv_conf_lists_servers() {
-        let text = b"# nameserver 9.9.9.9\nsearch lan\nnameserver 127.0.0.53\n nameserver\t::1\nnameserver x\n";
-        let servers = Settings::from_resolv_conf(text).servers;
-        let texts: Vec<String> = servers.iter().map(ToString::to_string).collect();
+    fn the_system_says_whom_to_ask_and_what_it_knows() {
+        let servers = b"# nameserver 9.9.9.9\nsearch lan\nnameserver 127.0.0.53\n nameserver\t::1\nnameserver x\n";
+        let hosts = b"::1 A.example  # b\n10.0.0.1\ta.example a\n# 10.0.0.2 a\nx a\n10.0.0.1 a\n";
+        let settings = Settings::of_system(servers, hosts);
+        let texts: Vec<String> = settings.servers.iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["127.0.0.53:53", "[::1]:53"]);
+        let known = |name: &str| -> Vec<String> {
+            let found = settings.hosts.get(name.as_bytes().as_bstr());
+            found
+                .into_iter()
+                .flatten()
+                .map(ToString::to_string)
+                .collect()
+        };
+        assert_eq!(known("a.example"), ["10.0.0.1", "::1"]);
+        assert_eq!(known("a"), ["10.0.0.1"]);
+        assert_eq!(known("localhost"), ["127.0.0.1"]);
+        assert_eq!(known("b").len() + known("x").len(), 0);
     }
 }

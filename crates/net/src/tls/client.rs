@@ -79,6 +79,7 @@ pub struct ClientName<'a> {
 impl ClientOptions {
     /// Puts them together.
     pub fn build(self) -> Result<ClientSettings, Problem> {
+        super::warm_up();
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
             return Err(Problem::new(

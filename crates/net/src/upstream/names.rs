@@ -13,8 +13,9 @@ use super::groups::Groups;
 use super::state::Resolved;
 use crate::resolver::{FoundService, Resolver, Settings, Update, Watch};
 
-/// Where the system keeps the addresses of its resolvers.
+/// Where the system keeps the addresses of its resolvers, and names of its own.
 const RESOLV_CONF: &str = "/etc/resolv.conf";
+const HOSTS: &str = "/etc/hosts";
 
 /// How long an answer is waited for where nothing says so.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -100,5 +101,6 @@ fn records(found: Vec<FoundService>) -> Vec<Resolved> {
 
 /// Reads the system's settings. May wait for the disk.
 pub(super) fn read_system_settings() -> Settings {
-    Settings::from_resolv_conf(&std::fs::read(RESOLV_CONF).unwrap_or_default())
+    let read = |path| std::fs::read(path).unwrap_or_default();
+    Settings::of_system(&read(RESOLV_CONF), &read(HOSTS))
 }
