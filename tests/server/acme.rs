@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use weir_tests::{Answer, Dns, Server, Site, http, skip_on_oracle, until};
 
-const NOT_IN_NGINX: &str = "nginx has the module outside of its tree";
+pub(crate) const NOT_IN_NGINX: &str = "nginx has the module outside of its tree";
 
 /// The name that certificates are for; the fake DNS knows every name.
 const NAME: &str = "www.example.test";
@@ -187,6 +187,12 @@ fn what_is_wrong_in_an_issuer_is_named() {
     for (block, server, message) in [
         ("ssl_verify off;", "", "issuer \"a\" has no \"uri\""),
         ("uri x y;", "", "invalid parameters of \"uri\""),
+        ("uri http://a/;", "", "begins with https://"),
+        (
+            "uri https://a/; ssl_verify off; external_account_key id data:!;",
+            "",
+            "is written in base64url",
+        ),
         ("speed 1;", "", "unknown directive \"speed\" in an issuer"),
         (issuer, "acme_certificate b;", "unknown issuer \"b\""),
         (

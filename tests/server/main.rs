@@ -4,6 +4,7 @@
 
 mod access;
 mod acme;
+mod acme_hostile;
 mod addition;
 mod auth_request;
 mod autoindex;

@@ -45,8 +45,9 @@ impl Identity {
         let text = text_of("certificate", certificate, read)?;
         let chain = chain(&text).ok_or_else(|| {
             Problem::new(format!(
-                "cannot load certificate \"{certificate}\": PEM_read_bio_X509_AUX() failed \
-                 (SSL: error:0480006C:PEM routines::no start line)"
+                "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed \
+                 (SSL: error:0480006C:PEM routines::no start line)",
+                shown(certificate)
             ))
         })?;
         // Of OpenSSL's stores the one that is a file is a file here too.
@@ -57,6 +58,7 @@ impl Identity {
             )));
         }
         let text = text_of("certificate key", key, read)?;
+        let key = shown(key);
         let bad = |why: &str| {
             Problem::new(format!(
                 "cannot load certificate key \"{key}\": PEM_read_bio_PrivateKey() failed ({why})"
@@ -147,6 +149,14 @@ impl Identity {
     /// The scheme that it signs with for a peer that offers these.
     pub(super) fn scheme(&self, offered: &[SignatureScheme]) -> Option<SignatureScheme> {
         Some(self.key.key.choose_scheme(offered)?.scheme())
+    }
+}
+
+/// The word for messages. What stands behind `data:` may be a key, which has no place in a log.
+fn shown(word: &BStr) -> &BStr {
+    match word.starts_with(b"data:") {
+        true => "data:...".into(),
+        false => word,
     }
 }
 

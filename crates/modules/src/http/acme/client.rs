@@ -6,17 +6,20 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bstr::ByteSlice;
 use bytes::Bytes;
 use http_body_util::BodyExt;
+use http_types::Uri;
 use http_types::request::Parts;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
 use net::resolver::Resolver;
 use net::tls::{ClientName, ClientSettings};
 use net::{ConnectOptions, Transport};
 use proto::h1::Method;
+use proto::h1::response::ResponseHead;
 use rt::net::Address;
 use rt::sync::remote_oneshot;
 
@@ -25,7 +28,11 @@ use crate::shared::fetch;
 /// How long one request may take altogether.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Bytes of an answer that are read; a chain of certificates takes a few thousand.
-const MAX_ANSWER: usize = 1024 * 1024;
+const MAX_ANSWER: usize = 256 * 1024;
+/// Redirects of the directory that are followed.
+const MAX_REDIRECTS: usize = 5;
+/// The longest time that a server may ask us to wait.
+const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How the server of an issuer is reached.
 pub(super) struct Access {
@@ -35,6 +42,25 @@ pub(super) struct Access {
     /// The server's certificate must be good.
     pub(super) verifies: bool,
     pub(super) user_agent: String,
+    /// Status and `Retry-After` of the last answer.
+    pub(super) answered: Mutex<(u16, Option<Duration>)>,
+}
+
+impl Access {
+    fn answered(&self) -> (u16, Option<Duration>) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long the server wants us to wait before we ask for the same again.
+    pub(super) fn asked_to_wait(&self) -> Option<Duration> {
+        self.answered().1
+    }
+
+    /// The same, of a server that has had too much.
+    pub(super) fn refused_for(&self) -> Option<Duration> {
+        let (status, wait) = self.answered();
+        wait.filter(|_| matches!(status, 429 | 503))
+    }
 }
 
 /// Sends requests from the loop that it was made on.
@@ -67,7 +93,7 @@ impl HttpClient for Client {
             let (sender, receiver) = remote_oneshot::channel();
             let ask = move || {
                 rt::spawn(async move {
-                    let answer = rt::timeout(PATIENCE, ask(&access, &parts, &content)).await;
+                    let answer = rt::timeout(PATIENCE, follow(&access, &parts, &content)).await;
                     let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
                     // Whoever asked may have given up.
                     let _ = sender.send(answer);
@@ -86,8 +112,42 @@ fn failed(why: &str) -> Error {
     Error::Other(why.to_owned().into())
 }
 
-async fn ask(access: &Access, parts: &Parts, content: &[u8]) -> Result<BytesResponse, String> {
-    let uri = &parts.uri;
+/// Puts a question, and goes where the server sends us if it is the one for its directory.
+async fn follow(access: &Access, parts: &Parts, content: &[u8]) -> Result<BytesResponse, String> {
+    let mut uri = parts.uri.clone();
+    for _ in 0..MAX_REDIRECTS {
+        let (head, answer) = ask(access, parts, &uri, content).await?;
+        let elsewhere = match head.status {
+            301 | 302 | 303 | 307 | 308 if parts.method == http_types::Method::GET => {
+                head.fields.get(b"location").and_then(|to| to.to_str().ok())
+            }
+            _ => None,
+        };
+        let Some(to) = elsewhere else {
+            return response(access, &parts.method, &head, answer);
+        };
+        uri = elsewhere_from(&uri, to).ok_or_else(|| format!("it redirects to \"{to}\""))?;
+    }
+    Err("too many redirects".to_owned())
+}
+
+/// Where a redirect leads: to a whole URL, or to a path of the same server.
+fn elsewhere_from(from: &Uri, to: &str) -> Option<Uri> {
+    let uri: Uri = to.parse().ok()?;
+    if uri.scheme().is_some() {
+        return Some(uri);
+    }
+    let mut parts = from.clone().into_parts();
+    parts.path_and_query = Some(uri.path_and_query()?.clone());
+    Uri::from_parts(parts).ok()
+}
+
+async fn ask(
+    access: &Access,
+    parts: &Parts,
+    uri: &Uri,
+    content: &[u8],
+) -> Result<(ResponseHead, Vec<u8>), String> {
     if uri.scheme_str() != Some("https") {
         return Err(format!("\"{uri}\" is not https"));
     }
@@ -95,12 +155,13 @@ async fn ask(access: &Access, parts: &Parts, content: &[u8]) -> Result<BytesResp
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = uri.port_u16().unwrap_or(443);
     let stream = connect(access, host, port).await?;
-    let mut request = head(parts, host, port, &access.user_agent, content.len());
+    let mut request = head(parts, uri, host, port, &access.user_agent, content.len());
     request.extend_from_slice(content);
     let cannot = |error: std::io::Error| format!("{host}: {error}");
     stream.write_all(&request).await.map_err(cannot)?;
     stream.flush().await.map_err(cannot)?;
-    read(&stream, &parts.method)
+    let method = Method::from_bytes(parts.method.as_str().as_bytes());
+    fetch::answer(&stream, method, MAX_ANSWER)
         .await
         .map_err(|why| format!("{host}: {why}"))
 }
@@ -143,8 +204,8 @@ async fn connect(access: &Access, host: &str, port: u16) -> Result<Transport, St
     Err(last)
 }
 
-fn head(parts: &Parts, host: &str, port: u16, agent: &str, length: usize) -> Vec<u8> {
-    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+fn head(parts: &Parts, uri: &Uri, host: &str, port: u16, agent: &str, length: usize) -> Vec<u8> {
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let host = match host.contains(':') {
         true => format!("[{host}]"),
         false => host.to_owned(),
@@ -161,13 +222,31 @@ fn head(parts: &Parts, host: &str, port: u16, agent: &str, length: usize) -> Vec
     out
 }
 
-async fn read(stream: &Transport, method: &http_types::Method) -> Result<BytesResponse, String> {
-    let method = Method::from_bytes(method.as_str().as_bytes());
-    let (head, content) = fetch::answer(stream, method, MAX_ANSWER).await?;
+/// An answer as `instant-acme` wants it, without what would make it panic.
+fn response(
+    access: &Access,
+    method: &http_types::Method,
+    head: &ResponseHead,
+    content: Vec<u8>,
+) -> Result<BytesResponse, String> {
+    if !is_sound(method, head.status, &content) {
+        let status = head.status;
+        return Err(format!("an answer with status {status} that is no ACME"));
+    }
+    let mut wait = None;
     let mut response = http_types::Response::builder().status(head.status);
     for (name, value) in head.fields.iter() {
+        // The crate adds any number of seconds to the clock's time, and has no use for it here.
+        if name.eq_ignore_ascii_case(b"retry-after") {
+            wait = seconds(value);
+            continue;
+        }
         response = response.header(name, value);
     }
+    *access
+        .answered
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = (head.status, wait);
     let (parts, ()) = response
         .body(())
         .map_err(|error| error.to_string())?
@@ -176,4 +255,37 @@ async fn read(stream: &Transport, method: &http_types::Method) -> Result<BytesRe
         parts,
         body: Box::new(Bytes::from(content)),
     })
+}
+
+/// Only a directory is asked for by GET; the address for nonces in it is taken as it stands. What is refused is said in
+/// JSON, and if it is not, the status says more than the fault in it.
+fn is_sound(method: &http_types::Method, status: u16, content: &[u8]) -> bool {
+    if *method == http_types::Method::HEAD {
+        return true;
+    }
+    if status >= 400 {
+        return serde_json::from_slice::<serde_json::Map<_, _>>(content).is_ok();
+    }
+    if *method != http_types::Method::GET {
+        return true;
+    }
+    let directory = serde_json::from_slice::<serde_json::Value>(content).ok();
+    let nonces = directory
+        .as_ref()
+        .and_then(|directory| directory.get("newNonce"));
+    let nonces = nonces.and_then(|nonces| nonces.as_str());
+    nonces.is_some_and(|nonces| nonces.parse::<Uri>().is_ok())
+}
+
+/// `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).
+fn seconds(value: &[u8]) -> Option<Duration> {
+    let value = value.trim();
+    let wait = match value.to_str().ok()?.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let until = u64::try_from(proto::date::parse(value)?).ok()?;
+            Duration::from_secs(until.saturating_sub(rt::wall_millis() / 1000))
+        }
+    };
+    Some(wait.min(MAX_WAIT))
 }

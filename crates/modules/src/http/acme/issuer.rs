@@ -26,13 +26,16 @@ pub(super) struct Issuer {
     pub(super) contacts: Vec<String>,
     pub(super) accepts_terms: bool,
     pub(super) challenge: Challenge,
-    /// Where accounts and certificates are kept.
-    pub(super) folder: PathBuf,
+    /// Where accounts and certificates are kept; `None`: nowhere but in memory.
+    pub(super) folder: Option<PathBuf>,
     /// The account's key, PEM; `None`: one is made.
     pub(super) account_key: Option<String>,
     /// The id and the secret that bind the account to one that the authority knows.
     pub(super) external: Option<(String, Vec<u8>)>,
-    pub(super) profile: Option<String>,
+    /// The profile of certificates, and whether nothing else will do.
+    pub(super) profile: Option<(String, bool)>,
+    /// Requests name their first name in the subject too.
+    pub(super) common_name: bool,
     pub(super) tls: ClientSettings,
     pub(super) verifies: bool,
 }
@@ -51,17 +54,42 @@ pub(super) enum KeyKind {
     #[default]
     P256,
     P384,
+    P521,
+    Rsa2048,
+    Rsa3072,
+    Rsa4096,
 }
 
 impl KeyKind {
-    /// `ecdsa`, `ecdsa:256` or `ecdsa:384`.
+    #[cfg(test)]
+    pub(super) const ALL: [KeyKind; 6] = [
+        KeyKind::P256,
+        KeyKind::P384,
+        KeyKind::P521,
+        KeyKind::Rsa2048,
+        KeyKind::Rsa3072,
+        KeyKind::Rsa4096,
+    ];
+
+    /// As in `key=ecdsa:384`.
     pub(super) fn parse(text: &[u8]) -> Option<KeyKind> {
-        match text {
-            b"ecdsa" | b"ecdsa:256" => Some(KeyKind::P256),
-            b"ecdsa:384" => Some(KeyKind::P384),
-            _ => None,
-        }
+        Some(match text {
+            b"ecdsa" | b"ecdsa:256" => KeyKind::P256,
+            b"ecdsa:384" => KeyKind::P384,
+            b"ecdsa:521" => KeyKind::P521,
+            b"rsa" | b"rsa:2048" => KeyKind::Rsa2048,
+            b"rsa:3072" => KeyKind::Rsa3072,
+            b"rsa:4096" => KeyKind::Rsa4096,
+            _ => return None,
+        })
     }
+}
+
+enum Folder {
+    /// `acme_NAME` below the prefix.
+    Default,
+    At(PathBuf),
+    None,
 }
 
 /// What rows of the block say, before it is put together.
@@ -70,10 +98,11 @@ struct Reading {
     contacts: Vec<String>,
     accepts_terms: bool,
     challenge: Challenge,
-    folder: Option<PathBuf>,
+    folder: Folder,
     account_key: Option<String>,
     external: Option<(String, Vec<u8>)>,
-    profile: Option<String>,
+    profile: Option<(String, bool)>,
+    common_name: bool,
     trusted: PathBuf,
     verifies: bool,
 }
@@ -86,10 +115,11 @@ impl Issuer {
             contacts: Vec::new(),
             accepts_terms: false,
             challenge: Challenge::default(),
-            folder: None,
+            folder: Folder::Default,
             account_key: None,
             external: None,
             profile: None,
+            common_name: false,
             trusted: SYSTEM_TRUST.into(),
             verifies: true,
         };
@@ -100,6 +130,9 @@ impl Issuer {
         let Some(uri) = reading.uri else {
             return Err(line.error(format!("issuer \"{name}\" has no \"uri\"")));
         };
+        if reading.account_key.is_some() && reading.external.is_some() {
+            return Err(line.error("\"external_account_key\" needs a key that is made for it, not an \"account_key\" file"));
+        }
         let mut trust = Trust::nobody(MAX_DEPTH);
         if reading.verifies {
             let file = reading.trusted.display().to_string();
@@ -116,12 +149,15 @@ impl Issuer {
         let tls = options
             .build()
             .map_err(|problem| line.error(problem.message))?;
-        let folder = reading.folder.unwrap_or_else(|| {
-            line.level
-                .build
-                .in_prefix(Path::new(&format!("acme_{name}")))
-        });
-        line.shared::<Directories>().0.insert(folder.clone());
+        let folder = match reading.folder {
+            Folder::Default => {
+                let folder = format!("acme_{name}");
+                Some(line.level.build.in_prefix(Path::new(&folder)))
+            }
+            Folder::At(folder) => Some(folder),
+            Folder::None => None,
+        };
+        line.shared::<Directories>().0.extend(folder.clone());
         Ok(Issuer {
             name,
             uri,
@@ -132,9 +168,15 @@ impl Issuer {
             account_key: reading.account_key,
             external: reading.external,
             profile: reading.profile,
+            common_name: reading.common_name,
             tls,
             verifies: reading.verifies,
         })
+    }
+
+    /// What its account is known by: another authority has another one.
+    pub(super) fn account_name(&self) -> String {
+        format!("{} {}", self.name, self.uri)
     }
 }
 
@@ -152,15 +194,21 @@ impl Reading {
             entry.error(format!("invalid parameters of \"{name}\" in an issuer"))
         };
         match (name, &words[..]) {
-            (b"uri", [uri]) => self.uri = Some((*uri).to_owned()),
+            (b"uri", [uri]) => {
+                let parsed = uri.parse::<http_types::Uri>().ok();
+                if parsed.is_none_or(|uri| uri.scheme_str() != Some("https")) {
+                    return Err(invalid().note("the address of an authority begins with https://"));
+                }
+                self.uri = Some((*uri).to_owned());
+            }
             (b"contact", contacts) if !contacts.is_empty() => {
                 self.contacts = contacts.iter().map(|text| contact(text)).collect();
             }
             (b"accept_terms_of_service", []) => self.accepts_terms = true,
             (b"challenge", ["http-01" | "http"]) => self.challenge = Challenge::Http,
             (b"challenge", ["tls-alpn-01" | "tls-alpn"]) => self.challenge = Challenge::Tls,
-            (b"state_path", ["off"]) => {}
-            (b"state_path", [_]) => self.folder = Some(line.prefix_path(&entry.args[0])),
+            (b"state_path", ["off"]) => self.folder = Folder::None,
+            (b"state_path", [_]) => self.folder = Folder::At(line.prefix_path(&entry.args[0])),
             (b"account_key", ["ecdsa" | "ecdsa:256"]) => self.account_key = None,
             (b"account_key", [kind]) if kind.starts_with("rsa:") || kind.starts_with("ecdsa:") => {
                 return Err(invalid().note("account keys are ecdsa:256, or a file with such a key"));
@@ -170,15 +218,23 @@ impl Reading {
                 let text = read(line, &path).map_err(|why| entry.error(why))?;
                 self.account_key = Some(text.to_str_lossy().into_owned());
             }
-            (b"external_account_key", [id, _]) => {
-                let path = line.path(&entry.args[1]);
-                let text = read(line, &path).map_err(|why| entry.error(why))?;
+            (b"external_account_key", [id, key]) => {
+                let text = match key.strip_prefix("data:") {
+                    Some(key) => key.as_bytes().to_vec(),
+                    None => {
+                        let path = line.path(&entry.args[1]);
+                        read(line, &path).map_err(|why| entry.error(why))?
+                    }
+                };
                 let secret = base64::engine::general_purpose::URL_SAFE_NO_PAD
                     .decode(text.trim().trim_end_with(|c| c == '='))
-                    .map_err(|_| invalid().note("the file holds the key in base64url"))?;
+                    .map_err(|_| invalid().note("the key is written in base64url"))?;
                 self.external = Some(((*id).to_owned(), secret));
             }
-            (b"profile", [name] | [name, "require"]) => self.profile = Some((*name).to_owned()),
+            (b"profile", [name]) => self.profile = Some(((*name).to_owned(), false)),
+            (b"profile", [name, "require"]) => self.profile = Some(((*name).to_owned(), true)),
+            (b"common_name_in_csr", ["on"]) => self.common_name = true,
+            (b"common_name_in_csr", ["off"]) => self.common_name = false,
             (b"ssl_trusted_certificate", [_]) => self.trusted = line.path(&entry.args[0]),
             (b"ssl_verify", ["on"]) => self.verifies = true,
             (b"ssl_verify", ["off"]) => self.verifies = false,
@@ -197,6 +253,7 @@ impl Reading {
                 | b"account_key"
                 | b"external_account_key"
                 | b"profile"
+                | b"common_name_in_csr"
                 | b"ssl_trusted_certificate"
                 | b"ssl_verify"
                 | b"preferred_chain",

@@ -22,6 +22,7 @@
 //! survive the process.
 
 mod client;
+mod credential;
 mod issuer;
 mod order;
 mod state;
@@ -41,6 +42,7 @@ use net::tls::Identity;
 
 use issuer::{Issuer, KeyKind};
 use order::Keeper;
+use rt::error_log::Level;
 use state::State;
 
 pub(crate) static MODULE: Module = Module {
@@ -84,8 +86,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         contexts: HTTP,
         since: "0.2",
         doc: "A certificate authority that speaks ACME: `uri` of its directory, `contact`, `accept_terms_of_service`, \
-              `challenge http-01 | tls-alpn-01`, `state_path`, `account_key`, `external_account_key id file`, `profile`, \
-              `ssl_trusted_certificate`, `ssl_verify on | off`. A `resolver` beside it finds the server's address.",
+              `challenge http-01 | tls-alpn-01`, `state_path`, `account_key`, `external_account_key id file`, \
+              `profile name [require]`, `common_name_in_csr on | off`, `ssl_trusted_certificate`, `ssl_verify on | off`. A `resolver` beside it finds the server's address.",
         set: Setter::Block(Arity::ONE, Repeat::Many, |conf, line| {
             let issuer = Issuer::read(line)?;
             if conf.issuers.iter().any(|known| known.name == issuer.name) {
@@ -110,12 +112,12 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
 
 static SERVER_DIRECTIVES: Table<ServerConf> = Table::new(&[Directive {
     name: "acme_certificate",
-    syntax: "issuer [identifier …] [key=ecdsa:256 | ecdsa:384]",
+    syntax: "issuer [identifier …] [key=ecdsa:256 | ecdsa:384 | ecdsa:521 | rsa:2048 | rsa:3072 | rsa:4096]",
     default: None,
     contexts: SERVER,
     since: "0.2",
-    doc: "A certificate of an issuer for these names, or else for those of `server_name` that are whole names. \
-          `$acme_certificate` and `$acme_certificate_key` stand for it.",
+    doc: "A certificate of an issuer for these names, or else for those of `server_name` that are whole names; \
+          of `.example.com` those are `example.com` and `www.example.com`. `$acme_certificate` and `$acme_certificate_key` stand for it.",
     set: Setter::Custom(Arity::at_least(1), Repeat::Once, certificate),
 }]);
 
@@ -183,23 +185,28 @@ impl Wanted {
         if !self.names.is_empty() {
             return self.names.clone();
         }
-        let exact = server.core.names.iter().filter_map(|name| match name {
-            ServerName::Exact(name) => Some(name),
-            _ => None,
-        });
-        let mut names: Vec<String> = exact
-            .filter(|name| is_name(name))
-            .map(|name| name.to_string())
-            .collect();
+        let mut names = Vec::new();
+        for name in &server.core.names {
+            match name {
+                ServerName::Exact(name) if is_name(name) => names.push(name.to_string()),
+                // `.example.com`: what clients use of it, as in nginx's module.
+                ServerName::Below(name) if is_name(&name[1..]) => {
+                    names.extend([name[1..].to_str_lossy().into_owned(), format!("www{name}")]);
+                }
+                _ => {}
+            }
+        }
         names.sort();
         names.dedup();
         names
     }
 
-    /// What tells it from other certificates, also as a file's name.
+    /// What tells it from other certificates, also as a file's name: another authority, a test's for example, or another
+    /// kind of key is another certificate.
     fn key_for(&self, server: &Server) -> String {
         let names = self.names_for(server).join(",");
-        let sum = base::hash::murmur2(names.as_bytes());
+        let facts = format!("{names} {:?} {}", self.key, self.issuer.uri);
+        let sum = base::hash::murmur2(facts.as_bytes());
         let first: String = names.chars().take_while(|c| *c != ',').take(100).collect();
         format!("{}-{first}-{sum:08x}", self.issuer.name)
     }
@@ -258,26 +265,45 @@ fn start(engine: &HttpLoop) {
     }
     let site = engine.site();
     let conf = site.main_confs.get::<Conf>();
-    let mut tasks = Vec::new();
-    for issuer in &conf.issuers {
-        let Some(state) = conf.state.get() else {
+    let Some(state) = conf.state.get() else {
+        return drop(KEEPERS.take());
+    };
+    let mut orders: Vec<Vec<order::Wanted>> = conf.issuers.iter().map(|_| Vec::new()).collect();
+    for server in &site.servers {
+        let Some(wanted) = &server.confs.get::<ServerConf>().wanted else {
             continue;
         };
-        let mut orders: Vec<(String, Vec<String>, KeyKind)> = Vec::new();
-        for server in &site.servers {
-            let Some(wanted) = &server.confs.get::<ServerConf>().wanted else {
-                continue;
-            };
-            let what = wanted.key_for(server);
-            let names = wanted.names_for(server);
-            if wanted.issuer.name != issuer.name
-                || names.is_empty()
-                || orders.iter().any(|(known, ..)| *known == what)
-            {
-                continue;
-            }
-            orders.push((what, names, wanted.key));
+        let (what, names) = (wanted.key_for(server), wanted.names_for(server));
+        if names.is_empty() {
+            engine.log.plain(
+                Level::Error,
+                format_args!(
+                    "acme: a server with \"acme_certificate\" has no whole name; wildcards need a proof by DNS, \
+                     which is not supported"
+                ),
+            );
+            continue;
         }
+        let by_issuer = conf.issuers.iter().zip(&mut orders);
+        for (_, orders) in by_issuer.filter(|(issuer, _)| issuer.name == wanted.issuer.name) {
+            if orders.iter().all(|known| known.what != what) {
+                orders.push(order::Wanted {
+                    what: what.clone(),
+                    names: names.clone(),
+                    key: wanted.key,
+                });
+            }
+        }
+    }
+    let known: Vec<&str> = orders
+        .iter()
+        .flatten()
+        .map(|one| one.what.as_str())
+        .collect();
+    let accounts: Vec<String> = conf.issuers.iter().map(|one| one.account_name()).collect();
+    state.retain(&known, &accounts);
+    let mut tasks = Vec::new();
+    for (issuer, orders) in conf.issuers.iter().zip(orders) {
         let resolver = site.outer_confs.get::<http::core::ResolverConf>();
         let keeper = Keeper {
             issuer: Arc::clone(issuer),

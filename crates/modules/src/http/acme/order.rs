@@ -1,32 +1,47 @@
 //! Obtains the certificates of one issuer, and renews them in time.
 //!
 //! A certificate that lies in the folder is used at once. It is renewed after two thirds of its life, a little earlier
-//! or later so that not everybody comes at the same time; what fails is tried again, less and less often.
+//! or later so that not everybody comes at the same time. What fails is tried again, less and less often, each
+//! certificate by its own count; an issuer that asks to be left alone is.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use instant_acme::{
     Account, AccountCredentials, AuthorizationStatus, ChallengeType, ExternalAccountKey,
     Identifier, Key, NewAccount, NewOrder, Order, OrderStatus,
 };
 use net::resolver::Resolver;
-use net::tls::Identity;
-use rcgen::{CertificateParams, CustomExtension, DistinguishedName, KeyPair};
 use rt::error_log::{Level, Logger};
 
 use super::client::{Access, Client};
+use super::credential;
 use super::issuer::{Challenge, Issuer, KeyKind};
 use super::state::{self, Issued, Proof, State};
 
-/// How long the server may take to look at the proofs, and to sign.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// How often it is asked meanwhile.
-const PAUSE: Duration = Duration::from_secs(1);
+/// How long the server may take to look at the proofs.
+const LOOK_PATIENCE: Duration = Duration::from_secs(120);
+/// How long it may take to sign: a new order would not be faster.
+const SIGN_PATIENCE: Duration = Duration::from_secs(600);
+/// How long an order may take altogether, whatever the server answers.
+const ORDER_PATIENCE: Duration = Duration::from_secs(1200);
+/// How soon the server is asked again meanwhile; each time a half later.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LAST_PAUSE: Duration = Duration::from_secs(20);
 /// How long is waited after the first failure; twice as long after each further one.
 const FIRST_RETRY: Duration = Duration::from_secs(60);
 const LAST_RETRY: Duration = Duration::from_secs(24 * 3600);
+/// How long is waited at least when the server says that there were too many orders.
+const RATE_RETRY: Duration = Duration::from_secs(3600);
+
+/// A certificate that is wanted.
+pub(super) struct Wanted {
+    /// How it is called, here and in the folder.
+    pub(super) what: String,
+    pub(super) names: Vec<String>,
+    pub(super) key: KeyKind,
+}
 
 /// Keeps the certificates of one issuer.
 pub(super) struct Keeper {
@@ -35,197 +50,355 @@ pub(super) struct Keeper {
     pub(super) resolver: Arc<Resolver>,
     pub(super) resolver_timeout: Duration,
     pub(super) log: Logger,
-    /// What is wanted: how it is called, for which names, with which key.
-    pub(super) orders: Vec<(String, Vec<String>, KeyKind)>,
+    pub(super) orders: Vec<Wanted>,
+}
+
+/// When something is done next.
+#[derive(Clone, Copy)]
+enum Due {
+    /// At a time of the wall clock, in milliseconds: certificates end by that.
+    Wall(u64),
+    /// At a time that does not jump.
+    At(Instant),
+}
+
+impl Due {
+    fn wait(self) -> Duration {
+        match self {
+            Due::Wall(at) => Duration::from_millis(at.saturating_sub(rt::wall_millis())),
+            Due::At(at) => at.saturating_duration_since(rt::now()),
+        }
+    }
+}
+
+/// What a try came to that gave no certificate.
+pub(super) struct Failure {
+    why: String,
+    kind: Kind,
+}
+
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Other,
+    /// The server does not know the account.
+    NoAccount,
+    RateLimited,
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Failure {
+        let kind = Kind::Other;
+        Failure { why, kind }
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(why: &str) -> Failure {
+        why.to_owned().into()
+    }
+}
+
+impl From<instant_acme::Error> for Failure {
+    fn from(error: instant_acme::Error) -> Failure {
+        const PREFIX: &str = "urn:ietf:params:acme:error:";
+        let kind = match &error {
+            instant_acme::Error::Api(problem) => {
+                let name = problem.r#type.as_deref().unwrap_or_default();
+                match name.strip_prefix(PREFIX) {
+                    Some("accountDoesNotExist") => Kind::NoAccount,
+                    Some("rateLimited") => Kind::RateLimited,
+                    _ => Kind::Other,
+                }
+            }
+            _ => Kind::Other,
+        };
+        let why = error.to_string();
+        Failure { why, kind }
+    }
 }
 
 impl Keeper {
     /// Runs for as long as the configuration does.
     pub(super) async fn run(self) {
-        let mut due = Vec::new();
-        for (what, ..) in &self.orders {
-            due.push(self.load(what).await.unwrap_or_else(rt::wall_millis));
+        let mut dates = Vec::new();
+        for wanted in &self.orders {
+            let due = self.load(&wanted.what).await;
+            dates.push((due.unwrap_or(Due::At(rt::now())), FIRST_RETRY));
         }
-        let mut retry = FIRST_RETRY;
         loop {
-            let Some((index, at)) = due.iter().copied().enumerate().min_by_key(|(_, at)| *at)
-            else {
+            let waits = dates.iter().map(|(due, _)| due.wait()).enumerate();
+            let Some((index, wait)) = waits.min_by_key(|(_, wait)| *wait) else {
                 return;
             };
-            let now = rt::wall_millis();
-            if at > now {
+            let wait = wait.max(self.state.pause(&self.issuer.account_name()));
+            if !wait.is_zero() {
                 // Not longer than a day: the clock may be set meanwhile.
-                rt::sleep(Duration::from_millis(at - now).min(LAST_RETRY)).await;
+                rt::sleep(wait.min(LAST_RETRY)).await;
                 continue;
             }
-            let (what, names, key) = &self.orders[index];
-            match self.obtain(what, names, *key).await {
-                Ok(next) => {
-                    retry = FIRST_RETRY;
-                    due[index] = next;
-                    let names = names.join(", ");
-                    self.log.plain(
-                        Level::Notice,
-                        format_args!("acme: a certificate for {names} was issued"),
-                    );
-                }
-                Err(why) => {
-                    let (issuer, seconds) = (&self.issuer.name, retry.as_secs());
-                    let names = names.join(", ");
-                    self.log.plain(
-                        Level::Error,
-                        format_args!("acme: no certificate of \"{issuer}\" for {names}: {why}; the next try is in {seconds} s"),
-                    );
-                    due[index] = rt::wall_millis() + retry.as_millis() as u64;
-                    retry = (retry * 2).min(LAST_RETRY);
-                }
-            }
+            let (due, retry) = &mut dates[index];
+            (*due, *retry) = self.attempt(&self.orders[index], *retry).await;
         }
     }
 
-    fn path(&self, what: &str, extension: &str) -> PathBuf {
-        self.issuer.folder.join(format!("{what}.{extension}"))
+    /// Tries once; tells when to try next, and how long to wait if that fails.
+    async fn attempt(&self, wanted: &Wanted, retry: Duration) -> (Due, Duration) {
+        let names = wanted.names.join(", ");
+        let access = self.access();
+        let obtained = rt::timeout(ORDER_PATIENCE, self.obtain(wanted, &access)).await;
+        let failure = match obtained.unwrap_or_else(|_| Err("the order takes too long".into())) {
+            Ok(next) if !Due::Wall(next).wait().is_zero() => {
+                self.log.plain(
+                    Level::Notice,
+                    format_args!("acme: a certificate for {names} was issued"),
+                );
+                return (Due::Wall(next), FIRST_RETRY);
+            }
+            // It is shown to clients all the same; but asking for the next one at once would never end.
+            Ok(_) => Failure::from(
+                "the one that was issued is due to be renewed already: is the clock right?",
+            ),
+            Err(failure) => failure,
+        };
+        let floor = match failure.kind {
+            Kind::RateLimited => RATE_RETRY,
+            Kind::NoAccount | Kind::Other => Duration::ZERO,
+        };
+        let mut wait = retry.max(floor);
+        wait += wait.mul_f64(credential::chance() / 4.0);
+        if let Some(asked) = access.refused_for() {
+            self.state.set_pause(&self.issuer.account_name(), asked);
+            wait = wait.max(asked);
+        }
+        if failure.kind == Kind::NoAccount {
+            self.forget_account().await;
+        }
+        let (issuer, why, seconds) = (&self.issuer.name, &failure.why, wait.as_secs());
+        self.log.plain(
+            Level::Error,
+            format_args!(
+                "acme: no certificate of \"{issuer}\" for {names}: {why}; the next try is in {seconds} s"
+            ),
+        );
+        (Due::At(rt::now() + wait), (retry * 2).min(LAST_RETRY))
+    }
+
+    fn path(&self, what: &str, extension: &str) -> Option<PathBuf> {
+        let folder = self.issuer.folder.as_ref()?;
+        Some(folder.join(format!("{what}.{extension}")))
     }
 
     /// Takes what lies in the folder; tells when it is to be renewed.
-    async fn load(&self, what: &str) -> Option<u64> {
+    async fn load(&self, what: &str) -> Option<Due> {
         if let Some(issued) = self.state.issued(what) {
-            return renewal(&issued.certificate);
+            return credential::renewal(&issued.certificate).map(Due::Wall);
         }
-        let (certificate, key) = (self.path(what, "crt"), self.path(what, "key"));
+        let (certificate, key) = (self.path(what, "crt")?, self.path(what, "key")?);
+        let shown = certificate.display().to_string();
         let read = move || {
             let certificate = std::fs::read_to_string(certificate).ok()?;
             Some((certificate, std::fs::read_to_string(key).ok()?))
         };
         let (certificate, key) = rt::pool::default_pool().run(read).await?;
-        let due = renewal(&certificate)?;
-        self.state.set_issued(what, Issued { certificate, key });
-        Some(due)
-    }
-
-    /// Obtains a certificate; tells when it is to be renewed.
-    async fn obtain(&self, what: &str, names: &[String], key: KeyKind) -> Result<u64, String> {
-        let account = self.account().await?;
-        let identifiers: Vec<Identifier> = names.iter().map(|name| identifier(name)).collect();
-        let mut wanted = NewOrder::new(&identifiers);
-        if let Some(profile) = &self.issuer.profile {
-            wanted = wanted.profile(profile);
+        // A crash between the two files, or somebody's hand, may have left what does not fit.
+        if let Err(why) = credential::check(&certificate, &key) {
+            self.log.plain(
+                Level::Warn,
+                format_args!("acme: \"{shown}\" is not used: {why}"),
+            );
+            return None;
         }
-        let mut order = account.new_order(&wanted).await.map_err(text)?;
-        // There until the order is ready.
-        let proofs = self.prove(&mut order).await?;
-        self.wait_for(&mut order, OrderStatus::Ready).await?;
-        drop(proofs);
-        let (request, key) = certificate_request(names, key)?;
-        order.finalize_csr(&request).await.map_err(text)?;
-        self.wait_for(&mut order, OrderStatus::Valid).await?;
-        let certificate = order.certificate().await.map_err(text)?;
-        let certificate = certificate.ok_or("the certificate is not there")?;
-        let due = renewal(&certificate).ok_or("the certificate can not be read")?;
-        self.save(what, &certificate, &key).await;
+        let due = credential::renewal(&certificate)?;
         self.state.set_issued(what, Issued { certificate, key });
-        Ok(due)
+        Some(Due::Wall(due))
     }
 
-    /// Our account, from the folder or a new one.
-    async fn account(&self) -> Result<Account, String> {
-        let access = Arc::new(Access {
+    fn access(&self) -> Arc<Access> {
+        Arc::new(Access {
             resolver: Arc::clone(&self.resolver),
             resolver_timeout: self.resolver_timeout,
             tls: self.issuer.tls.clone(),
             verifies: self.issuer.verifies,
             user_agent: concat!("Weir/", env!("CARGO_PKG_VERSION")).to_owned(),
-        });
-        let builder = || Account::builder_with_http(Box::new(Client::new(Arc::clone(&access))));
-        let path = self.path("account", "json");
-        let kept = {
-            let path = path.clone();
-            rt::pool::default_pool()
-                .run(move || std::fs::read(path).ok())
-                .await
-        };
-        let kept = kept.and_then(|text| serde_json::from_slice::<AccountCredentials>(&text).ok());
-        if let Some(credentials) = kept {
-            return builder().from_credentials(credentials).await.map_err(text);
+            answered: Default::default(),
+        })
+    }
+
+    /// Obtains a certificate; tells when it is to be renewed.
+    async fn obtain(&self, wanted: &Wanted, access: &Arc<Access>) -> Result<u64, Failure> {
+        let account = self.account(access).await?;
+        let identifiers: Vec<Identifier> =
+            wanted.names.iter().map(|name| identifier(name)).collect();
+        let mut request = NewOrder::new(&identifiers);
+        if let Some((profile, required)) = &self.issuer.profile {
+            let known = account.profiles().any(|known| known.name == profile);
+            if *required && !known {
+                return Err(format!("the server has no profile \"{profile}\"").into());
+            }
+            if known {
+                request = request.profile(profile);
+            }
         }
-        let (account, credentials) = match &self.issuer.account_key {
-            Some(pem) => {
-                let pair = KeyPair::from_pem(pem).map_err(|error| error.to_string())?;
-                let der = pair.serialize_der();
-                let key = Key::from_pkcs8_der(der.as_slice().into()).map_err(text)?;
-                let der = rustls_pki_types::PrivatePkcs8KeyDer::from(der).into();
-                let made = builder().create_from_key((key, der), self.issuer.uri.clone());
-                made.await.map_err(text)?
+        let mut order = account.new_order(&request).await?;
+        // There until the order is ready.
+        let proofs = self.prove(&mut order).await?;
+        self.wait_for(&mut order, OrderStatus::Ready, access, LOOK_PATIENCE)
+            .await?;
+        drop(proofs);
+        let (names, kind) = (wanted.names.clone(), wanted.key);
+        let common_name = self.issuer.common_name;
+        // Making an RSA key takes up to seconds.
+        let made = move || credential::request(&names, kind, common_name);
+        let (request, key) = rt::pool::default_pool().run(made).await?;
+        order.finalize_csr(&request).await?;
+        self.wait_for(&mut order, OrderStatus::Valid, access, SIGN_PATIENCE)
+            .await?;
+        let certificate = order.certificate().await?;
+        let certificate = certificate.ok_or("the certificate is not there")?;
+        credential::check(&certificate, &key)?;
+        let due =
+            credential::renewal(&certificate).ok_or("the certificate's dates make no sense")?;
+        self.save(&wanted.what, &certificate, &key).await;
+        self.state
+            .set_issued(&wanted.what, Issued { certificate, key });
+        Ok(due)
+    }
+
+    /// Our account: the one of the configuration's key, that of an earlier order, or a new one.
+    async fn account(&self, access: &Arc<Access>) -> Result<Account, Failure> {
+        let builder = || Account::builder_with_http(Box::new(Client::new(Arc::clone(access))));
+        let contacts: Vec<&str> = self.issuer.contacts.iter().map(String::as_str).collect();
+        if let Some(pem) = &self.issuer.account_key {
+            let der = credential::key_der(pem)?;
+            let key = Key::from_pkcs8_der(der.as_slice().into())?;
+            let der = rustls_pki_types::PrivatePkcs8KeyDer::from(der).into();
+            let uri = self.issuer.uri.clone();
+            let (account, _) = match self.issuer.accepts_terms {
+                true => builder().create_from_key((key, der), uri).await?,
+                false => builder().from_key((key, der), uri).await?,
+            };
+            if !contacts.is_empty() {
+                account.update_contacts(&contacts).await?;
             }
-            None => {
-                let contacts: Vec<&str> = self.issuer.contacts.iter().map(String::as_str).collect();
-                let wanted = NewAccount {
-                    contact: &contacts,
-                    terms_of_service_agreed: self.issuer.accepts_terms,
-                    only_return_existing: false,
-                };
-                let external = self.issuer.external.as_ref();
-                let external =
-                    external.map(|(id, secret)| ExternalAccountKey::new(id.clone(), secret));
-                let made = builder().create(&wanted, self.issuer.uri.clone(), external.as_ref());
-                made.await.map_err(text)?
-            }
+            return Ok(account);
+        }
+        if let Some(credentials) = self.kept_account().await {
+            return Ok(builder().from_credentials(credentials).await?);
+        }
+        let wanted = NewAccount {
+            contact: &contacts,
+            terms_of_service_agreed: self.issuer.accepts_terms,
+            only_return_existing: false,
         };
+        let external = self.issuer.external.as_ref();
+        let external = external.map(|(id, secret)| ExternalAccountKey::new(id.clone(), secret));
+        let made = builder().create(&wanted, self.issuer.uri.clone(), external.as_ref());
+        let (account, credentials) = made.await?;
         if let Ok(content) = serde_json::to_vec(&credentials) {
-            self.keep(path, content).await;
+            // Also in memory: without a folder that can be written, each order would make an account.
+            self.state
+                .set_account(&self.issuer.account_name(), content.clone());
+            self.keep(self.path("account", "json"), content).await;
         }
         Ok(account)
     }
 
+    /// The account that was made earlier, by this server process or another, if it is one of this authority.
+    async fn kept_account(&self) -> Option<AccountCredentials> {
+        let text = match self.state.account(&self.issuer.account_name()) {
+            Some(text) => text,
+            None => {
+                let path = self.path("account", "json")?;
+                let read = move || std::fs::read(path).ok();
+                rt::pool::default_pool().run(read).await?
+            }
+        };
+        let facts: serde_json::Value = serde_json::from_slice(&text).ok()?;
+        if facts.get("directory")?.as_str()? != self.issuer.uri {
+            return None;
+        }
+        serde_json::from_slice(&text).ok()
+    }
+
+    async fn forget_account(&self) {
+        self.state.forget_account(&self.issuer.account_name());
+        if let Some(path) = self.path("account", "json") {
+            let remove = move || std::fs::remove_file(path);
+            // It may not be there.
+            let _ = rt::pool::default_pool().run(remove).await;
+        }
+    }
+
     /// Sets up the proofs that the server asks for, and tells it to look.
-    async fn prove(&self, order: &mut Order) -> Result<Vec<Proof>, String> {
+    async fn prove(&self, order: &mut Order) -> Result<Vec<Proof>, Failure> {
         let mut proofs = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
-            let mut authorization = authorization.map_err(text)?;
+            let mut authorization = authorization?;
             match authorization.status {
                 AuthorizationStatus::Pending => {}
                 AuthorizationStatus::Valid => continue,
-                _ => return Err("an authorization is neither pending nor valid".to_owned()),
+                _ => return Err("an authorization is neither pending nor valid".into()),
             }
-            let kind = match self.issuer.challenge {
-                Challenge::Http => ChallengeType::Http01,
-                Challenge::Tls => ChallengeType::TlsAlpn01,
-            };
-            let Some(mut challenge) = authorization.challenge(kind) else {
-                return Err("the server does not offer this kind of challenge".to_owned());
+            let Some(mut challenge) = authorization.challenge(self.issuer.challenge.kind()) else {
+                return Err("the server does not offer this kind of challenge".into());
             };
             let name = challenge.identifier().to_string();
             let answer = challenge.key_authorization();
             proofs.push(match self.issuer.challenge {
                 Challenge::Http => self.state.answer(&challenge.token, answer.as_str())?,
                 Challenge::Tls => {
-                    let identity = shown_identity(&name, answer.digest().as_ref())?;
+                    let identity = credential::proof(&name, answer.digest().as_ref())?;
                     self.state.show(&name, identity)?
                 }
             });
-            challenge.set_ready().await.map_err(text)?;
+            challenge.set_ready().await?;
         }
         Ok(proofs)
     }
 
-    async fn wait_for(&self, order: &mut Order, wanted: OrderStatus) -> Result<(), String> {
-        let deadline = rt::now() + PATIENCE;
+    /// Asks for an order's state until it is what it has to become; the server says how often, within limits.
+    async fn wait_for(
+        &self,
+        order: &mut Order,
+        wanted: OrderStatus,
+        access: &Access,
+        patience: Duration,
+    ) -> Result<(), Failure> {
+        let deadline = rt::now() + patience;
+        let mut pause = FIRST_PAUSE;
         loop {
-            let state = order.refresh().await.map_err(text)?;
+            let state = order.refresh().await?;
             if state.status == wanted || state.status == OrderStatus::Valid {
                 return Ok(());
             }
             if state.status == OrderStatus::Invalid {
                 let why = state.error.as_ref().map(ToString::to_string);
-                let why = why.unwrap_or_else(|| "a proof was not accepted".to_owned());
-                return Err(why);
+                return Err(self.refusal(order, why).await.into());
             }
             if rt::now() >= deadline {
-                return Err("the server takes too long".to_owned());
+                return Err("the server takes too long".into());
             }
-            rt::sleep(PAUSE).await;
+            let left = deadline.saturating_duration_since(rt::now());
+            rt::sleep(access.asked_to_wait().unwrap_or(pause).max(pause).min(left)).await;
+            pause = pause.mul_f64(1.5).min(LAST_PAUSE);
         }
+    }
+
+    /// Why an order is invalid: what the server saw when it looked at a proof says more than the order does.
+    async fn refusal(&self, order: &mut Order, of_order: Option<String>) -> String {
+        let mut authorizations = order.authorizations();
+        while let Some(Ok(mut authorization)) = authorizations.next().await {
+            let name = authorization.identifier().to_string();
+            let Ok(state) = authorization.refresh().await else {
+                break;
+            };
+            let mut errors = state.challenges.iter().filter_map(|one| one.error.as_ref());
+            if let Some(error) = errors.next() {
+                return format!("{name}: {error}");
+            }
+        }
+        of_order.unwrap_or_else(|| "a proof was not accepted".to_owned())
     }
 
     async fn save(&self, what: &str, certificate: &str, key: &str) {
@@ -234,7 +407,8 @@ impl Keeper {
         self.keep(self.path(what, "crt"), certificate.into()).await;
     }
 
-    async fn keep(&self, path: PathBuf, content: Vec<u8>) {
+    async fn keep(&self, path: Option<PathBuf>, content: Vec<u8>) {
+        let Some(path) = path else { return };
         let shown = path.display().to_string();
         let pool = rt::pool::default_pool();
         if let Err(error) = pool.run(move || state::write(&path, &content)).await {
@@ -246,8 +420,13 @@ impl Keeper {
     }
 }
 
-fn text(error: instant_acme::Error) -> String {
-    error.to_string()
+impl Challenge {
+    fn kind(self) -> ChallengeType {
+        match self {
+            Challenge::Http => ChallengeType::Http01,
+            Challenge::Tls => ChallengeType::TlsAlpn01,
+        }
+    }
 }
 
 fn identifier(name: &str) -> Identifier {
@@ -255,55 +434,4 @@ fn identifier(name: &str) -> Identifier {
         Ok(ip) => Identifier::Ip(ip),
         Err(_) => Identifier::Dns(name.to_owned()),
     }
-}
-
-/// A request for a certificate, DER, and the key that goes with it, PEM.
-fn certificate_request(names: &[String], kind: KeyKind) -> Result<(Vec<u8>, String), String> {
-    let text = |error: rcgen::Error| error.to_string();
-    let algorithm = match kind {
-        KeyKind::P256 => &rcgen::PKCS_ECDSA_P256_SHA256,
-        KeyKind::P384 => &rcgen::PKCS_ECDSA_P384_SHA384,
-    };
-    let key = KeyPair::generate_for(algorithm).map_err(text)?;
-    let mut params = CertificateParams::new(names).map_err(text)?;
-    params.distinguished_name = DistinguishedName::new();
-    let request = params.serialize_request(&key).map_err(text)?;
-    Ok((request.der().to_vec(), key.serialize_pem()))
-}
-
-/// The certificate that proves a name by TLS-ALPN-01 (RFC 8737, section 3).
-fn shown_identity(name: &str, digest: &[u8]) -> Result<Arc<Identity>, String> {
-    let text = |error: rcgen::Error| error.to_string();
-    let key = KeyPair::generate().map_err(text)?;
-    let mut params = CertificateParams::new([name.to_owned()]).map_err(text)?;
-    params.custom_extensions = vec![CustomExtension::new_acme_identifier(digest)];
-    let certificate = params.self_signed(&key).map_err(text)?;
-    let certificate = format!("data:{}", certificate.pem());
-    let key = format!("data:{}", key.serialize_pem());
-    let mut nothing = |_: &std::path::Path| Err(std::io::ErrorKind::NotFound.into());
-    Identity::load(
-        certificate.as_str().into(),
-        key.as_str().into(),
-        &[],
-        &mut nothing,
-    )
-    .map_err(|problem| problem.message)
-}
-
-/// When a certificate is to be renewed, in milliseconds since 1970: after two thirds of its life, less up to a
-/// thirtieth. `None`: it can not be read.
-fn renewal(pem: &str) -> Option<u64> {
-    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
-    let certificate = pem.parse_x509().ok()?;
-    let (from, until) = (
-        certificate.validity().not_before.timestamp(),
-        certificate.validity().not_after.timestamp(),
-    );
-    let life = u64::try_from(until - from).ok()?;
-    let mut random = [0; 2];
-    // Without chance it is only less spread.
-    let _ = getrandom::fill(&mut random);
-    let jitter = life / 30 * u64::from(u16::from_be_bytes(random)) / u64::from(u16::MAX);
-    let seconds = u64::try_from(from).ok()? + life * 2 / 3 - jitter;
-    Some(seconds * 1000)
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use net::tls::Identity;
 
@@ -22,15 +23,62 @@ pub(super) struct Issued {
 /// Shared by all loops.
 #[derive(Default)]
 pub(super) struct State {
-    /// By what was ordered.
+    /// By what was ordered; as many as the configuration orders.
     issued: Mutex<HashMap<String, Arc<Issued>>>,
+    /// By [`super::issuer::Issuer::account_name`]; as many as the configuration has issuers.
+    issuers: Mutex<HashMap<String, Known>>,
     /// HTTP-01: what to answer for a token.
     tokens: Mutex<HashMap<String, String>>,
     /// TLS-ALPN-01: what to show for a name.
     shown: Mutex<HashMap<String, Arc<Identity>>>,
 }
 
+/// What is remembered of an issuer.
+#[derive(Default)]
+struct Known {
+    /// The account there, as it stands in a file.
+    account: Option<Vec<u8>>,
+    /// Until then it asked to be left alone.
+    pause: Option<Instant>,
+}
+
 impl State {
+    /// Forgets what the configuration does not name any more.
+    pub(super) fn retain(&self, orders: &[&str], issuers: &[String]) {
+        lock(&self.issued).retain(|what, _| orders.contains(&what.as_str()));
+        lock(&self.issuers).retain(|name, _| issuers.contains(name));
+    }
+
+    pub(super) fn account(&self, issuer: &str) -> Option<Vec<u8>> {
+        lock(&self.issuers).get(issuer)?.account.clone()
+    }
+
+    pub(super) fn set_account(&self, issuer: &str, text: Vec<u8>) {
+        let mut issuers = lock(&self.issuers);
+        issuers.entry(issuer.to_owned()).or_default().account = Some(text);
+    }
+
+    pub(super) fn forget_account(&self, issuer: &str) {
+        if let Some(known) = lock(&self.issuers).get_mut(issuer) {
+            known.account = None;
+        }
+    }
+
+    /// How long an issuer still is to be left alone.
+    pub(super) fn pause(&self, issuer: &str) -> Duration {
+        let until = lock(&self.issuers)
+            .get(issuer)
+            .and_then(|known| known.pause);
+        until.map_or(Duration::ZERO, |until| {
+            until.saturating_duration_since(rt::now())
+        })
+    }
+
+    pub(super) fn set_pause(&self, issuer: &str, pause: Duration) {
+        let mut issuers = lock(&self.issuers);
+        issuers.entry(issuer.to_owned()).or_default().pause = Some(rt::now() + pause);
+    }
+
     pub(super) fn issued(&self, what: &str) -> Option<Arc<Issued>> {
         lock(&self.issued).get(what).cloned()
     }
