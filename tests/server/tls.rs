@@ -86,11 +86,18 @@ impl Client {
     ) -> Client {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let stapled = Arc::default();
+        let schemes = provider
+            .signature_verification_algorithms
+            .supported_schemes();
         let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(versions)
             .expect("versions that the provider has")
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Credulous(provider, Arc::clone(&stapled))));
+            .with_custom_certificate_verifier(Arc::new(Credulous(
+                provider,
+                Arc::clone(&stapled),
+                schemes,
+            )));
         let config = match pair {
             None => config.with_no_client_auth(),
             Some(pair) => config
@@ -183,7 +190,11 @@ pub(crate) fn body(answer: &str) -> &str {
 }
 
 #[derive(Debug)]
-struct Credulous(Arc<CryptoProvider>, Arc<Mutex<Vec<u8>>>);
+struct Credulous(
+    Arc<CryptoProvider>,
+    Arc<Mutex<Vec<u8>>>,
+    Vec<SignatureScheme>,
+);
 
 impl ServerCertVerifier for Credulous {
     fn verify_server_cert(
@@ -219,7 +230,7 @@ impl ServerCertVerifier for Credulous {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.2.clone()
     }
 }
 
@@ -322,6 +333,35 @@ fn the_name_chooses_server_and_certificate() {
         let expected = CertificateDer::from_pem_slice(other.certificate.as_bytes()).expect("PEM");
         assert_eq!(shown == expected.to_vec(), same, "{name}");
     }
+}
+
+/// A client of TLS 1.3 that names PKCS #1 first, which signs certificates only there, and else only ECDSA.
+#[test]
+fn the_certificate_is_one_that_can_sign_in_this_version() {
+    let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, rcgen::RsaKeySize::_2048)
+        .expect("random bytes");
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a host name");
+    let rsa = params.self_signed(&key).expect("a key that signs");
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE}
+         ssl_certificate rsa.crt; ssl_certificate_key rsa.key; location / {{ return 204; }} }}"
+    ))
+    .file("rsa.crt", rsa.pem())
+    .file("rsa.key", key.serialize_pem())
+    .start();
+    let client = Client::with(None, &[&rustls::version::TLS13]);
+    let mut config = client.config().clone();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let schemes = vec![
+        SignatureScheme::RSA_PKCS1_SHA256,
+        SignatureScheme::ECDSA_NISTP256_SHA256,
+    ];
+    let verifier = Credulous(provider, Arc::clone(&client.stapled), schemes);
+    config
+        .dangerous()
+        .set_certificate_verifier(Arc::new(verifier));
+    let answer = client.configured(config).get(&server, "localhost", "/");
+    assert!(answer.expect("an answer").starts_with("HTTP/1.1 204"));
 }
 
 #[test]

@@ -222,7 +222,7 @@ fn scheme(state: &State, known: &[Arc<Identity>], facts: &Facts) -> Option<u16> 
         .iter()
         .map(|number| SignatureScheme::from(*number))
         // PKCS #1 padding is a matter of version 1.2 (RFC 8446, section 4.2.3).
-        .filter(|scheme| !(new && matches!(u16::from(*scheme), 0x0401 | 0x0501 | 0x0601)))
+        .filter(|scheme| !(new && super::server::is_pkcs1(*scheme)))
         .collect();
     let scheme = known
         .iter()

@@ -12,7 +12,9 @@ use rustls::server::{
     ClientHello, NoClientAuth, NoServerSessionStorage, ResolvesServerCert, StoresServerSessions,
 };
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
+use rustls::{
+    CipherSuite, DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme,
+};
 
 use super::certificate::Certificate;
 use super::ciphers::{Choice, Protocols};
@@ -97,7 +99,10 @@ impl ServerOptions {
         };
         let mut config = builder
             .with_client_cert_verifier(verifier)
-            .with_cert_resolver(Arc::new(Resolver(self.identities.clone())));
+            .with_cert_resolver(Arc::new(Resolver {
+                identities: self.identities.clone(),
+                newest: protocols.speaks_1_3(),
+            }));
         config.ignore_client_order = self.prefer_server_ciphers;
         config.alpn_protocols = self.alpn.clone();
         config.max_fragment_size = fragment_size(self.record_size);
@@ -176,7 +181,10 @@ impl ServerSettings {
     /// The same with other certificates.
     pub(super) fn config_with(&self, identities: &[Arc<Identity>]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::clone(&self.config);
-        config.cert_resolver = Arc::new(Resolver(identities.to_vec()));
+        config.cert_resolver = Arc::new(Resolver {
+            identities: identities.to_vec(),
+            newest: self.speaks_1_3,
+        });
         Arc::new(config)
     }
 
@@ -218,7 +226,11 @@ impl ServerSettings {
 }
 
 /// Chooses among certificates of several kinds: what the client prefers to see signed.
-struct Resolver(Vec<Arc<Identity>>);
+struct Resolver {
+    identities: Vec<Arc<Identity>>,
+    /// TLS 1.3 is spoken with who can.
+    newest: bool,
+}
 
 impl fmt::Debug for Resolver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -228,7 +240,7 @@ impl fmt::Debug for Resolver {
 
 impl ResolvesServerCert for Resolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let identities = &self.0;
+        let identities = &self.identities;
         if let [only] = &identities[..] {
             return Some(only.certified());
         }
@@ -237,13 +249,27 @@ impl ResolvesServerCert for Resolver {
                 .iter()
                 .find(|identity| identity.scheme(std::slice::from_ref(scheme)).is_some())
         };
-        let identity = hello
-            .signature_schemes()
+        let schemes = hello.signature_schemes();
+        // PKCS #1 padding signs certificates only, in version 1.3 (RFC 8446, section 4.2.3).
+        let newest = self.newest && hello.cipher_suites().iter().any(|suite| is_of_1_3(*suite));
+        let signs = |scheme: &&SignatureScheme| !newest || !is_pkcs1(**scheme);
+        let identity = schemes
             .iter()
+            .filter(signs)
             .find_map(fits)
+            .or_else(|| schemes.iter().find_map(fits))
             .or(identities.first())?;
         Some(identity.certified())
     }
+}
+
+fn is_of_1_3(suite: CipherSuite) -> bool {
+    u16::from(suite) >> 8 == 0x13
+}
+
+/// Whether signatures of this scheme have the padding of PKCS #1, version 1.5.
+pub(super) fn is_pkcs1(scheme: SignatureScheme) -> bool {
+    matches!(u16::from(scheme), 0x0401 | 0x0501 | 0x0601)
 }
 
 /// Asks for a certificate and takes any: it is judged when the handshake is over. That its owner holds the key is

@@ -9,6 +9,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::OnceLock;
 
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::CertificateDer;
@@ -112,6 +113,9 @@ struct Revocations {
     until: Option<i64>,
     serials: HashSet<Vec<u8>>,
     signed: Signed,
+    /// The key that has signed it, once one was found. A list may be megabytes long, and looking at its signature takes
+    /// milliseconds: that is done once, not for each client.
+    signer: OnceLock<Vec<u8>>,
 }
 
 impl Trust {
@@ -144,7 +148,7 @@ impl Trust {
         Ok(())
     }
 
-    /// Adds the revocation lists of a PEM text, and demands them for every path.
+    /// Adds the revocation lists of a PEM text, and demands them for every path. The trusted certificates come before.
     pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
         let broken = || {
             Problem::new(format!(
@@ -159,6 +163,14 @@ impl Trust {
         }
         if self.revocations.is_empty() {
             return Err(broken());
+        }
+        let algorithms = super::algorithms();
+        for list in &self.revocations {
+            let issuers = self.anchors.iter();
+            // Who signed it is found out now; handshakes have only an authority between left to look for.
+            let _ = issuers
+                .filter(|anchor| anchor.subject == list.issuer)
+                .any(|anchor| list.is_signed_by(anchor, &algorithms));
         }
         self.check_revocations = true;
         Ok(())
@@ -240,7 +252,22 @@ impl Revocations {
                 .map(|revoked| revoked.raw_serial().to_vec())
                 .collect(),
             signed: Signed::parse(der)?,
+            signer: OnceLock::new(),
         })
+    }
+
+    /// Whether the key of `issuer` has signed it. There is one such key, so that no other has to be tried.
+    fn is_signed_by(&self, issuer: &Certificate, algorithms: &WebPkiSupportedAlgorithms) -> bool {
+        let key = &issuer.key.info;
+        if let Some(signer) = self.signer.get() {
+            return signer == key;
+        }
+        let good = is_signed(&self.signed, issuer, algorithms);
+        if good {
+            // Another loop has found the same.
+            let _ = self.signer.set(key.clone());
+        }
+        good
     }
 }
 
@@ -459,7 +486,7 @@ impl<'a> Examination<'a> {
             self.found(CRL_EXPIRED);
         }
         self.signatures += 1;
-        if self.signatures > MAX_SIGNATURES || !is_signed(&list.signed, issuer, &self.algorithms) {
+        if self.signatures > MAX_SIGNATURES || !list.is_signed_by(issuer, &self.algorithms) {
             self.found(CRL_SIGNATURE);
         }
         if list.serials.contains(&certificate.serial) {
@@ -505,4 +532,73 @@ pub(super) fn is_signed(
                 .verify_signature(&issuer.key.bits, &signed.content, &signed.signature)
                 .is_ok()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer,
+        DnType, IsCa, KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber, date_time_ymd,
+    };
+
+    use super::*;
+
+    /// An authority; all have the same name.
+    fn authority() -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "authority");
+        let key = KeyPair::generate().expect("random bytes");
+        CertifiedIssuer::self_signed(params, key).expect("a key that signs")
+    }
+
+    fn client(serial: u64, issuer: &CertifiedIssuer<'static, KeyPair>) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(vec!["client".to_owned()]).expect("a name");
+        params.serial_number = Some(SerialNumber::from(serial));
+        let key = KeyPair::generate().expect("random bytes");
+        let signed = params.signed_by(&key, issuer).expect("a key that signs");
+        signed.der().clone()
+    }
+
+    fn list(serials: std::ops::Range<u64>, issuer: &CertifiedIssuer<'static, KeyPair>) -> String {
+        let revoked = |serial| RevokedCertParams {
+            serial_number: SerialNumber::from(serial),
+            revocation_time: date_time_ymd(2024, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(2024, 1, 1),
+            next_update: date_time_ymd(2094, 1, 1),
+            crl_number: SerialNumber::from(1),
+            issuing_distribution_point: None,
+            revoked_certs: serials.map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        let list = params.signed_by(issuer).expect("a key that signs");
+        list.pem().expect("it is text")
+    }
+
+    #[test]
+    fn a_long_list_is_examined_once_and_not_for_each_client() {
+        let (issuer, other) = (authority(), authority());
+        let mut trust = Trust::nobody(1);
+        trust
+            .add_certificates(issuer.pem().as_bytes(), "ca")
+            .expect("a certificate");
+        let text = list(1000..51_000, &issuer);
+        trust
+            .add_revocations(text.as_bytes(), "crl")
+            .expect("a list");
+        assert!(trust.revocations[0].signer.get().is_some());
+        let now = 1_800_000_000;
+        let examine = |leaf| trust.examine(&[leaf], Purpose::Client, now);
+        assert_eq!(examine(client(7, &issuer)), Assessment::Good);
+        assert_eq!(examine(client(2000, &issuer)), Assessment::Bad(REVOKED));
+        // Of an authority with the same name the list says nothing.
+        let same_name = Certificate::parse(other.der()).expect("a certificate");
+        assert!(!trust.revocations[0].is_signed_by(&same_name, &super::super::algorithms()));
+    }
 }
