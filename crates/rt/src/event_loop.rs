@@ -197,6 +197,8 @@ pub(crate) struct Core {
     options: LoopOptions,
     main_panic: Cell<Option<Box<dyn Any + Send>>>,
     probation: Cell<u32>,
+    /// When the last turn ended: the loop waits from then on.
+    turn_ended: Cell<Instant>,
 }
 
 thread_local! {
@@ -283,6 +285,7 @@ impl Core {
             options,
             main_panic: Cell::new(None),
             probation: Cell::new(0),
+            turn_ended: Cell::new(Instant::now()),
         })
     }
 
@@ -340,7 +343,8 @@ impl Core {
 
     fn until_next_timer(&self) -> Option<Duration> {
         let due = self.wheel.borrow().next_due()?;
-        Some(Duration::from_millis(due.saturating_sub(time::real_tick())))
+        let (since, _) = time::tick_of(self.turn_ended.get());
+        Some(Duration::from_millis(due.saturating_sub(since)))
     }
 
     /// Makes ready what does not come as an event: those who yielded, timers, the inbox.
@@ -454,6 +458,7 @@ impl Core {
         let counters = &self.shared.counters;
         stats::add(&counters.polls, turn.polls as u64);
         let end = Instant::now();
+        self.turn_ended.set(end);
         let took = end.duration_since(began);
         counters.turn(took);
         counters

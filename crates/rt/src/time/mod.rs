@@ -56,7 +56,7 @@ fn epoch() -> Instant {
 const NANOS_PER_TICK: u32 = 1_000_000;
 
 /// The tick of an instant, and the nanoseconds beyond it.
-fn tick_of(instant: Instant) -> (u64, u32) {
+pub(crate) fn tick_of(instant: Instant) -> (u64, u32) {
     let since = instant.saturating_duration_since(epoch());
     let nanos = since.subsec_nanos();
     (
