@@ -360,7 +360,7 @@ impl HttpLoop {
     /// Goes on with a connection of another loop or process. One that can not be read is closed.
     fn resume(self: &Rc<Self>, parcel: Parcel) {
         if let Some((newcomer, facts)) = moving::unpack(parcel) {
-            self.take_in(newcomer, Some(facts));
+            self.take_in(newcomer, Some(Box::new(facts)));
         }
     }
 
@@ -410,7 +410,7 @@ impl HttpLoop {
         self.take_in(newcomer, None);
     }
 
-    fn take_in(self: &Rc<Self>, mut newcomer: Newcomer, moved: Option<Facts>) {
+    fn take_in(self: &Rc<Self>, mut newcomer: Newcomer, moved: Option<Box<Facts>>) {
         self.counters.accepted.add(1);
         let limit = self.limit.get();
         if self.connections.borrow().len() >= limit && !self.close_an_idle_one() {

@@ -15,8 +15,9 @@ use crate::moving::Facts;
 /// Tasks that wait for a connection at most: about a megabyte for each loop.
 const MAX_WAITING: usize = 64;
 
-/// What a task is to serve.
-type Work = (Newcomer, Option<Facts>);
+/// What a task is to serve. The facts are those of a connection that has moved: rare, and every connection's work is copied
+/// a few times on its way into the task.
+type Work = (Newcomer, Option<Box<Facts>>);
 
 /// A task that serves one connection after the other.
 pub(crate) struct Serving {
@@ -101,7 +102,7 @@ async fn serve_all(engine: Rc<HttpLoop>, serving: Rc<Serving>) {
             None => connection::serve(engine_of_this, newcomer).await,
             // Rare: not worth a place in every task.
             Some(facts) => {
-                Box::pin(connection::resume(engine_of_this, newcomer, facts)).await;
+                Box::pin(connection::resume(engine_of_this, newcomer, *facts)).await;
             }
         }
         if !engine.tasks.put_back(&serving) {
