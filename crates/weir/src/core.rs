@@ -293,6 +293,13 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         Setter::Ignored(Arity::ONE, "there are no debug points"),
     ),
     row(
+        "ssl_object_cache_inheritable",
+        "on | off",
+        None,
+        "Accepted for the sake of existing files.",
+        Setter::Ignored(Arity::ONE, "certificates and keys are read anew by every reload"),
+    ),
+    row(
         "ssl_engine",
         "device",
         None,
