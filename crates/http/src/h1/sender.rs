@@ -410,8 +410,8 @@ impl Sender {
                 false => Taker::New,
             };
             let piece = (end - at).min(ASKED_PIECE);
-            asked = asked.max(at + piece);
             let resident = range.file.resident_prefix_for(taker, at, piece);
+            asked = asked.max(at + resident.max(1));
             if resident == 0 {
                 let piece = (end - at).min(COLD_PIECE);
                 if loaded <= at && range.file.tells_residency() {

@@ -279,16 +279,20 @@ impl File {
     /// How many bytes from `offset` on, at most `max`, are in memory, so that `sendfile` of them does not
     /// wait for the disk. A range past the end of the file counts as there.
     pub fn resident_prefix(&self, offset: u64, max: u64) -> u64 {
-        self.resident_prefix_for(Taker::Same, offset, max)
+        match self.never_waits() {
+            true => max,
+            false => residency::prefix(self, offset, max, Taker::Same),
+        }
     }
 
     /// [`File::resident_prefix`], saying whether it is asked for one client more: a range that many take is in use, and
-    /// need not be looked at each time.
+    /// need not be looked at each time. While files are being loaded it is at most the rest of a block of 128 KB, to be sent
+    /// before the next one is asked about.
     pub fn resident_prefix_for(&self, taker: Taker, offset: u64, max: u64) -> u64 {
         if self.never_waits() {
             return max;
         }
-        residency::prefix(self, offset, max, taker)
+        residency::prefix(self, offset, residency::asked_at_once(offset, max), taker)
     }
 
     /// Whether [`File::resident_prefix`] can tell anything of this file, as far as is known. Some file systems (overlayfs

@@ -12,6 +12,10 @@
 //! and among the last that the kernel would drop. So a hot file costs next to nothing. What was just read for one client
 //! is among the first: it is proven each time. Several clients that take a block soon one after the other show sooner that
 //! it is in use than the time alone: the kernel, too, counts a page as in use from its second reader on.
+//!
+//! While files are being loaded nothing is believed, and a block is proven just before it is sent: memory is being turned
+//! over, and the kernel drops what is in use as well. In a disk's load one believed page in a second was gone, and each
+//! made a loop wait behind everything that the disk had to do, 300 ms.
 
 use std::cell::RefCell;
 use std::io;
@@ -97,6 +101,17 @@ impl Proof {
     }
 }
 
+/// So long after a load pages may be dropped to make room, or so the kernel may see it.
+const TURNED_OVER_TICKS: u64 = 1_000;
+/// When the last load was.
+static LOADED_AT: AtomicU64 = AtomicU64::new(0);
+
+/// Whether memory is being turned over.
+fn is_turned_over(now: u64) -> bool {
+    let at = LOADED_AT.load(Relaxed);
+    at != 0 && now.saturating_sub(at) < TURNED_OVER_TICKS
+}
+
 /// For so long after a loaded range was found dropped nothing is read ahead: it would be dropped, too.
 const LOST_TICKS: u64 = 1_000;
 /// When that was.
@@ -111,8 +126,18 @@ thread_local! {
     static PROOFS: RefCell<Vec<Proof>> = const { RefCell::new(Vec::new()) };
 }
 
+/// How many of `max` bytes from `offset` on to ask about before some of them are sent: while memory is being turned over
+/// no more than a block, since the next one may be gone when its turn comes.
+pub(super) fn asked_at_once(offset: u64, max: u64) -> u64 {
+    match is_turned_over(time::tick()) {
+        true => max.min((offset / BLOCK + 1) * BLOCK - offset),
+        false => max,
+    }
+}
+
 /// Bytes from `offset` on, at most `max`, that are in memory.
 pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
+    let turned_over = is_turned_over(time::tick());
     let end = offset.saturating_add(max);
     let mut position = offset;
     while position < end {
@@ -120,7 +145,7 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
         let stop = block_end.min(end);
         // Pages are proven, not bytes.
         let pages = (position / PAGE * PAGE, stop.next_multiple_of(PAGE));
-        if !believed(file, position / BLOCK, pages) {
+        if turned_over || !believed(file, position / BLOCK, pages) {
             let reached = prove(file, position, stop);
             if reached < stop {
                 return reached - offset;
@@ -215,6 +240,7 @@ fn nowait(file: &File, offset: u64, len: usize) -> Probe {
 pub(super) fn load(file: &File, offset: u64, len: u64, ahead: u64) -> io::Result<()> {
     let end = offset.saturating_add(len);
     let mut asked = len;
+    LOADED_AT.store(time::real_tick(), Relaxed);
     if time::real_tick().saturating_sub(LOST_AT.load(Relaxed)) >= LOST_TICKS {
         asked = asked.saturating_add(ahead);
     }
