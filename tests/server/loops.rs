@@ -1,5 +1,7 @@
 //! Several event loops in one worker: their number changes with a reload, and connections spread over them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use weir_tests::{Connection, Server, Signal, Site, http, skip_on_oracle, until};
 
 const WHY: &str = "event loops are Weir's own";
@@ -168,4 +170,55 @@ fn a_connection_that_has_not_spoken_yet_moves_too() {
     for client in &mut clients {
         client.get("/").expect(200);
     }
+}
+
+/// Several requests at once, again and again, until connections have come to other loops, where they have other numbers, or
+/// the machine was too slow for that to happen: that they come in time is nobody's promise, that nothing is lost is.
+fn busy_client(mut connection: Connection, moves: &AtomicUsize) {
+    let mut number = String::new();
+    for round in 0..60 {
+        if moves.load(Ordering::Relaxed) >= 4 {
+            return;
+        }
+        for request in 0..4 {
+            let target = format!("/busy?{round}.{request}");
+            connection.request("GET", &target, &["Accept-Encoding: gzip"]);
+        }
+        for request in 0..4 {
+            let reply = connection.reply().expect(200);
+            assert_eq!(reply.field("X-Args"), format!("{round}.{request}"));
+            let of_this_loop = reply.field("X-Number");
+            if number != of_this_loop {
+                moves.fetch_add((!number.is_empty()).into(), Ordering::Relaxed);
+                number = of_this_loop.to_owned();
+            }
+        }
+    }
+}
+
+#[test]
+fn connections_that_are_never_idle_leave_a_busy_loop_and_nothing_is_lost() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = http(
+        "gzip on; gzip_types *; gzip_comp_level 9; \
+         server { listen 127.0.0.1:%%PORT%%; location /status { weir_status json; } location / { return 200; } \
+         location /busy { add_header X-Number $connection; add_header X-Args $args; alias html/text; } }",
+    )
+    .main("worker_processes 1;")
+    .file("html/text", "to be compressed ".repeat(2000))
+    .start();
+    let busy = clients(&server, 8);
+    let moves = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for connection in busy {
+            scope.spawn(|| busy_client(connection, &moves));
+        }
+        resize(&server, 1, 2);
+        // By their number connections are even now.
+        for mut client in clients(&server, 8) {
+            client.get("/").expect(200);
+        }
+    });
 }

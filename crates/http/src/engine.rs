@@ -260,12 +260,46 @@ impl LoopEngine for Running {
         let reach = sink.reach;
         *self.0.sink.borrow_mut() = Some(sink);
         let connections = self.0.connections.borrow();
-        let movable = connections
+        // Those that have waited longest: who does the work is another question, see `shed_work`.
+        let mut movable: Vec<_> = connections
             .values()
-            .filter(|connection| connection.idle.since().is_some())
-            .filter(|connection| connection.idle.may_go(reach));
-        for connection in movable.take(count) {
-            connection.idle.leave(reach);
+            .map(|connection| &connection.idle)
+            .filter(|idle| idle.may_go(reach))
+            .filter_map(|idle| Some((idle.since()?, idle)))
+            .collect();
+        if count < movable.len() {
+            movable.select_nth_unstable_by_key(count, |(since, _)| *since);
+        }
+        for (_, idle) in movable.into_iter().take(count) {
+            idle.leave(reach);
+        }
+    }
+
+    fn note_work(&self) {
+        for connection in self.0.connections.borrow().values() {
+            connection.idle.note_work();
+        }
+    }
+
+    fn shed_work(&self, part: f64, sink: ParcelSink) {
+        if self.0.leaving.get().is_some() {
+            return;
+        }
+        let reach = sink.reach;
+        *self.0.sink.borrow_mut() = Some(sink);
+        let connections = self.0.connections.borrow();
+        let works: Vec<_> = connections
+            .values()
+            .map(|connection| (connection.idle.take_work(), &connection.idle))
+            .collect();
+        let all: u64 = works.iter().map(|(work, _)| work).sum();
+        let mut wanted = (all as f64 * part) as u64;
+        for (work, idle) in works {
+            // One that did more than is to go would only have the other loop be the busy one.
+            if work > 0 && work <= wanted && idle.may_go(reach) {
+                wanted -= work;
+                idle.leave(reach);
+            }
         }
     }
 

@@ -103,6 +103,15 @@ pub trait LoopEngine {
         let _ = (count, sink);
     }
 
+    /// From now on, until [`LoopEngine::shed_work`], what each connection makes the loop do is counted.
+    fn note_work(&self) {}
+
+    /// Gives connections that did about this part of the loop's work since [`LoopEngine::note_work`] to `sink`, each at
+    /// the end of its present request.
+    fn shed_work(&self, part: f64, sink: ParcelSink) {
+        let _ = (part, sink);
+    }
+
     /// Ends gracefully, like [`LoopEngine::stop`], but gives each connection that waits for its next
     /// request to `sink`; those that serve one follow when it has ended. What can not move is closed.
     fn hand_over(&self, sink: ParcelSink) {

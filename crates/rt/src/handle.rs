@@ -107,6 +107,11 @@ impl Handle {
         self.0.counters.turns.load(Ordering::Relaxed)
     }
 
+    /// Time that the loop has not spent waiting for events, so far.
+    pub fn busy(&self) -> Duration {
+        Duration::from_nanos(self.0.counters.busy_nanos.load(Ordering::Relaxed))
+    }
+
     /// The loop's counters now.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot()

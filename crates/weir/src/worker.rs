@@ -181,7 +181,12 @@ impl Worker {
 
     fn watch(&mut self, seats: &Seats, limit: Duration) {
         if self.watchdog.is_none() {
-            let help = Help { rescue, shed };
+            let help = Help {
+                rescue,
+                shed,
+                note_work,
+                shed_work,
+            };
             self.watchdog = Watchdog::start(help)
                 .map_err(|error| {
                     let error = rt::error_log::Errno(&error);
@@ -671,6 +676,37 @@ fn shed(count: usize, seats: Seats) {
             take: Rc::new(sink),
         };
         engine.shed(count, sink);
+    }
+}
+
+/// Runs on a loop: counts from now on what its connections make it do.
+fn note_work() {
+    for engine in all_engines() {
+        engine.note_work();
+    }
+}
+
+/// Runs on a loop: moves connections that do this part of its work to the loop with the seat `to`.
+fn shed_work(part: f64, to: u64, seats: Seats) {
+    let engines = LOOP.with_borrow(|state| state.engines.clone());
+    for (kind, engine) in engines {
+        let seats = seats.clone();
+        let sink = move |parcel| {
+            let what = Arriving::Idle(parcel);
+            let arrival = Arrival { kind, what };
+            let refused = match seats.list.iter().find(|seat| seat.id == to) {
+                Some(calm) => calm.give(arrival),
+                None => Err(arrival),
+            };
+            if let Err(arrival) = refused {
+                settle(arrival, &seats);
+            }
+        };
+        let sink = ParcelSink {
+            reach: Reach::Process,
+            take: Rc::new(sink),
+        };
+        engine.shed_work(part, sink);
     }
 }
 

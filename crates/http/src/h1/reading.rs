@@ -111,7 +111,7 @@ impl Connection {
         if input.is_empty() && input.capacity() > IDLE_INPUT {
             *input = Vec::new();
         }
-        self.client.idle.begin(rt::now());
+        self.client.idle.begin(rt::now(), self.client.sent.get());
         self.staged.enter(Stage::Waiting);
     }
 

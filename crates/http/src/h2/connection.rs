@@ -265,7 +265,7 @@ impl Connection {
         let client = &self.link.client;
         let idle = self.link.streams.borrow().is_empty();
         if idle && client.idle.since().is_none() {
-            client.idle.begin(rt::now());
+            client.idle.begin(rt::now(), client.sent.get());
             self.staged.enter(Stage::Waiting);
         }
     }

@@ -29,7 +29,7 @@ pub async fn spoken(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Spoken {
     let server = site.server(client.endpoint.borrow().default_server);
     let timer = rt::Timer::after(server.core.client_header_timeout);
     drop(site);
-    client.idle.begin(rt::now());
+    client.idle.begin(rt::now(), client.sent.get());
     loop {
         if let Some(spoken) = judge(&client.input.borrow()) {
             return spoken;

@@ -7,11 +7,14 @@
 //!
 //! The thread looks twice in the time that makes a loop late, and sleeps while all loops do.
 
+mod work;
+
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use rt::report::Event;
 use rt::seats::{Seat, Seats};
+use work::Work;
 
 /// A machine that is short of processors makes loops late all the time; their stacks say little then.
 const TELL_EVERY: Duration = Duration::from_secs(5);
@@ -43,6 +46,10 @@ pub(crate) struct Help {
     pub(crate) rescue: fn(Arc<Seat>, Duration),
     /// Move so many connections to other loops.
     pub(crate) shed: fn(usize, Seats),
+    /// Count what each connection makes the loop do.
+    pub(crate) note_work: fn(),
+    /// Move connections that do this part of it to the loop with this seat.
+    pub(crate) shed_work: fn(f64, u64, Seats),
 }
 
 impl Watchdog {
@@ -80,6 +87,7 @@ fn watch(state: &Weak<Mutex<State>>, help: Help) {
     let mut told = None;
     let mut quiet = 0;
     let mut balanced = Instant::now();
+    let mut work = Work::default();
     while let Some(shared) = state.upgrade() {
         let (seats, limit) = {
             let state = lock(&shared);
@@ -90,9 +98,11 @@ fn watch(state: &Weak<Mutex<State>>, help: Help) {
         if !limit.is_zero() {
             help_late_ones(&seats, limit, &mut stalls, &mut told, help);
         }
-        if balanced.elapsed() >= BALANCE_EVERY {
+        let passed = balanced.elapsed();
+        if passed >= BALANCE_EVERY {
             balanced = Instant::now();
             balance(&seats, help);
+            work.balance(&seats, passed, help);
         }
         let all_parked = seats.list.iter().all(|seat| seat.handle().is_parked());
         quiet = if all_parked { quiet + 1 } else { 0 };
@@ -218,6 +228,8 @@ mod tests {
         shed: |count, _| {
             SHED.fetch_add(count, Ordering::SeqCst);
         },
+        note_work: || {},
+        shed_work: |_, _, _| {},
     };
 
     #[test]
