@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
@@ -105,6 +105,8 @@ pub struct Idle {
     /// How far [`Asked::Leave`] is to lead.
     reach: Cell<Option<Reach>>,
     waker: RefCell<Option<Waker>>,
+    /// Whose it is, once requests are served.
+    client: RefCell<Weak<Client>>,
 }
 
 /// A request costs a loop as much as to send so many bytes: 10 µs, at 0.1 ns a byte.
@@ -183,6 +185,20 @@ impl Idle {
     /// Since when it waits.
     pub fn since(&self) -> Option<Instant> {
         self.since.get()
+    }
+
+    /// Requests of this client are served from now on.
+    pub(crate) fn serves(&self, client: &Rc<Client>) {
+        *self.client.borrow_mut() = Rc::downgrade(client);
+    }
+
+    /// Ends the connection now, in a way that a request in progress notices, as when its client had gone.
+    pub fn cut(&self) {
+        self.close();
+        if let Some(client) = self.client.borrow().upgrade() {
+            // One that is not connected any more ends by itself.
+            let _ = client.stream.socket().shutdown();
+        }
     }
 
     /// Asks it to close. One that serves a request closes afterwards.

@@ -93,6 +93,7 @@ pub async fn serve(engine: Rc<HttpLoop>, newcomer: Newcomer) {
 /// Serves it in the protocol that its client speaks.
 async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
     note_moves(&client);
+    client.idle.serves(&client);
     let may_be_http2 = {
         let site = engine.site();
         let endpoint = client.endpoint.borrow();
@@ -111,7 +112,7 @@ async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
     match h2::spoken(&engine, &client).await {
         Spoken::Http1 => h1::serve_connection(engine, client).await,
         Spoken::Http2 => h2::serve_connection(engine, client).await,
-        Spoken::Nothing => {}
+        Spoken::Unknown | Spoken::Nothing => {}
     }
 }
 
@@ -148,7 +149,11 @@ pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
     drop(site);
     match client.requests.get() {
         0 => speak(engine, Rc::new(client)).await,
-        _ => h1::serve_connection(engine, Rc::new(client)).await,
+        _ => {
+            let client = Rc::new(client);
+            client.idle.serves(&client);
+            h1::serve_connection(engine, client).await
+        }
     }
 }
 

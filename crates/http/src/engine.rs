@@ -35,6 +35,9 @@ use crate::moving::{self, Facts};
 use crate::site::{Frozen, Location, Site};
 use crate::tasks::{Serving, Tasks};
 
+/// How long requests whose connections were cut may take to end and be logged.
+const CUT_GRACE: Duration = Duration::from_millis(300);
+
 /// The engine with the modules of a program.
 pub struct Engine {
     modules: &'static [&'static Module],
@@ -325,6 +328,12 @@ impl LoopEngine for Running {
         }
     }
 
+    fn cut(&self) {
+        for connection in self.0.connections.borrow().values() {
+            connection.idle.cut();
+        }
+    }
+
     fn abort(&self) {
         self.stop();
         // Out of the map first: a task that is dropped looks itself up there.
@@ -499,6 +508,11 @@ impl HttpLoop {
             let Some(engine) = engine.upgrade() else {
                 return;
             };
+            for idle in busy.iter().filter_map(|&at| engine.still_busy(at)) {
+                idle.cut();
+            }
+            // They have a moment to end as if their clients had gone, and to be logged.
+            rt::sleep(CUT_GRACE).await;
             for (key, request) in busy {
                 let connection = {
                     let mut connections = engine.connections.borrow_mut();
@@ -512,6 +526,13 @@ impl HttpLoop {
                 }
             }
         });
+    }
+
+    /// The connection with this key, if it is still busy with this request.
+    fn still_busy(&self, (key, request): (u64, u64)) -> Option<Rc<Idle>> {
+        let connections = self.connections.borrow();
+        let idle = &connections.get(&key)?.idle;
+        (idle.busy() == Some(request)).then(|| Rc::clone(idle))
     }
 
     /// Makes room by closing the connection that has waited for a request for longest.

@@ -11,7 +11,8 @@
 //! LoopEngine::adopt         on a loop: a connection of another loop or process
 //! LoopEngine::hand_over     graceful end of a loop whose idle connections go elsewhere
 //! LoopEngine::stop          graceful end: no accepts, idle ones closed
-//! LoopEngine::abort         worker_shutdown_timeout has passed
+//! LoopEngine::cut           worker_shutdown_timeout has passed
+//! LoopEngine::abort         a moment later
 //! ```
 
 use std::any::{Any, TypeId};
@@ -121,6 +122,10 @@ pub trait LoopEngine {
 
     /// Ends gracefully: accepts no more, closes idle connections, lets the others finish.
     fn stop(&self);
+
+    /// Ends all connections in a way that whoever serves them notices, so that requests come to their end and are logged.
+    /// [`LoopEngine::abort`] follows for what has not ended after a moment.
+    fn cut(&self) {}
 
     /// Closes everything now.
     fn abort(&self);

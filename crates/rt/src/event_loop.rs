@@ -13,7 +13,7 @@
 //! docs/design/2026-11-21-event-loop.md.
 
 use std::any::Any;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::io;
 use std::panic;
@@ -29,11 +29,16 @@ use crate::reactor::Reactor;
 use crate::report::{self, Event};
 use crate::stall;
 use crate::stats;
-use crate::task::{Slab, Taken, TaskId};
+use crate::task::{Rank, Slab, Taken, TaskId};
 use crate::time::{self, Wheel};
 
 /// Tasks polled in a turn, besides one for each event, before the loop looks at its events again.
 const POLLS_PER_TURN: usize = 256;
+
+/// For how long a turn polls patient tasks, when the ordinary ones did not take longer ([`Rank::Patient`]): long beside
+/// what it costs to look at the sockets again, and short beside the time of a good answer.
+const PATIENT_TIME: Duration = Duration::from_micros(50);
+
 /// The clock is read once for so many polls within a turn: about 3 ns a poll.
 const CLOCK_EVERY: usize = 8;
 /// Turns after a slow one in which every poll is timed by itself.
@@ -108,7 +113,11 @@ impl Loop {
         let output = Rc::new(Cell::new(None));
         let place = Rc::clone(&output);
         let future = main();
-        let main_task = core.spawn(MAIN, Box::pin(async move { place.set(Some(future.await)) }));
+        let main_task = core.spawn(
+            MAIN,
+            Rank::Ordinary,
+            Box::pin(async move { place.set(Some(future.await)) }),
+        );
         core.turn_until(|core| !core.tasks.borrow().contains(main_task))?;
         if core.options.drain {
             core.turn_until(|core| core.tasks.borrow().living == 0)?;
@@ -187,7 +196,12 @@ pub(crate) fn spend(bytes: usize) {
 pub(crate) struct Core {
     pub(crate) shared: Arc<Shared>,
     pub(crate) tasks: RefCell<Slab>,
-    pub(crate) ready: RefCell<VecDeque<TaskId>>,
+    /// Tasks to poll: those of ordinary rank.
+    ready: RefCell<VecDeque<TaskId>>,
+    /// And the patient ones.
+    patient: RefCell<VecDeque<TaskId>>,
+    /// The task that is being polled.
+    pub(crate) polled: Cell<Option<TaskId>>,
     pub(crate) reactor: Reactor,
     pub(crate) wheel: RefCell<Wheel>,
     /// Tasks to wake after the next look at the events.
@@ -278,6 +292,8 @@ impl Core {
             shared,
             tasks: RefCell::new(Slab::new()),
             ready: RefCell::default(),
+            patient: RefCell::default(),
+            polled: Cell::new(None),
             reactor,
             wheel: RefCell::new(Wheel::new(time::real_tick())),
             deferred: RefCell::default(),
@@ -317,6 +333,7 @@ impl Core {
             // a tight loop lets the cache misses of many events overlap.
             self.reactor.dispatch();
             self.poll_ready(&mut turn);
+            self.poll_patient(&mut turn, began);
             self.end_turn();
             self.account(began, turn);
         }
@@ -326,7 +343,9 @@ impl Core {
     /// Waits for events; not at all if there is work.
     fn wait(&self) -> io::Result<()> {
         let counters = &self.shared.counters;
-        let busy = !self.ready.borrow().is_empty() || !self.deferred.borrow().is_empty();
+        let busy = !self.ready.borrow().is_empty()
+            || !self.patient.borrow().is_empty()
+            || !self.deferred.borrow().is_empty();
         let timeout = if busy || !self.shared.park() {
             Some(Duration::ZERO)
         } else {
@@ -367,9 +386,10 @@ impl Core {
     fn take_inbox(&self, inbox: crate::handle::Inbox) {
         {
             let mut tasks = self.tasks.borrow_mut();
-            let mut ready = self.ready.borrow_mut();
             for id in inbox.wakes {
-                tasks.wake_posted(id, &mut ready);
+                if let Some(rank) = tasks.wake_posted(id) {
+                    self.queue(rank).push_back(id);
+                }
             }
         }
         for post in inbox.posts {
@@ -383,18 +403,50 @@ impl Core {
             let Some(id) = self.ready.borrow_mut().pop_front() else {
                 return;
             };
-            let Some(taken) = self.tasks.borrow_mut().take(id) else {
-                continue;
+            self.poll_one(id, turn);
+        }
+    }
+
+    /// Polls patient tasks: one, and then others for as long as the ordinary ones had, or [`PATIENT_TIME`].
+    fn poll_patient(&self, turn: &mut Turn, began: Instant) {
+        if self.patient.borrow().is_empty() {
+            return;
+        }
+        let begun = Instant::now();
+        let allowed = begun.duration_since(began).max(PATIENT_TIME);
+        // Those that are woken from here on have their turn in the next one, if this one's time is over.
+        loop {
+            let Some(id) = self.patient.borrow_mut().pop_front() else {
+                return;
             };
-            turn.polls += 1;
-            turn.stretches.polling(taken.name);
-            self.poll(taken);
+            self.poll_one(id, turn);
+            if begun.elapsed() >= allowed {
+                return;
+            }
+        }
+    }
+
+    fn poll_one(&self, id: TaskId, turn: &mut Turn) {
+        let Some(taken) = self.tasks.borrow_mut().take(id) else {
+            return;
+        };
+        turn.polls += 1;
+        turn.stretches.polling(taken.name);
+        self.poll(taken);
+    }
+
+    /// The queue of the tasks of a rank.
+    pub(crate) fn queue(&self, rank: Rank) -> RefMut<'_, VecDeque<TaskId>> {
+        match rank {
+            Rank::Ordinary => self.ready.borrow_mut(),
+            Rank::Patient => self.patient.borrow_mut(),
         }
     }
 
     fn poll(&self, mut taken: Taken) {
         let mut cx = Context::from_waker(&taken.waker);
         BUDGET.set(BUDGET_UNITS);
+        self.polled.set(Some(taken.id));
         let polled = panics::catch(|| taken.future.as_mut().poll(&mut cx));
         match polled {
             Ok(Poll::Pending) => {

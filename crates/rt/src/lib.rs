@@ -41,7 +41,10 @@ pub mod watch;
 
 pub use event_loop::{Loop, LoopOptions, handle, refresh_now, run, yield_now};
 pub use handle::{Handle, INBOX_LIMIT, PostError};
-pub use task::{JoinError, JoinHandle, spawn, spawn_handle, spawn_named, task_count};
+pub use task::{
+    JoinError, JoinHandle, Rank, set_rank, spawn, spawn_handle, spawn_named, spawn_ranked,
+    task_count,
+};
 pub use time::{
     Elapsed, Interval, Sleep, Timer, monotonic_millis, now, sleep, sleep_until, timeout, wall,
     wall_millis,

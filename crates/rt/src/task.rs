@@ -28,12 +28,32 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
 
 /// [`spawn`], with the name under which reports speak of the task.
 pub fn spawn_named(name: &'static str, future: impl Future<Output = ()> + 'static) {
-    event_loop::with(|core| core.spawn(name, Box::pin(future)));
+    event_loop::with(|core| core.spawn(name, Rank::Ordinary, Box::pin(future)));
 }
 
 /// [`spawn_named`], with a handle to wait for the result or to abort.
 pub fn spawn_handle<T: 'static>(
     name: &'static str,
+    future: impl Future<Output = T> + 'static,
+) -> JoinHandle<T> {
+    spawn_ranked(name, Rank::Ordinary, future)
+}
+
+/// Which tasks a turn polls first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Rank {
+    /// In the order in which they were woken.
+    #[default]
+    Ordinary,
+    /// After all the ordinary ones, and for a bounded time in each turn: work for somebody who has given no reason yet
+    /// to be trusted with more. Under full load they have half of the loop together, so that none of them starves.
+    Patient,
+}
+
+/// [`spawn_handle`], with a rank other than the ordinary one.
+pub fn spawn_ranked<T: 'static>(
+    name: &'static str,
+    rank: Rank,
     future: impl Future<Output = T> + 'static,
 ) -> JoinHandle<T> {
     let join = Rc::new(Join {
@@ -44,12 +64,21 @@ pub fn spawn_handle<T: 'static>(
         ticket: Ticket(Rc::clone(&join)),
         future,
     };
-    let task = event_loop::with(|core| core.spawn(name, Box::pin(joined)));
+    let task = event_loop::with(|core| core.spawn(name, rank, Box::pin(joined)));
     JoinHandle {
         task,
         join,
         abort_on_drop: false,
     }
+}
+
+/// Changes the rank of the task that is being polled, from when it is woken next.
+pub fn set_rank(rank: Rank) {
+    event_loop::try_with(|core| {
+        if let Some(id) = core.polled.get() {
+            core.tasks.borrow_mut().set_rank(id, rank);
+        }
+    });
 }
 
 /// A future whose output goes to a [`JoinHandle`]. Not an `async` block: that would have room for the
@@ -98,6 +127,8 @@ pub(crate) struct Header {
     /// In the inbox. Cleared by the loop with a read-modify-write, so that whatever happened before
     /// a wake that found it set is seen by the poll that follows.
     posted: AtomicBool,
+    /// [`Rank::Patient`]. As `queued`.
+    patient: AtomicBool,
     shared: Arc<Shared>,
 }
 
@@ -116,10 +147,17 @@ impl Wake for Header {
 }
 
 impl Header {
+    fn rank(&self) -> Rank {
+        match self.patient.load(Ordering::Relaxed) {
+            true => Rank::Patient,
+            false => Rank::Ordinary,
+        }
+    }
+
     fn wake_here(&self) {
         if !self.queued.load(Ordering::Relaxed) {
             self.queued.store(true, Ordering::Relaxed);
-            event_loop::try_with(|core| core.ready.borrow_mut().push_back(self.id));
+            event_loop::try_with(|core| core.queue(self.rank()).push_back(self.id));
         }
     }
 }
@@ -168,13 +206,16 @@ impl Slab {
     pub(crate) fn insert(
         &mut self,
         name: &'static str,
+        rank: Rank,
         future: Boxed,
         shared: &Arc<Shared>,
     ) -> TaskId {
+        let patient = rank == Rank::Patient;
         self.living += 1;
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             slot.header.queued.store(true, Ordering::Relaxed);
+            slot.header.patient.store(patient, Ordering::Relaxed);
             slot.state = State::Waiting(future);
             slot.name = name;
             return slot.header.id;
@@ -186,6 +227,7 @@ impl Slab {
         };
         let header = Header::new(id, shared);
         header.queued.store(true, Ordering::Relaxed);
+        header.patient.store(patient, Ordering::Relaxed);
         let waker = Some(Waker::from(Arc::clone(&header)));
         self.slots.push(Slot {
             header,
@@ -292,16 +334,18 @@ impl Slab {
             .is_some_and(|slot| slot.header.id == id && !matches!(slot.state, State::Free))
     }
 
-    /// Moves a wake that came through the inbox to the ready queue.
-    pub(crate) fn wake_posted(
-        &mut self,
-        id: TaskId,
-        ready: &mut std::collections::VecDeque<TaskId>,
-    ) {
-        let Some(slot) = self.slot(id) else { return };
-        slot.header.posted.swap(false, Ordering::AcqRel);
-        if !slot.header.queued.swap(true, Ordering::Relaxed) {
-            ready.push_back(id);
+    /// Marks a task that was woken through the inbox as queued; gives the queue for it, unless it is in one.
+    pub(crate) fn wake_posted(&mut self, id: TaskId) -> Option<Rank> {
+        let header = &self.slot(id)?.header;
+        header.posted.swap(false, Ordering::AcqRel);
+        let is_new = !header.queued.swap(true, Ordering::Relaxed);
+        is_new.then(|| header.rank())
+    }
+
+    fn set_rank(&mut self, id: TaskId, rank: Rank) {
+        if let Some(slot) = self.slot(id) {
+            let patient = rank == Rank::Patient;
+            slot.header.patient.store(patient, Ordering::Relaxed);
         }
     }
 
@@ -322,6 +366,7 @@ impl Header {
             id,
             queued: AtomicBool::new(false),
             posted: AtomicBool::new(false),
+            patient: AtomicBool::new(false),
             shared: Arc::clone(shared),
         })
     }
@@ -329,9 +374,10 @@ impl Header {
 
 impl Core {
     /// Adds a task and makes it ready.
-    pub(crate) fn spawn(&self, name: &'static str, future: Boxed) -> TaskId {
-        let id = self.tasks.borrow_mut().insert(name, future, &self.shared);
-        self.ready.borrow_mut().push_back(id);
+    pub(crate) fn spawn(&self, name: &'static str, rank: Rank, future: Boxed) -> TaskId {
+        let mut tasks = self.tasks.borrow_mut();
+        let id = tasks.insert(name, rank, future, &self.shared);
+        self.queue(rank).push_back(id);
         id
     }
 }
@@ -410,6 +456,11 @@ impl<T> JoinHandle<T> {
     pub fn abort_on_drop(mut self) -> Self {
         self.abort_on_drop = true;
         self
+    }
+
+    /// Changes the task's rank, from when it is woken next.
+    pub fn set_rank(&self, rank: Rank) {
+        event_loop::try_with(|core| core.tasks.borrow_mut().set_rank(self.task, rank));
     }
 
     /// Whether the result is there.

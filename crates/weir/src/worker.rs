@@ -34,6 +34,8 @@ const OLD_CHECK: Duration = Duration::from_millis(20);
 const LOOP_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a peer may take for the rest of a message.
 const PEER_PATIENCE: Duration = Duration::from_secs(1);
+/// How long requests whose connections were cut may take to end and be logged.
+const CUT_GRACE: Duration = Duration::from_millis(300);
 /// How long loops may take to end after everything was closed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
 /// How long the end of the process waits for what the next start would be glad of. The master kills after a second.
@@ -73,6 +75,8 @@ enum Stopping {
     No,
     /// Connections may end by themselves until then.
     Graceful(Option<Instant>),
+    /// Connections were cut; requests may end and be logged until then.
+    Cut(Instant),
     /// Everything was closed; loops have until then to notice.
     Aborted(Instant),
 }
@@ -406,6 +410,17 @@ impl Worker {
         }
     }
 
+    /// Cuts what is left, so that it ends by itself.
+    fn cut(&mut self) {
+        self.stopping = Stopping::Cut(Instant::now() + CUT_GRACE);
+        for seat in &self.loops {
+            // As in `stop`.
+            let _ = seat
+                .handle()
+                .post(|| all_engines().iter().for_each(|engine| engine.cut()));
+        }
+    }
+
     /// Closes what is left and lets the loops end.
     fn abort(&mut self) {
         self.stopping = Stopping::Aborted(Instant::now() + ABORT_GRACE);
@@ -420,9 +435,9 @@ impl Worker {
         let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         let deadline = match self.stopping {
             Stopping::No | Stopping::Graceful(None) => None,
-            Stopping::Graceful(Some(deadline)) | Stopping::Aborted(deadline) => {
-                Some(left(deadline))
-            }
+            Stopping::Graceful(Some(deadline))
+            | Stopping::Cut(deadline)
+            | Stopping::Aborted(deadline) => Some(left(deadline)),
         };
         let old = (!self.old.is_empty()).then_some(OLD_CHECK);
         deadline.into_iter().chain(old).min()
@@ -454,10 +469,11 @@ impl Worker {
                     Level::Notice,
                     format_args!("worker_shutdown_timeout has passed, closing connections"),
                 );
-                self.abort();
+                self.cut();
             }
+            Stopping::Cut(deadline) if Instant::now() >= deadline => self.abort(),
             Stopping::Aborted(deadline) if Instant::now() >= deadline => return true,
-            Stopping::No | Stopping::Graceful(_) | Stopping::Aborted(_) => {}
+            Stopping::No | Stopping::Graceful(_) | Stopping::Cut(_) | Stopping::Aborted(_) => {}
         }
         self.stopping != Stopping::No && self.ended_count >= self.loops.len()
     }

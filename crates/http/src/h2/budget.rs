@@ -4,6 +4,10 @@
 //! SETTINGS or empty frames, streams that are opened and reset, windows that open byte by byte) makes the server work for
 //! nothing. So such frames have a price, what a client really uses earns it something back, and so does time. A client
 //! whose account is empty is told to calm down, and its connection ends.
+//!
+//! Before that others must not notice it. A client that is new, or whose account has been drawn upon, has the rank of the
+//! patient ([`rt::Rank`]), with all of its streams: everybody else has his turn first, and such clients together have a
+//! bounded part of a turn.
 
 use std::time::Instant;
 
@@ -11,6 +15,12 @@ use proto::h2::ConnectionError;
 
 /// What an account holds at first, and at most: enough for a browser that gives up all requests of a page at once.
 const FULL: u32 = 4000;
+
+/// Requests that come to their end before a client is trusted.
+pub(super) const KNOWN_AFTER: u32 = 8;
+
+/// Bytes of content, from the client or to it, before it is trusted.
+pub(super) const KNOWN_AFTER_BYTES: u64 = 64 * 1024;
 
 /// What a second brings.
 const A_SECOND: u32 = 200;
@@ -62,6 +72,11 @@ impl Budget {
             }
             None => Err(ConnectionError::calm("http2 flood detected")),
         }
+    }
+
+    /// Whether more than a quarter of it was spent lately.
+    pub(super) fn is_low(&self) -> bool {
+        self.left < FULL / 4 * 3
     }
 
     /// Puts something back.

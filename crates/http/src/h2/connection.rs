@@ -22,7 +22,7 @@ use proto::h2::{
 };
 use rt::error_log::{Errno, Level};
 
-use super::budget::{Budget, SERVED};
+use super::budget::{Budget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use super::link::{Closed, How, Link, OUTPUT_FULL};
 use crate::client::{Client, Moves};
 use crate::core::LocationConf;
@@ -33,14 +33,14 @@ use crate::site::Site;
 /// While so much waits to be sent nothing is read: what a client makes us answer is bounded by what it takes.
 const STOP_READING: usize = 4 * OUTPUT_FULL;
 
-/// What is read at once from a client that has sent little of use, in bytes: a flood is over within that.
-const READ_FROM_NEWCOMERS: usize = 16 * 1024;
+/// What is read at once from a client that is not trusted ([`super::budget`]), in bytes: others have their turn after that.
+const READ_FROM_STRANGERS: usize = 8 * 1024;
 
 /// What is read from any client in one turn of the loop, in bytes.
 const SHARE: u64 = 512 * 1024;
 
-/// How much must have been of use to read more at once, in bytes.
-const NEWCOMER: u64 = 64 * 1024;
+/// How long a little piece of content waits for the client's window to become larger ([`LITTLE`]).
+const LITTLE_WAIT: Duration = Duration::from_millis(50);
 
 /// An idle connection keeps no more memory for output than this, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
@@ -78,10 +78,13 @@ pub(super) struct Connection {
     /// Bytes of the client's frames, and how many of them were of use: nginx's measure of a flood.
     pub(super) taken: u64,
     pub(super) of_use: u64,
+    /// Bytes of content that streams took.
+    pub(super) content: u64,
     phase: Phase,
     waits: Waits,
     read_timer: rt::Timer,
     write_timer: rt::Timer,
+    little_timer: rt::Timer,
     staged: Staged,
 }
 
@@ -146,13 +149,16 @@ impl Connection {
             early_priorities: Vec::new(),
             taken: 0,
             of_use: 0,
+            content: 0,
             phase: Phase::Open,
             waits: Waits::Nothing,
             read_timer: rt::Timer::new(),
             write_timer: rt::Timer::new(),
+            little_timer: rt::Timer::new(),
             staged: Staged::new(&engine.counters),
             limits,
         };
+        connection.set_rank(rt::Rank::Patient);
         connection.introduce();
         connection
     }
@@ -176,7 +182,9 @@ impl Connection {
     /// Reads and writes as long as something can be read or written.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<End> {
         self.link.register(context);
+        self.link.takes_little.set(false);
         self.count_ended();
+        self.judge();
         let is_to_end = self.is_to_end(context);
         if is_to_end {
             // Requests that have come already are served: all that a client sends after that is known by the number in
@@ -210,6 +218,8 @@ impl Connection {
                 Poll::Pending => break,
             }
         }
+        self.poll_little(context);
+        self.link.wake_fitting();
         self.poll_timers(context)
     }
 
@@ -238,9 +248,32 @@ impl Connection {
 
     /// How much is read in one turn, in bytes.
     fn share(&self) -> u64 {
-        match self.of_use {
-            ..NEWCOMER => READ_FROM_NEWCOMERS as u64,
-            _ => SHARE,
+        match self.link.rank.get() {
+            rt::Rank::Patient => READ_FROM_STRANGERS as u64,
+            rt::Rank::Ordinary => SHARE,
+        }
+    }
+
+    /// Decides when the connection has its turn, by what is known of its client.
+    fn judge(&mut self) {
+        let link = &self.link;
+        let is_known = link.completed.get() >= KNOWN_AFTER
+            || self.content > KNOWN_AFTER_BYTES
+            || link.client.sent.get() > KNOWN_AFTER_BYTES;
+        let rank = match is_known && !self.budget.is_low() {
+            true => rt::Rank::Ordinary,
+            false => rt::Rank::Patient,
+        };
+        if rank != link.rank.get() {
+            self.set_rank(rank);
+        }
+    }
+
+    fn set_rank(&self, rank: rt::Rank) {
+        self.link.rank.set(rank);
+        rt::set_rank(rank);
+        for task in self.link.tasks.borrow().iter() {
+            task.set_rank(rank);
         }
     }
 
@@ -316,9 +349,6 @@ impl Connection {
             Poll::Pending => {}
             Poll::Ready(_) => self.write_timer.clear(),
         }
-        if wrote {
-            link.wake_next();
-        }
         result
     }
 
@@ -347,9 +377,9 @@ impl Connection {
             // What was read before it was clear which protocol this is.
             input.len()
         } else {
-            let most = match self.of_use {
-                ..NEWCOMER => self.limits.read_size.min(READ_FROM_NEWCOMERS),
-                _ => self.limits.read_size,
+            let most = match self.link.rank.get() {
+                rt::Rank::Patient => self.limits.read_size.min(READ_FROM_STRANGERS),
+                rt::Rank::Ordinary => self.limits.read_size,
             };
             let read = client.stream.poll_read_into(context, &mut scratch, most);
             match read {
@@ -501,6 +531,20 @@ impl Connection {
     /// Has the loop asked for the end, which is to wait for the streams? To leave is to close.
     fn is_to_end(&self, context: &mut Context<'_>) -> bool {
         self.phase == Phase::Open && self.link.client.idle.poll_asked(context).is_ready()
+    }
+
+    /// Lets streams that wait for a larger window send what little they may, after some time.
+    fn poll_little(&mut self, context: &mut Context<'_>) {
+        if self.link.waiting.borrow().is_empty() || !self.link.keeps_little() {
+            return self.little_timer.clear();
+        }
+        if !self.little_timer.is_set() {
+            self.little_timer.set(LITTLE_WAIT);
+        }
+        if self.little_timer.poll_expired(context).is_ready() {
+            self.little_timer.clear();
+            self.link.takes_little.set(true);
+        }
     }
 
     fn poll_timers(&mut self, context: &mut Context<'_>) -> Poll<End> {

@@ -128,6 +128,7 @@ impl Connection {
             return self.after_reset(id, "DATA frame for closed stream");
         }
         self.of_use += bytes.len() as u64;
+        self.content += bytes.len() as u64;
         match stream.receive(bytes, counted, ends) {
             Ok(()) => Ok(()),
             Err(ErrorCode::STREAM_CLOSED) => self.stream_error(
@@ -311,7 +312,8 @@ impl Connection {
                 ignored,
             },
         };
-        let task = rt::spawn_handle("http2 stream", serve::serve(stream, start));
+        let rank = self.link.rank.get();
+        let task = rt::spawn_ranked("http2 stream", rank, serve::serve(stream, start));
         self.link.tasks.borrow_mut().push(task);
         Ok(())
     }
@@ -329,7 +331,7 @@ impl Connection {
         let requests = &mut self.requests;
         let decoded = self
             .decoder
-            .decode(block, list_limits(core), |field| {
+            .decode_or_stop(block, list_limits(core), |field| {
                 requests.take(field, &limits, &mut head.wire);
             })
             .map_err(compression_error)?;
@@ -486,7 +488,6 @@ impl Connection {
             }
             stream.send_window.set(window);
         }
-        link.wake_next();
         Ok(())
     }
 
@@ -499,7 +500,6 @@ impl Connection {
         }
         if id == 0 {
             let given = self.link.output.borrow_mut().window.give(increment);
-            self.link.wake_next();
             return given.map_err(|_| {
                 ConnectionError::flow_control("WINDOW_UPDATE frame that makes a window too large")
             });
@@ -514,7 +514,6 @@ impl Connection {
             return self.stream_error(id, ErrorCode::FLOW_CONTROL_ERROR, what);
         }
         stream.send_window.set(window);
-        self.link.wake_next();
         Ok(())
     }
 
@@ -539,7 +538,6 @@ impl Connection {
         let priority = Priority::parse(value);
         if let Some(stream) = self.link.stream(id) {
             stream.priority.set(Some(priority));
-            self.link.wake_next();
         } else if id > self.last && !id.is_multiple_of(2) {
             self.early_priorities.retain(|early| early.0 != id);
             if self.early_priorities.len() < EARLY_PRIORITIES {

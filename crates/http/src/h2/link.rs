@@ -19,6 +19,10 @@ use crate::request::Request;
 /// may append at a time it bounds the output.
 pub(super) const OUTPUT_FULL: usize = 64 * 1024;
 
+/// A piece of content smaller than this is sent only if it is the last one, or after some time: a window that opens byte by
+/// byte would make a frame, and a read of a file, of each. In bytes.
+pub(super) const LITTLE: u32 = 256;
+
 /// Streams that ended lately and whose frames are told from those of streams that never were.
 const CLOSED_KEPT: usize = 128;
 
@@ -46,6 +50,12 @@ pub(super) struct Link {
     turns: Cell<u64>,
     /// Requests that came to their end since the connection's task looked.
     pub(super) served: Cell<u32>,
+    /// How many requests came to their end on the connection, those left out that were reset.
+    pub(super) completed: Cell<u32>,
+    /// The rank of the connection's tasks.
+    pub(super) rank: Cell<rt::Rank>,
+    /// Little pieces are sent too: whoever waits has waited for long enough.
+    pub(super) takes_little: Cell<bool>,
     /// Requests that have ended, to become others.
     #[allow(
         clippy::vec_box,
@@ -116,6 +126,9 @@ impl Link {
             over: Cell::new(false),
             turns: Cell::new(0),
             served: Cell::new(0),
+            completed: Cell::new(0),
+            rank: Cell::default(),
+            takes_little: Cell::new(false),
             spares: RefCell::default(),
             last_host: RefCell::default(),
         }
@@ -231,6 +244,31 @@ impl Link {
         output.pending() < OUTPUT_FULL && output.window.available() > 0
     }
 
+    /// What the client takes of a stream now, in bytes: 0 when that is so little that more is waited for.
+    pub(super) fn usable(&self, stream: &Stream) -> u32 {
+        let window = self.window(stream);
+        match window < LITTLE.min(stream.wanted.get()) && !self.takes_little.get() {
+            true => 0,
+            false => window,
+        }
+    }
+
+    fn window(&self, stream: &Stream) -> u32 {
+        let all = self.output.borrow().window.available();
+        stream.send_window.get().available().min(all)
+    }
+
+    /// Whether a stream could send a little, and is not to.
+    pub(super) fn has_little(&self, stream: &Stream) -> bool {
+        self.window(stream) > 0 && self.usable(stream) == 0
+    }
+
+    /// Whether such a stream waits.
+    pub(super) fn keeps_little(&self) -> bool {
+        let waiting = self.waiting.borrow();
+        waiting.iter().any(|stream| self.has_little(stream))
+    }
+
     /// Wakes the stream that is to send next, if one may.
     pub(super) fn wake_next(&self) {
         if self.waiting.borrow().is_empty() || !self.has_room() {
@@ -239,10 +277,30 @@ impl Link {
         let waiting = self.waiting.borrow();
         let next = waiting
             .iter()
-            .filter(|stream| stream.send_window.get().available() > 0)
+            .filter(|stream| self.usable(stream) > 0)
             .min_by_key(|stream| stream.rank());
         if let Some(stream) = next {
             stream.wake_sender();
+        }
+    }
+
+    /// Wakes as many streams as there is room for, so that one call sends what all of them append.
+    pub(super) fn wake_fitting(&self) {
+        if self.waiting.borrow().is_empty() || !self.has_room() {
+            return;
+        }
+        let waiting = self.waiting.borrow();
+        let able = waiting.iter().filter(|stream| self.usable(stream) > 0);
+        let mut able: Vec<_> = able.collect();
+        able.sort_unstable_by_key(|stream| stream.rank());
+        let mut room = OUTPUT_FULL - self.output.borrow().pending();
+        for stream in able {
+            stream.wake_sender();
+            let takes = self.usable(stream).min(stream.wanted.get());
+            match room.checked_sub(takes as usize) {
+                Some(rest) => room = rest,
+                None => return,
+            }
         }
     }
 

@@ -1,10 +1,14 @@
 //! Which protocol a client speaks that does not say so by TLS: HTTP/2 begins with its preface (RFC 9113, section 3.3).
+//!
+//! What is neither that nor a request line with a version of HTTP is nobody's: the connection ends without an answer, as an
+//! invalid preface wants it (section 3.4). A request of HTTP/0.9 has no third word and stays one.
 
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
 use proto::h2::PREFACE;
+use rt::error_log::Level;
 
 use crate::client::{Asked, Client};
 use crate::engine::HttpLoop;
@@ -19,6 +23,8 @@ pub enum Spoken {
     Http1,
     /// HTTP/2.
     Http2,
+    /// Neither.
+    Unknown,
     /// Nothing: the client has had its time, or the server stops.
     Nothing,
 }
@@ -31,8 +37,20 @@ pub async fn spoken(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Spoken {
     drop(site);
     client.idle.begin(rt::now(), client.sent.get());
     loop {
-        if let Some(spoken) = judge(&client.input.borrow()) {
-            return spoken;
+        let judged = judge(&client.input.borrow());
+        match judged {
+            None => {}
+            Some(Spoken::Unknown) => {
+                engine.log_client(
+                    Level::Info,
+                    client,
+                    format_args!(
+                        "client sent invalid connection preface while processing HTTP/2 connection"
+                    ),
+                );
+                return Spoken::Unknown;
+            }
+            Some(spoken) => return spoken,
         }
         let read = std::future::poll_fn(|context| {
             let mut input = client.input.borrow_mut();
@@ -50,12 +68,14 @@ pub async fn spoken(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Spoken {
             timer.poll_expired(context).map(|()| None)
         })
         .await;
+        // HTTP/1 has words, and a time, for a line that does not come to its end.
+        let has_part = !client.input.borrow().is_empty();
         match read {
             Some(Ok(n)) if n > 0 => {}
             Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             // HTTP/1 finds the same end, and has words for it.
             Some(_) => return Spoken::Http1,
-            None if client.idle.asked() == Asked::Leave => return Spoken::Http1,
+            None if has_part || client.idle.asked() == Asked::Leave => return Spoken::Http1,
             None => return Spoken::Nothing,
         }
     }
@@ -64,9 +84,30 @@ pub async fn spoken(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Spoken {
 fn judge(input: &[u8]) -> Option<Spoken> {
     let n = input.len().min(PREFACE.len());
     if input[..n] != PREFACE[..n] {
-        return Some(Spoken::Http1);
+        return judge_line(input);
     }
     (n == PREFACE.len()).then_some(Spoken::Http2)
+}
+
+/// Judges what is not the preface: by the second word if it can be a path, else by what a third one begins with.
+fn judge_line(input: &[u8]) -> Option<Spoken> {
+    const VERSION: &[u8] = b"HTTP/";
+    let line = input.iter().position(|&b| b == b'\n');
+    let text = &input[..line.unwrap_or(input.len())];
+    let mut words = text.trim_ascii_end().split(|&b| b == b' ');
+    let first = words.next().unwrap_or_default();
+    let second = words.next().unwrap_or_default();
+    // What can not be a method is HTTP/1's to refuse at once, such as a hello of TLS.
+    let is_method = |b: &u8| b.is_ascii_uppercase() || matches!(b, b'_' | b'-');
+    if !first.iter().all(is_method) || second.starts_with(b"/") || input.len() >= READ_SIZE {
+        return Some(Spoken::Http1);
+    }
+    match words.next() {
+        Some(third) if third.starts_with(VERSION) => Some(Spoken::Http1),
+        Some(third) if line.is_none() && VERSION.starts_with(third) => None,
+        Some(third) if !third.is_empty() => Some(Spoken::Unknown),
+        _ => line.map(|_| Spoken::Http1),
+    }
 }
 
 #[cfg(test)]
@@ -80,11 +121,32 @@ mod tests {
             assert_eq!(judge(&PREFACE[..n]), None);
             let mut other = PREFACE[..n].to_vec();
             other[n - 1] ^= 1;
-            assert_eq!(judge(&other), Some(Spoken::Http1));
+            assert_ne!(judge(&other), Some(Spoken::Http2));
         }
         let more = [&PREFACE[..], b"x"].concat();
         assert_eq!(judge(&more), Some(Spoken::Http2));
         assert_eq!(judge(b"GET / HTTP/1.1"), Some(Spoken::Http1));
         assert_eq!(judge(b"PRI / HTTP/1.1"), Some(Spoken::Http1));
+    }
+
+    #[test]
+    fn what_has_no_version_is_nobodys() {
+        let line = b"INVALID CONNECTION PREFACE\r\n\r\n";
+        assert_eq!(judge(line), Some(Spoken::Unknown));
+        assert_eq!(judge(&line[..18]), None);
+        assert_eq!(judge(b"CONNECT a:1 HT"), None);
+        let http = [
+            "GET /",
+            "GET x\r\n",
+            "GET /a b\r\n",
+            "GET http://a/ HTTP/1.1",
+            "OPTIONS * HTTP/9\r\n",
+            "\r\n",
+            "\u{16}\u{3}\u{1}",
+            "xxxxxxxx",
+        ];
+        for line in http {
+            assert_eq!(judge(line.as_bytes()), Some(Spoken::Http1), "{line:?}");
+        }
     }
 }

@@ -52,6 +52,9 @@ impl Drop for Open {
     fn drop(&mut self) {
         let link = &self.0.link;
         link.served.set(link.served.get() + 1);
+        if !self.0.is_gone() {
+            link.completed.set(link.completed.get().saturating_add(1));
+        }
         self.0.close();
     }
 }
@@ -74,6 +77,11 @@ pub(super) async fn serve(stream: Rc<Stream>, start: Start) {
     } = start;
     begin(&stream, &mut request);
     let malformed = match check(&mut request, &stream, verdict, about) {
+        // The client has given it up in the same breath: nothing needs to be found, opened or asked for it.
+        Ok(()) if stream.is_gone() => {
+            request.out.status = crate::module::internal_status::CLIENT_CLOSED;
+            false
+        }
         Ok(()) => {
             serve::serve(&mut request).await;
             stream.length_fault().is_some()

@@ -39,6 +39,8 @@ pub(super) struct Stream {
     pub(super) link: Rc<Link>,
     /// What the client takes of this stream's content.
     pub(super) send_window: Cell<Window>,
+    /// How much content is at hand to be sent, in bytes.
+    pub(super) wanted: Cell<u32>,
     /// What the client may still send.
     pub(super) receive_window: Cell<u32>,
     /// Content that has come and was not asked for yet.
@@ -74,6 +76,7 @@ impl Stream {
             id,
             link: Rc::clone(link),
             send_window: Cell::new(Window::new(size)),
+            wanted: Cell::new(0),
             receive_window: Cell::new(window),
             input: RefCell::default(),
             received: Cell::new(0),
@@ -207,12 +210,12 @@ impl Stream {
 
     /// How much content may be appended now, at most `want` bytes; 0 when this stream has to wait.
     pub(super) fn room(&self, want: u32) -> u32 {
-        let window = self.send_window.get().available();
+        self.wanted.set(want);
+        let window = self.link.usable(self);
         if self.is_gone() || window == 0 || !self.link.has_room() || !self.is_first() {
             return 0;
         }
-        let all = self.link.output.borrow().window.available();
-        want.min(window).min(all).min(PORTION)
+        want.min(window).min(PORTION)
     }
 
     /// How much content may be appended now, at most `want` bytes. Ready once it is one byte at least; whoever gets it
@@ -237,9 +240,9 @@ impl Stream {
             return true;
         }
         let rank = self.rank();
-        !waiting.iter().any(|other| {
-            other.id != self.id && other.send_window.get().available() > 0 && other.rank() < rank
-        })
+        !waiting
+            .iter()
+            .any(|other| other.id != self.id && self.link.usable(other) > 0 && other.rank() < rank)
     }
 
     fn wait_for_room(&self, context: &Context<'_>) {
@@ -252,6 +255,10 @@ impl Stream {
         }
         drop(waiting);
         self.link.wake_next();
+        // The connection looks after those that wait for a larger window.
+        if self.link.has_little(self) {
+            self.link.wake();
+        }
     }
 
     /// Who goes first: by urgency; then those whose parts are of no use, one after the other; then all others in turn.

@@ -385,6 +385,11 @@ impl Stream {
         Ok(rustix::net::shutdown(&self.fd, Shutdown::Write)?)
     }
 
+    /// Ends both directions at once, whatever is on its way: whoever reads from it or writes to it finds the end.
+    pub fn shutdown(&self) -> io::Result<()> {
+        Ok(rustix::net::shutdown(&self.fd, Shutdown::Both)?)
+    }
+
     // -- the connection --
 
     /// Ready when the peer has closed its side or the connection is broken; what it has sent is not

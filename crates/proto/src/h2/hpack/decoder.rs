@@ -28,6 +28,15 @@ pub struct ListLimits {
     pub max_fields: usize,
 }
 
+/// What to do about a list that goes beyond its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beyond {
+    /// The table must be right for the next block.
+    GoOn,
+    /// There is no next block.
+    Stop,
+}
+
 /// What became of a header block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Decoded {
@@ -98,6 +107,28 @@ impl Decoder {
         &mut self,
         block: &[u8],
         limits: ListLimits,
+        take: impl FnMut(Field<'_>),
+    ) -> Result<Decoded, HpackError> {
+        self.run(block, limits, Beyond::GoOn, take)
+    }
+
+    /// [`Decoder::decode`] for somebody who ends the connection when the list goes beyond its limits: then it stops there,
+    /// and can not be used again.
+    pub fn decode_or_stop(
+        &mut self,
+        block: &[u8],
+        limits: ListLimits,
+        take: impl FnMut(Field<'_>),
+    ) -> Result<Decoded, HpackError> {
+        self.run(block, limits, Beyond::Stop, take)
+    }
+
+    #[inline]
+    fn run(
+        &mut self,
+        block: &[u8],
+        limits: ListLimits,
+        beyond: Beyond,
         mut take: impl FnMut(Field<'_>),
     ) -> Result<Decoded, HpackError> {
         let mut decoded = Decoded {
@@ -119,6 +150,8 @@ impl Decoder {
                 decoded.size > limits.max_size || decoded.fields > limits.max_fields;
             if !decoded.too_large {
                 take(field);
+            } else if beyond == Beyond::Stop {
+                break;
             }
         }
         self.name.shrink_to(KEEP);
@@ -356,6 +389,8 @@ mod tests {
         assert!(decoded.too_large && decoded.fields == 16_001);
         assert!(given <= 32 * 1024);
         assert_eq!(decode(&mut decoder, &[0xbe]).map(|l| l.len()), Ok(1));
+        let stopped = decoder.decode_or_stop(&bomb, limits, |_| {});
+        assert!(stopped.is_ok_and(|decoded| decoded.too_large && decoded.fields < 100));
     }
 
     #[test]
