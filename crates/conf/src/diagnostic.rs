@@ -249,10 +249,28 @@ fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Styles
     }
 }
 
-/// Text for a terminal: tabs widened, control characters replaced, what is not UTF-8 marked.
+/// What a word begins with that has a key or a certificate itself in it, instead of the path of one.
+const SECRET: &str = "data:";
+
+/// Text for a terminal: tabs widened, control characters replaced, what is not UTF-8 marked, and no keys.
 fn visible(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
+    let mut rest = &*text;
+    while let Some(at) = rest.find(SECRET) {
+        let (shown, hidden) = rest.split_at(at + SECRET.len());
+        show(shown, &mut out);
+        let ends = |char: char| char.is_whitespace() || matches!(char, ';' | '"' | '\'');
+        rest = &hidden[hidden.find(ends).unwrap_or(hidden.len())..];
+        if rest.len() < hidden.len() {
+            out.push('…');
+        }
+    }
+    show(rest, &mut out);
+    out
+}
+
+fn show(text: &str, out: &mut String) {
     for char in text.chars() {
         match char {
             '\t' => out.push_str(TAB),
@@ -260,7 +278,6 @@ fn visible(bytes: &[u8]) -> String {
             char => out.push(char),
         }
     }
-    out
 }
 
 /// How many columns a text takes on a terminal.

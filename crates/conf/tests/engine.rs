@@ -497,6 +497,17 @@ weir: [emerg] unknown directive \"sqeeze\" in /etc/weir/nginx.conf:3
   = did you mean \"squeeze\"?
 "
     );
+    // A key that stands in the file itself is not shown: what is printed may end in a log.
+    assert_eq!(
+        messages("http { sqeeze 'data:AbC=' data:DeF; }\n"),
+        "\
+weir: [emerg] unknown directive \"sqeeze\" in /etc/weir/nginx.conf:1
+  |
+1 | http { sqeeze 'data:…' data:…; }
+  |        ^^^^^^
+  = did you mean \"squeeze\"?
+"
+    );
     assert_eq!(
         messages("http {\n    squeeze_level\n        10;\n}\n"),
         "\
