@@ -1,9 +1,12 @@
-//! Clients that ask for one path at once.
+//! Clients that ask for one path at once. They share one thread: a thread for each of a thousand clients would take more
+//! of the two cores while the answer goes out than the server does.
 
-use std::io::{Read, Write};
+use std::io::{Error, ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
+
+use rustix::event::{Timespec, epoll};
+use rustix::fd::OwnedFd;
 
 use super::origin::{bytes_at, shift};
 
@@ -32,93 +35,196 @@ pub(crate) struct Crowd {
 /// How long a client waits at most.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Clients that connect between two looks at what has come for the others.
+const CONNECTS: usize = 16;
+/// What is read at a time.
+const BUFFER: usize = 64 << 10;
+
 /// Lets them come; the answers of all but the first one, where that is ahead.
 pub(crate) fn come(crowd: Crowd, port: u16, path: &str) -> Vec<Answer> {
-    let (send, answers) = mpsc::channel();
+    let mut clients = match Clients::new(port, path) {
+        Ok(clients) => clients,
+        Err(error) => {
+            eprintln!("no clients: {error}");
+            return Vec::new();
+        }
+    };
     for index in 0..crowd.size {
         let is_first = index == 0 && crowd.ahead_ms > 0;
         let patience = match crowd.first_leaves_ms {
             Some(ms) if is_first => Duration::from_millis(ms),
             _ => PATIENCE,
         };
-        let (send, path) = (send.clone(), path.to_owned());
-        let client = move || {
-            let answer = ask(port, &path, patience);
-            // Who does not wait for the first one's answer has gone.
-            let _ = send.send((is_first, answer));
-        };
-        if std::thread::Builder::new()
-            .stack_size(128 << 10)
-            .spawn(client)
-            .is_err()
-        {
-            eprintln!("no more threads for clients");
-        }
+        clients.come(patience);
         if is_first {
-            std::thread::sleep(Duration::from_millis(crowd.ahead_ms));
+            let others_come = Instant::now() + Duration::from_millis(crowd.ahead_ms);
+            clients.read_until(others_come);
+            std::thread::sleep(others_come.saturating_duration_since(Instant::now()));
+        } else if index % CONNECTS == 0 {
+            clients.read_until(Instant::now());
         }
     }
-    drop(send);
-    answers
-        .into_iter()
-        .filter(|(is_first, _)| !is_first)
-        .map(|(_, answer)| answer)
-        .collect()
-}
-
-fn ask(port: u16, path: &str, patience: Duration) -> Answer {
-    let began = Instant::now();
-    let mut first_byte = None;
-    let is_whole = read(port, path, began + patience, &mut first_byte).unwrap_or(false);
-    Answer {
-        first_byte: first_byte.unwrap_or_else(Instant::now) - began,
-        total: began.elapsed(),
-        ended: Instant::now(),
-        is_whole,
+    while clients.waiting.iter().any(Option::is_some) {
+        clients.read_until(Instant::now() + PATIENCE);
     }
+    // Who is ahead is not one of those who are measured.
+    let measured = usize::from(crowd.ahead_ms > 0)..;
+    clients.answers.get(measured).unwrap_or_default().to_vec()
 }
 
-fn read(
+struct Clients {
+    epoll: OwnedFd,
     port: u16,
-    path: &str,
+    path: String,
+    /// Those who wait, by their number.
+    waiting: Vec<Option<Client>>,
+    /// By the same number.
+    answers: Vec<Answer>,
+    buffer: Vec<u8>,
+}
+
+/// A client that waits for its answer, or for more of it.
+struct Client {
+    stream: TcpStream,
+    began: Instant,
     until: Instant,
-    first_byte: &mut Option<Instant>,
-) -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect(("127.0.0.1", port))?;
-    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
-    let mut head = Vec::new();
-    let mut buffer = vec![0; 64 << 10];
-    let mut body = None;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(false);
+    first_byte: Option<Instant>,
+    head: Vec<u8>,
+    body: Option<Body>,
+}
+
+impl Clients {
+    fn new(port: u16, path: &str) -> std::io::Result<Clients> {
+        Ok(Clients {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            port,
+            path: path.to_owned(),
+            waiting: Vec::new(),
+            answers: Vec::new(),
+            buffer: vec![0; BUFFER],
+        })
+    }
+
+    /// One more connects and asks.
+    fn come(&mut self, patience: Duration) {
+        let began = Instant::now();
+        let client = self.connect(began, began + patience);
+        if let Err(error) = &client {
+            eprintln!("a client can not connect: {error}");
         }
-        stream.set_read_timeout(Some(left))?;
-        let count = stream.read(&mut buffer)?;
-        first_byte.get_or_insert_with(Instant::now);
-        let mut data = &buffer[..count];
-        if body.is_none() {
-            head.extend_from_slice(data);
-            let Some(end) = head.windows(4).position(|window| window == b"\r\n\r\n") else {
-                if count == 0 {
-                    return Ok(false);
-                }
-                continue;
+        self.waiting.push(client.ok());
+        self.answers.push(Answer {
+            first_byte: Duration::ZERO,
+            total: Duration::ZERO,
+            ended: began,
+            is_whole: false,
+        });
+    }
+
+    fn connect(&self, began: Instant, until: Instant) -> std::io::Result<Client> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        let path = &self.path;
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes())?;
+        stream.set_nonblocking(true)?;
+        let number = epoll::EventData::new_u64(self.waiting.len() as u64);
+        epoll::add(&self.epoll, &stream, number, epoll::EventFlags::IN)?;
+        Ok(Client {
+            stream,
+            began,
+            until,
+            first_byte: None,
+            head: Vec::new(),
+            body: None,
+        })
+    }
+
+    /// Reads what comes until this time, at least once, or until nobody's time is left.
+    fn read_until(&mut self, until: Instant) {
+        let mut events = Vec::with_capacity(256);
+        loop {
+            let patience = self.waiting.iter().flatten().map(|client| client.until);
+            let soonest = patience.min().unwrap_or(until).min(until);
+            let left = soonest.saturating_duration_since(Instant::now());
+            let left = Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: i64::from(left.subsec_nanos()),
             };
-            body = Some(Body::of(path, &head[..end]));
-            let rest = head.split_off(end + 4);
-            if let Some(body) = &mut body {
-                body.take(&rest);
+            // An interrupted wait is one without events.
+            let room = rustix::buffer::spare_capacity(&mut events);
+            let _ = epoll::wait(&self.epoll, room, Some(&left));
+            for event in events.drain(..) {
+                self.read(event.data.u64() as usize);
             }
-            data = &[];
+            let now = Instant::now();
+            for number in 0..self.waiting.len() {
+                let waits = self.waiting[number].as_ref();
+                if waits.is_some_and(|client| client.until <= now) {
+                    self.end(number, false);
+                }
+            }
+            if now >= until || self.waiting.iter().all(Option::is_none) {
+                return;
+            }
         }
-        let Some(body) = &mut body else { continue };
-        body.take(data);
-        if count == 0 || body.is_over() {
-            return Ok(body.is_whole());
+    }
+
+    /// Reads once for this client.
+    fn read(&mut self, number: usize) {
+        let Some(client) = self.waiting.get_mut(number).and_then(Option::as_mut) else {
+            return;
+        };
+        match client.read(&self.path, &mut self.buffer) {
+            Ok(None) => {}
+            Ok(Some(is_whole)) => self.end(number, is_whole),
+            Err(_) => self.end(number, false),
         }
+    }
+
+    fn end(&mut self, number: usize, is_whole: bool) {
+        let Some(client) = self.waiting[number].take() else {
+            return;
+        };
+        let now = Instant::now();
+        self.answers[number] = Answer {
+            first_byte: client.first_byte.unwrap_or(now) - client.began,
+            total: now - client.began,
+            ended: now,
+            is_whole,
+        };
+    }
+}
+
+impl Client {
+    /// Reads once; at the end, whether all of it came and was right.
+    fn read(&mut self, path: &str, buffer: &mut [u8]) -> std::io::Result<Option<bool>> {
+        let count = match self.stream.read(buffer) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+            count => count?,
+        };
+        self.first_byte.get_or_insert_with(Instant::now);
+        match &mut self.body {
+            Some(body) => body.take(&buffer[..count]),
+            None => {
+                self.head.extend_from_slice(&buffer[..count]);
+                let end = self.head.windows(4).position(|four| four == b"\r\n\r\n");
+                let Some(end) = end else {
+                    return match count {
+                        0 => Err(Error::from(ErrorKind::UnexpectedEof)),
+                        _ => Ok(None),
+                    };
+                };
+                let mut body = Body::of(path, &self.head[..end]);
+                body.take(&self.head[end + 4..]);
+                self.body = Some(body);
+            }
+        }
+        let over = self
+            .body
+            .as_ref()
+            .filter(|body| count == 0 || body.is_over());
+        Ok(over.map(Body::is_whole))
     }
 }
 
