@@ -9,12 +9,15 @@
 //! patient ([`rt::Rank`]), with all of its streams: everybody else has his turn first, and such clients together have a
 //! bounded part of a turn.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proto::h2::ConnectionError;
 
 /// What an account holds at first, and at most: enough for a browser that gives up all requests of a page at once.
 const FULL: u32 = 4000;
+
+/// An account with less than this has been drawn upon.
+const LOW: u32 = FULL / 4 * 3;
 
 /// Requests that come to their end before a client is trusted.
 pub(super) const KNOWN_AFTER: u32 = 8;
@@ -22,8 +25,8 @@ pub(super) const KNOWN_AFTER: u32 = 8;
 /// Bytes of content, from the client or to it, before it is trusted.
 pub(super) const KNOWN_AFTER_BYTES: u64 = 64 * 1024;
 
-/// What a second brings.
-const A_SECOND: u32 = 200;
+/// What brings one back: two hundred a second.
+const TIME_OF_ONE: Duration = Duration::from_millis(5);
 
 /// What a request that came to its end brings.
 pub(super) const SERVED: u32 = 20;
@@ -75,8 +78,11 @@ impl Budget {
     }
 
     /// Whether more than a quarter of it was spent lately.
-    pub(super) fn is_low(&self) -> bool {
-        self.left < FULL / 4 * 3
+    pub(super) fn is_low(&mut self, now: Instant) -> bool {
+        if self.left < LOW {
+            self.count_time(now);
+        }
+        self.left < LOW
     }
 
     /// Puts something back.
@@ -86,16 +92,24 @@ impl Budget {
 
     fn count_time(&mut self, now: Instant) {
         let passed = now.saturating_duration_since(self.counted);
-        let millis = passed.as_millis().min(u128::from(u32::MAX / A_SECOND)) as u32;
-        self.earn(millis * A_SECOND / 1000);
-        self.counted = now;
+        let earned = passed.as_millis() / TIME_OF_ONE.as_millis();
+        match u32::try_from(earned) {
+            Ok(earned) if earned < FULL => {
+                // What is left over of the time counts at the next look, or frequent looks would bring nothing.
+                self.counted += TIME_OF_ONE * earned;
+                self.earn(earned);
+            }
+            _ => {
+                self.counted = now;
+                self.left = FULL;
+            }
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn it_is_spent_and_comes_back_with_time_and_with_requests() {
@@ -108,12 +122,35 @@ mod tests {
         budget.earn(5);
         assert!(budget.spend(5, begun).is_ok());
         let later = begun + Duration::from_secs(1);
-        assert!(budget.spend(A_SECOND, later).is_ok());
+        assert!(budget.spend(200, later).is_ok());
         assert!(budget.spend(1, later).is_err());
         assert!(
             budget
                 .spend(FULL, later + Duration::from_secs(1_000_000))
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn a_client_that_spends_little_for_long_is_not_low() {
+        let begun = Instant::now();
+        let mut budget = Budget::new(begun);
+        let mut now = begun;
+        // A ping every ten seconds, for hours.
+        for _ in 0..FULL {
+            now += Duration::from_secs(10);
+            assert!(budget.spend(price::FRAME, now).is_ok());
+        }
+        assert!(!budget.is_low(now));
+        for _ in 0..FULL / 2 {
+            assert!(budget.spend(1, now).is_ok());
+        }
+        assert!(budget.is_low(now));
+        // Frequent looks lose nothing of the time.
+        for _ in 0..6000 {
+            now += Duration::from_millis(1);
+            budget.is_low(now);
+        }
+        assert!(!budget.is_low(now));
     }
 }

@@ -260,7 +260,7 @@ impl Connection {
         let is_known = link.completed.get() >= KNOWN_AFTER
             || self.content > KNOWN_AFTER_BYTES
             || link.client.sent.get() > KNOWN_AFTER_BYTES;
-        let rank = match is_known && !self.budget.is_low() {
+        let rank = match is_known && !self.budget.is_low(rt::now()) {
             true => rt::Rank::Ordinary,
             false => rt::Rank::Patient,
         };
