@@ -94,7 +94,9 @@ fn judge_line(input: &[u8]) -> Option<Spoken> {
     const VERSION: &[u8] = b"HTTP/";
     let line = input.iter().position(|&b| b == b'\n');
     let text = &input[..line.unwrap_or(input.len())];
-    let mut words = text.trim_ascii_end().split(|&b| b == b' ');
+    let words = text.trim_ascii_end().split(|&b| b == b' ');
+    // HTTP/1 takes several spaces for one.
+    let mut words = words.filter(|word| !word.is_empty());
     let first = words.next().unwrap_or_default();
     let second = words.next().unwrap_or_default();
     // What can not be a method is HTTP/1's to refuse at once, such as a hello of TLS.
@@ -105,8 +107,8 @@ fn judge_line(input: &[u8]) -> Option<Spoken> {
     match words.next() {
         Some(third) if third.starts_with(VERSION) => Some(Spoken::Http1),
         Some(third) if line.is_none() && VERSION.starts_with(third) => None,
-        Some(third) if !third.is_empty() => Some(Spoken::Unknown),
-        _ => line.map(|_| Spoken::Http1),
+        Some(_) => Some(Spoken::Unknown),
+        None => line.map(|_| Spoken::Http1),
     }
 }
 
@@ -139,6 +141,8 @@ mod tests {
             "GET /",
             "GET x\r\n",
             "GET /a b\r\n",
+            "GET  / HTTP/1.1\r\n",
+            "GET http://a/  HTTP/1.1\r\n",
             "GET http://a/ HTTP/1.1",
             "OPTIONS * HTTP/9\r\n",
             "\r\n",
