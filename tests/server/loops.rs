@@ -1,6 +1,6 @@
 //! Several event loops in one worker: their number changes with a reload, and connections spread over them.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_tests::{Connection, Server, Signal, Site, http, skip_on_oracle, until};
 
@@ -172,12 +172,54 @@ fn a_connection_that_has_not_spoken_yet_moves_too() {
     }
 }
 
-/// Several requests at once, again and again, until connections have come to other loops, where they have other numbers, or
-/// the machine was too slow for that to happen: that they come in time is nobody's promise, that nothing is lost is.
-fn busy_client(mut connection: Connection, moves: &AtomicUsize) {
+#[test]
+fn a_connection_that_moves_keeps_its_number_and_is_not_counted_as_a_new_one() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = http(
+        &STATUS
+            .replace("%%LISTEN%%", "")
+            .replace("} }", "} location /page { stub_status; } }"),
+    )
+    .main("worker_processes 4;")
+    .start();
+    let mut clients = clients(&server, 12);
+    let numbers = |clients: &mut [Connection]| -> Vec<String> {
+        let texts = clients.iter_mut().map(|client| client.get("/").text());
+        let number = |text: String| text.split(':').next().map(str::to_owned);
+        texts.filter_map(number).collect()
+    };
+    let accepted =
+        |client: &mut Connection| client.get("/page").text().lines().nth(2).map(str::to_owned);
+    let before = numbers(&mut clients);
+    let accepted_before = accepted(&mut clients[0]);
+    let path = server.path("nginx.conf");
+    let text = std::fs::read_to_string(&path).expect("the harness wrote it");
+    std::fs::write(
+        &path,
+        text.replace("worker_processes 4;", "worker_processes 1;"),
+    )
+    .expect("it may be written");
+    server.signal(Signal::HUP);
+    let there = until(|| {
+        let status = clients[0].get("/status").text();
+        (status.matches("\"active\":").count() == 1).then_some(())
+    });
+    assert!(there.is_some());
+    assert_eq!(numbers(&mut clients), before);
+    let first = |line: Option<String>| {
+        line.and_then(|line| line.split_whitespace().next().map(str::to_owned))
+    };
+    assert_eq!(first(accepted(&mut clients[0])), first(accepted_before));
+}
+
+/// Several requests at once, again and again, until connections have come to other loops, or the machine was too slow for
+/// that to happen: that they come in time is nobody's promise, that nothing is lost is.
+fn busy_client(connection: &mut Connection, have_moved: &AtomicBool) {
     let mut number = String::new();
     for round in 0..60 {
-        if moves.load(Ordering::Relaxed) >= 4 {
+        if have_moved.load(Ordering::Relaxed) {
             return;
         }
         for request in 0..4 {
@@ -187,11 +229,10 @@ fn busy_client(mut connection: Connection, moves: &AtomicUsize) {
         for request in 0..4 {
             let reply = connection.reply().expect(200);
             assert_eq!(reply.field("X-Args"), format!("{round}.{request}"));
-            let of_this_loop = reply.field("X-Number");
-            if number != of_this_loop {
-                moves.fetch_add((!number.is_empty()).into(), Ordering::Relaxed);
-                number = of_this_loop.to_owned();
+            if number.is_empty() {
+                number = reply.field("X-Number").to_owned();
             }
+            assert_eq!(reply.field("X-Number"), number);
         }
     }
 }
@@ -209,15 +250,24 @@ fn connections_that_are_never_idle_leave_a_busy_loop_and_nothing_is_lost() {
     .main("worker_processes 1;")
     .file("html/text", "to be compressed ".repeat(2000))
     .start();
-    let busy = clients(&server, 8);
-    let moves = AtomicUsize::new(0);
+    let mut busy = clients(&server, 8);
+    let have_moved = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for connection in busy {
-            scope.spawn(|| busy_client(connection, &moves));
-        }
+        let busy = busy.iter_mut().map(|connection| {
+            let have_moved = &have_moved;
+            scope.spawn(move || busy_client(connection, have_moved))
+        });
+        let busy: Vec<_> = busy.collect();
         resize(&server, 1, 2);
         // By their number connections are even now.
-        for mut client in clients(&server, 8) {
+        let mut others = clients(&server, 8);
+        let seen = until(|| {
+            let active = active(&server);
+            let uneven = active.iter().max() >= active.iter().min().map(|least| least + 4).as_ref();
+            (uneven || busy.iter().all(|client| client.is_finished())).then_some(())
+        });
+        have_moved.store(seen.is_some(), Ordering::Relaxed);
+        for client in &mut others {
             client.get("/").expect(200);
         }
     });

@@ -129,6 +129,7 @@ pub async fn resume(engine: Rc<HttpLoop>, newcomer: Newcomer, facts: Facts) {
     };
     let mut client = client(&engine, &site, endpoint, newcomer);
     client.proxy = facts.proxy;
+    client.number = facts.number.unwrap_or(client.number);
     client.accepted = rt::now().checked_sub(facts.age).unwrap_or(client.accepted);
     client.requests.set(facts.requests);
     if facts.requests > 0 {

@@ -454,16 +454,19 @@ impl HttpLoop {
     }
 
     fn take_in(self: &Rc<Self>, mut newcomer: Newcomer, moved: Option<Box<Facts>>) {
-        self.counters.accepted.add(1);
+        // One of another loop is no new one: the process has it already, and it was counted there.
+        let is_ours = moved.as_ref().is_some_and(|facts| facts.number.is_some());
+        self.counters.accepted.add(u64::from(!is_ours));
         let limit = self.limit.get();
-        if self.connections.borrow().len() >= limit && !self.close_an_idle_one() {
+        let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
+        if is_full && !is_ours {
             self.log.plain(
                 Level::Alert,
                 format_args!("{limit} worker_connections are not enough"),
             );
             return;
         }
-        self.counters.handled.add(1);
+        self.counters.handled.add(u64::from(!is_ours));
         let idle = Rc::clone(&newcomer.idle);
         let key = self.next_key.get();
         self.next_key.set(key + 1);

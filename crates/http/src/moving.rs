@@ -49,10 +49,13 @@ pub struct Facts {
     pub proxy: Option<Box<Header>>,
     /// The server name that the client asked for by TLS. Not among the bytes: see [`State`].
     pub asked_name: Option<Box<str>>,
+    /// Its number, if it has come from another loop of this process. Not among the bytes either.
+    pub number: Option<u64>,
 }
 
 /// What can only go to another loop of the process.
 struct State {
+    number: u64,
     tls: Option<Box<Session>>,
     passed_at: Option<Address>,
     asked_name: Option<Box<str>>,
@@ -68,6 +71,7 @@ pub(crate) fn pack(client: Rc<Client>, reach: Reach) -> Option<Parcel> {
     let socket = client.socket.clone();
     let facts = Facts::take(&client).encode();
     let mut state = State {
+        number: client.number,
         tls: None,
         passed_at: client.passed_at.clone(),
         asked_name: client.asked_name.take().map(|asked| asked.name),
@@ -85,12 +89,11 @@ pub(crate) fn pack(client: Rc<Client>, reach: Reach) -> Option<Parcel> {
         }
         Err(client) => client.stream.socket().move_away().ok()?,
     };
-    let has_state = state.tls.is_some() || state.passed_at.is_some();
     Some(Parcel {
         socket,
         descriptor,
         facts,
-        state: has_state.then(|| Box::new(state) as Box<dyn Any + Send>),
+        state: (reach == Reach::Process).then(|| Box::new(state) as Box<dyn Any + Send>),
     })
 }
 
@@ -105,6 +108,7 @@ pub(crate) fn unpack(parcel: Parcel) -> Option<(Newcomer, Facts)> {
         tls = state.tls;
         passed_at = state.passed_at;
         facts.asked_name = state.asked_name;
+        facts.number = Some(state.number);
     }
     let fd = parcel.descriptor;
     let stream = Transport::from_parts(Parts { fd, tls }).ok()?;
@@ -123,6 +127,7 @@ impl Facts {
             input: client.input.take(),
             proxy: client.proxy.clone(),
             asked_name: None,
+            number: None,
         }
     }
 
@@ -244,6 +249,7 @@ mod tests {
                 tlvs: vec![1, 2, 3],
             })),
             asked_name: None,
+            number: None,
         }
     }
 
