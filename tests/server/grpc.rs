@@ -2,6 +2,7 @@
 
 use proto::h2::ErrorCode;
 use proto::h2::frame::kind;
+use proto::h2::settings::id;
 use weir_tests::{Heard, Http2, Scripted, Site, http, is_oracle, skip_on_oracle};
 
 /// A site whose first port speaks HTTP/2 and passes everything on.
@@ -81,4 +82,58 @@ fn a_reset_without_an_error_after_the_end_leaves_the_connection_in_use() {
         assert_eq!((reply.status, reply.field("grpc-status")), (200, "12"));
     }
     assert_eq!(origin.connections(), 1);
+}
+
+#[test]
+fn messages_both_ways_come_one_by_one_through_a_small_window() {
+    let origin = Scripted::start(|stream, _| echo(&mut Http2::accept(stream)));
+    let server = site(&origin).start();
+    let mut client = Http2::connect(&server, &[(id::INITIAL_WINDOW_SIZE, 100)]);
+    let stream = client.request("POST", "/a.B/c", &[("te", "trailers")], false);
+    // Smaller than the window, as large, larger, and again: each is answered before the next one is sent.
+    for (n, size) in [1, 60, 60, 100, 101, 250, 7, 300, 99]
+        .into_iter()
+        .enumerate()
+    {
+        let message = vec![b'a' + n as u8; size];
+        client.data(stream, &message, false);
+        let mut got = Vec::new();
+        while got.len() < size {
+            let heard = client.hear(|heard| matches!(heard, Heard::Data { .. }));
+            if let Heard::Data { bytes, ends, .. } = heard {
+                assert!(bytes.len() <= 100 && !ends);
+                got.extend(bytes);
+            }
+        }
+        assert!(got == message, "message {n}: {got:?}");
+    }
+    client.data(stream, b"", true);
+    let reply = client.reply(stream);
+    assert_eq!((reply.status, reply.body.len()), (200, 0));
+    assert_eq!(reply.trailers, [("grpc-status".to_owned(), "0".to_owned())]);
+}
+
+/// A server that sends back each piece as it comes.
+fn echo(origin: &mut Http2) {
+    loop {
+        match origin.hear(|heard| heard.stream().is_some() || *heard == Heard::Closed) {
+            Heard::Headers { stream, .. } => {
+                let head = [(":status", "200"), ("content-type", "application/grpc")];
+                origin.headers(stream, &head, false);
+            }
+            Heard::Data {
+                stream,
+                bytes,
+                ends,
+            } => {
+                if !bytes.is_empty() {
+                    origin.data(stream, &bytes, false);
+                }
+                if ends {
+                    origin.headers(stream, &[("grpc-status", "0")], true);
+                }
+            }
+            _ => return,
+        }
+    }
 }

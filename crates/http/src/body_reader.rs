@@ -107,6 +107,10 @@ const COPY_SIZE: u64 = 256 * 1024;
 /// How much one read takes from a connection that sends content, in bytes.
 const READ_SIZE: usize = 16 * 1024;
 
+/// How much that is at hand goes to the file with one write, in bytes: each write is a way to another thread and back.
+/// Nobody waits for it to gather, so a slow client keeps no more memory than `client_body_buffer_size`.
+const WRITE_SIZE: usize = 128 * 1024;
+
 impl RequestBody {
     /// No content.
     pub fn none() -> RequestBody {
@@ -360,7 +364,10 @@ async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, Bo
     std::future::poll_fn(|context| {
         let body = &mut request.body;
         let mut memory = std::mem::take(&mut body.memory);
-        let result = body.poll_read(&mut memory, READ_SIZE, context);
+        let result = match body.file {
+            Some(_) => poll_batch(body, &mut memory, context),
+            None => body.poll_read(&mut memory, READ_SIZE, context),
+        };
         body.memory = memory;
         if result.is_ready() {
             return result;
@@ -370,6 +377,26 @@ async fn next_piece(request: &mut Request, timer: &rt::Timer) -> Result<bool, Bo
             .map(|()| Err(BodyReadError::TimedOut))
     })
     .await
+}
+
+/// Takes all that is at hand, up to [`WRITE_SIZE`].
+fn poll_batch(
+    body: &mut RequestBody,
+    memory: &mut Vec<u8>,
+    context: &mut Context<'_>,
+) -> Poll<Result<bool, BodyReadError>> {
+    let mut so_far = Poll::Pending;
+    loop {
+        let room = WRITE_SIZE.saturating_sub(memory.len()).max(READ_SIZE);
+        match body.poll_read(memory, room, context) {
+            Poll::Ready(Ok(false)) => so_far = Poll::Ready(Ok(false)),
+            Poll::Pending => return so_far,
+            last => return last,
+        }
+        if memory.len() >= WRITE_SIZE {
+            return so_far;
+        }
+    }
 }
 
 /// Logs why content can not be had, and gives the status to answer with.

@@ -191,7 +191,8 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Lets the client send more, when it may send much less than it could.
+    /// Lets the client send more, when it may send much less than it could: not a little whenever a little was read,
+    /// which would have its frames and reads become as small.
     fn open_window(&self) {
         if self.input_ended.get() || self.is_gone() || !self.is_read.get() {
             return;
@@ -199,7 +200,7 @@ impl Stream {
         let kept = self.input.borrow().len() as u32;
         let window = self.receive_window.get();
         let missing = READ_WINDOW.saturating_sub(window.saturating_add(kept));
-        if missing >= READ_WINDOW / 2 || (window == 0 && missing > 0) {
+        if missing >= READ_WINDOW / 2 {
             self.receive_window.set(window + missing);
             self.link
                 .write(|output| frame::write_window_update(self.id, missing, &mut output.bytes));

@@ -278,6 +278,8 @@ impl Transmit {
                 self.position += piece.len() as u64;
                 let is_last = piece.is_empty() || self.position >= length;
                 self.put(&piece, is_last.then_some(&request.body.trailers), protocol);
+                // Its room serves the next one.
+                self.scratch = piece;
             }
             ContentSource::Client => return self.poll_client(request, protocol, room, context),
         }
@@ -310,7 +312,7 @@ impl Transmit {
         if self.reading.is_none() {
             self.scratch.clear();
             match file.try_read_into(&mut self.scratch, wanted, position) {
-                Ok(_) => return Some(Ok(self.scratch.clone())),
+                Ok(_) => return Some(Ok(std::mem::take(&mut self.scratch))),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Some(Err(error)),
             }
