@@ -34,7 +34,7 @@ use crate::site::Site;
 const STOP_READING: usize = 4 * OUTPUT_FULL;
 
 /// What is read at once from a client that is not trusted ([`super::budget`]), in bytes: others have their turn after that.
-const READ_FROM_STRANGERS: usize = 8 * 1024;
+const READ_FROM_STRANGERS: usize = 2 * 1024;
 
 /// What is read from any client in one turn of the loop, in bytes.
 const SHARE: u64 = 512 * 1024;
