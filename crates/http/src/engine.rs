@@ -16,7 +16,7 @@ use net::Transport;
 use net::accepting::{self, Accepts, Sockets};
 use net::passing::Passed;
 use rt::engine::{
-    Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach, Zones,
+    CUT_GRACE, Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach, Zones,
 };
 use rt::error_log::{Level, Logger};
 use rt::listen::ListenAddress;
@@ -34,9 +34,6 @@ use crate::module::Module;
 use crate::moving::{self, Facts};
 use crate::site::{Frozen, Location, Site};
 use crate::tasks::{Serving, Tasks};
-
-/// How long requests whose connections were cut may take to end and be logged.
-const CUT_GRACE: Duration = Duration::from_millis(300);
 
 /// The engine with the modules of a program.
 pub struct Engine {

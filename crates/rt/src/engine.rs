@@ -155,6 +155,9 @@ pub struct LoopContext {
     pub listeners: Vec<LoopListener>,
 }
 
+/// How long requests whose connections were cut ([`LoopEngine::cut`]) may take to end and be logged.
+pub const CUT_GRACE: Duration = Duration::from_millis(300);
+
 /// A socket that a configuration wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerSpec {

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rt::channel::Channel;
 use rt::engine::{
-    Configuration, LoopContext, LoopEngine, LoopListener, Main, ParcelSink, Reach, Zones,
+    CUT_GRACE, Configuration, LoopContext, LoopEngine, LoopListener, Main, ParcelSink, Reach, Zones,
 };
 use rt::error_log::{Attach, Level, LogFiles, Logger};
 use rt::seats::{Arrival, Arriving, Parcel, Seat, Seats};
@@ -34,8 +34,6 @@ const OLD_CHECK: Duration = Duration::from_millis(20);
 const LOOP_PATIENCE: Duration = Duration::from_millis(500);
 /// How long a peer may take for the rest of a message.
 const PEER_PATIENCE: Duration = Duration::from_secs(1);
-/// How long requests whose connections were cut may take to end and be logged.
-const CUT_GRACE: Duration = Duration::from_millis(300);
 /// How long loops may take to end after everything was closed.
 const ABORT_GRACE: Duration = Duration::from_millis(500);
 /// How long the end of the process waits for what the next start would be glad of. The master kills after a second.

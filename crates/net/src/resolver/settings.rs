@@ -14,6 +14,9 @@ use crate::upstream::lookup;
 /// Where DNS servers listen.
 const PORT: u16 = 53;
 
+/// Names that are kept of `/etc/hosts`; lists of unwanted hosts have hundreds of thousands. Others are asked for.
+const MAX_HOSTS: usize = 16_384;
+
 /// What the `resolver` directive says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -108,17 +111,19 @@ impl Settings {
                 }
             }
         }
-        if !settings.hosts.contains_key(b"localhost".as_bstr()) {
-            settings.add_host(b"localhost", Ipv4Addr::LOCALHOST.into());
+        let localhost = settings.hosts.entry("localhost".into()).or_default();
+        if localhost.is_empty() {
+            localhost.push(Ipv4Addr::LOCALHOST.into());
         }
         settings
     }
 
     fn add_host(&mut self, name: &[u8], ip: IpAddr) {
-        let known = self
-            .hosts
-            .entry(name.to_ascii_lowercase().into())
-            .or_default();
+        let name = BString::from(name.to_ascii_lowercase());
+        if self.hosts.len() >= MAX_HOSTS && !self.hosts.contains_key(&name) {
+            return;
+        }
+        let known = self.hosts.entry(name).or_default();
         if !known.contains(&ip) {
             known.push(ip);
             known.sort_by_key(IpAddr::is_ipv6);
