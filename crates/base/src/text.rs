@@ -1,7 +1,7 @@
 //! Byte strings. What comes from a configuration, a peer or a path is bytes, not necessarily UTF-8.
 //!
-//! The types are `bstr`'s; this file adds the few readings of a byte string that several crates need.
-//! It does not decode or validate text.
+//! The types are `bstr`'s; this file adds the few readings of a byte string that several crates need, and writers of
+//! numbers that are faster than the formatting machinery. It does not decode or validate text.
 
 pub use bstr::{BStr, BString, ByteSlice, ByteVec};
 
@@ -36,9 +36,103 @@ pub fn errno_text(error: &std::io::Error) -> String {
     }
 }
 
+/// The digits of the largest number.
+const MAX_DIGITS: usize = 20;
+
+/// `00` to `99`.
+const PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut n = 0;
+    while n < 100 {
+        pairs[n] = [b'0' + n as u8 / 10, b'0' + n as u8 % 10];
+        n += 1;
+    }
+    pairs
+};
+
+/// Appends a number in decimal. No allocation, no formatting machinery: every response has two or three of these.
+pub fn write_number(number: u64, out: &mut Vec<u8>) {
+    let mut digits = [0; MAX_DIGITS];
+    let mut at = MAX_DIGITS;
+    let mut rest = number;
+    // Two at a time: half the divisions.
+    while rest >= 100 {
+        at -= 2;
+        digits[at..at + 2].copy_from_slice(&PAIRS[(rest % 100) as usize]);
+        rest /= 100;
+    }
+    let first = PAIRS[rest as usize];
+    if rest >= 10 {
+        at -= 1;
+        digits[at] = first[1];
+        at -= 1;
+        digits[at] = first[0];
+    } else {
+        at -= 1;
+        digits[at] = first[1];
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Appends a number with zeros in front, so that it has at least `width` digits.
+pub fn write_padded(number: u64, width: usize, out: &mut Vec<u8>) {
+    let mut enough = 1_u64;
+    for _ in 1..width {
+        enough = enough.saturating_mul(10);
+        if number < enough {
+            out.push(b'0');
+        }
+    }
+    write_number(number, out);
+}
+
+/// Appends milliseconds as seconds with three places: `12.034`.
+pub fn write_seconds(millis: u64, out: &mut Vec<u8>) {
+    write_number(millis / 1000, out);
+    out.push(b'.');
+    write_padded(millis % 1000, 3, out);
+}
+
+/// Appends bytes as lower case hexadecimal digits.
+pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.extend_from_slice(&[
+            DIGITS[usize::from(byte >> 4)],
+            DIGITS[usize::from(byte & 15)],
+        ]);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = Vec::new();
+        write(&mut out);
+        String::from_utf8(out).expect("only ASCII is written")
+    }
+
+    #[test]
+    fn numbers_of_every_length() {
+        for number in (0..20)
+            .map(|n| 10_u64.pow(n))
+            .flat_map(|n| [n - 1, n, n + 1])
+            .chain([0, u64::MAX])
+        {
+            assert_eq!(written(|out| write_number(number, out)), number.to_string());
+        }
+    }
+
+    #[test]
+    fn padding_is_for_short_numbers_only() {
+        assert_eq!(written(|out| write_padded(0, 3, out)), "000");
+        assert_eq!(written(|out| write_padded(9, 3, out)), "009");
+        assert_eq!(written(|out| write_padded(99, 3, out)), "099");
+        assert_eq!(written(|out| write_padded(1234, 3, out)), "1234");
+        assert_eq!(written(|out| write_seconds(12_034, out)), "12.034");
+    }
 
     #[test]
     fn decimal_takes_digits_only() {

@@ -8,12 +8,12 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use net::Transport;
+use net::client::Remote;
 use rt::engine::Reach;
 use rt::listen::ListenAddress;
 use rt::net::Address;
 
 use crate::listen::Endpoint;
-use crate::request::Remote;
 use crate::site::ServerId;
 use crate::tls::AskedName;
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use jiff::tz::Offset;
 use proto::date;
 
-use crate::text::write_seconds;
+use base::text::write_seconds;
 
 /// The texts of one second.
 struct Texts {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bstr::BString;
 use net::Transport;
+use net::client::Remote;
 use proto::proxy_protocol::{Header, Status};
 use rt::error_log::Level;
 use rt::listen::ListenAddress;
@@ -19,7 +20,6 @@ use crate::h1;
 use crate::h2::{self, Spoken};
 use crate::listen::Endpoint;
 use crate::moving::Facts;
-use crate::request::Remote;
 use crate::site::Site;
 use crate::tls::{self, AskedName, Secured};
 
@@ -182,10 +182,7 @@ fn client(engine: &HttpLoop, site: &Site, endpoint: &Arc<Endpoint>, newcomer: Ne
     Client {
         debug,
         number: crate::engine::next_connection(),
-        remote: Rc::new(Remote {
-            text: crate::text::of_client(peer.ip()),
-            address: peer,
-        }),
+        remote: Rc::new(Remote::at(peer)),
         proxy: None,
         tls_port: endpoint.tls,
         asked_name: RefCell::default(),

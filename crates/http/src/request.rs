@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{Captures, Expression, Scope, VarId};
+use net::client::Remote;
 use proto::Known;
 use proto::h1::Method;
 use rt::error_log::{Level, Logger};
-use rt::net::Address;
 
 use crate::body_reader::RequestBody;
 use crate::client::Client;
@@ -127,15 +127,6 @@ impl Uri {
         self.args.clear();
         self.original = false;
     }
-}
-
-/// Who the client is.
-#[derive(Clone)]
-pub struct Remote {
-    /// The address and port.
-    pub address: Address,
-    /// The address as text, without the port.
-    pub text: BString,
 }
 
 /// How a request moves through the phases.

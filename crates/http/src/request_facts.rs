@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use bstr::{BString, ByteSlice};
 use rt::error_log::Level;
-use rt::net::Address;
 
 use crate::core::location::RootKind;
 use crate::request::Request;
@@ -32,7 +31,7 @@ impl Request {
 
     /// Appends the address that the client connected to, without the port: `127.0.0.1`, `::1`, `unix:/run/x`.
     pub fn write_server_address(&self, out: &mut Vec<u8>) {
-        write_address(&self.client.local(), out);
+        net::client::write_address(&self.client.local(), out);
     }
 
     /// Notes the host that the client asked for. Only while the head is not shared yet, which is before any handler
@@ -103,14 +102,4 @@ impl Request {
     pub fn elapsed_ms(&self) -> u64 {
         rt::wall_millis().saturating_sub(self.ledger.started_wall_ms)
     }
-}
-
-/// Appends an address without its port.
-pub fn write_address(address: &Address, out: &mut Vec<u8>) {
-    use std::io::Write;
-    // Writing into a Vec cannot fail.
-    let _ = match address {
-        Address::Inet(inet) => write!(out, "{}", inet.ip()),
-        unix @ Address::Unix(_) => write!(out, "{unix}"),
-    };
 }

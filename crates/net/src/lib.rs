@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod accepting;
+pub mod client;
 mod connect;
 pub mod endpoint;
 pub mod listen;

@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::time::Instant;
 
-use bstr::BString;
+use net::client::Remote;
 use rt::listen::ListenAddress;
 use rt::net::Address;
 
@@ -45,25 +45,6 @@ pub enum Transport {
     Stream(Rc<net::Transport>),
     /// Datagrams.
     Datagrams(Rc<Flow>),
-}
-
-/// Who the client is.
-#[derive(Clone)]
-pub struct Remote {
-    /// The address and port.
-    pub address: Address,
-    /// The address as text, without the port.
-    pub text: BString,
-}
-
-impl Remote {
-    /// A client at this address.
-    pub fn at(address: Address) -> Remote {
-        let text = address
-            .ip()
-            .map_or_else(|| "unix:".into(), |ip| ip.to_string().into());
-        Remote { address, text }
-    }
 }
 
 impl Client {

@@ -1,7 +1,5 @@
 //! The time as logs show it. A session writes it once or twice, so that nothing is kept between two uses.
 
-use std::io::Write;
-
 use jiff::tz::{Offset, TimeZone};
 use proto::date;
 
@@ -25,10 +23,4 @@ fn now() -> (i64, TimeZone) {
         i64::try_from(second).unwrap_or(i64::MAX),
         offset.unwrap_or(Offset::UTC).to_time_zone(),
     )
-}
-
-/// Appends milliseconds as seconds with three places: `12.034`.
-pub fn write_seconds(millis: u64, out: &mut Vec<u8>) {
-    // Writing to memory does not fail.
-    let _ = write!(out, "{}.{:03}", millis / 1000, millis % 1000);
 }

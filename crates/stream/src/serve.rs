@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bstr::BString;
+use net::client::Remote;
 use net::passing::Passed;
 use proto::proxy_protocol::{Header, MAX_HEADER, Status};
 use rt::engine::ListenerSpec;
 use rt::error_log::Level;
 use rt::net::Address;
 
-use crate::client::{Client, Remote, Transport};
+use crate::client::{Client, Transport};
 use crate::engine::StreamLoop;
 use crate::module::{Outcome, Phase, status};
 use crate::session::Session;

@@ -9,10 +9,11 @@ use std::rc::Rc;
 
 use bstr::{BStr, BString};
 use conf::{Captures, Diagnostic, Expression, Line, Regex, Scope, VarId};
+use net::client::Remote;
 use rt::error_log::{Context, Level, Logger};
 use rt::net::Address;
 
-use crate::client::{Client, Remote};
+use crate::client::Client;
 use crate::engine::StreamLoop;
 use crate::listen::Endpoint;
 use crate::site::{ConfRef, Server, ServerId, Site};

@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::time::Duration;
 
+use base::text::write_seconds;
 use bstr::BString;
 use conf::Variable;
 
-use crate::clock::write_seconds;
 use crate::session::Session;
 
 /// The tries of a session.

@@ -96,7 +96,7 @@ impl Answer<'_> {
         out.transforms.single_range = false;
         if self.asked.is_none() || self.status == Status::Revalidated {
             let mut text = Vec::new();
-            crate::text::write_number(age_s.into(), &mut text);
+            base::text::write_number(age_s.into(), &mut text);
             out.fields.set_known(Known::Age, &text);
             if let Some(date) = stored.head.fields.get_known(Known::Date) {
                 out.fields.set_known(Known::Date, date);

@@ -133,7 +133,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
             let Some(age) = record.and_then(|record| record.cache_age_s) else {
                 return false;
             };
-            crate::text::write_number(age.into(), out);
+            base::text::write_number(age.into(), out);
             true
         },
         "How old the object is that was served, in seconds.",

@@ -163,7 +163,7 @@ fn write_content_fields(request: &Request, framing: Framing, out: &mut Vec<u8>) 
     }
     if let Framing::Length(length) = framing {
         out.extend_from_slice(b"Content-Length: ");
-        crate::text::write_number(length, out);
+        base::text::write_number(length, out);
         out.extend_from_slice(b"\r\n");
     }
     if let Some(time) = response.last_modified {
@@ -189,7 +189,7 @@ fn write_connection_fields(
         out.extend_from_slice(b"Connection: keep-alive\r\n");
         if let Some(seconds) = core.keepalive_header {
             out.extend_from_slice(b"Keep-Alive: timeout=");
-            crate::text::write_number(seconds, out);
+            base::text::write_number(seconds, out);
             out.extend_from_slice(b"\r\n");
         }
     } else {
@@ -220,7 +220,7 @@ pub fn absolute_location(request: &Request) -> Vec<u8> {
         let usual = if request.is_tls() { 443 } else { 80 };
         if port != 0 && port != usual {
             out.push(b':');
-            crate::text::write_number(u64::from(port), &mut out);
+            base::text::write_number(u64::from(port), &mut out);
         }
     }
     out.extend_from_slice(&target);

@@ -141,7 +141,7 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     }
     if let Some(length) = response.content_length.filter(|_| !request.flow.upgraded) {
         text.clear();
-        crate::text::write_number(length, &mut text);
+        base::text::write_number(length, &mut text);
         add(Known::ContentLength, &text);
     }
     if let Some(time) = response.last_modified {

@@ -11,7 +11,7 @@ use proto::fields::Fields;
 
 use super::record::{Record, Try};
 use crate::request::Request;
-use crate::text::{write_number, write_seconds};
+use base::text::{write_number, write_seconds};
 
 /// The rows.
 pub static VARIABLES: &[Variable<Request>] = &[

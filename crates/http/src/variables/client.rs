@@ -1,59 +1,25 @@
-//! Variables of the two ends of the connection.
+//! Variables of the connection and of who is at its other end, beside those of [`net::client`].
 
-use std::net::IpAddr;
+use std::fmt;
 
 use base64::Engine;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::Variable;
+use net::client::{Ends, Remote};
 use proto::Known;
 use proto::h1::Method;
-use proto::proxy_protocol::{Endpoint, Header};
-use rt::net::TcpInfo;
+use proto::proxy_protocol::Header;
+use rt::net::{Address, TcpInfo};
 
-use super::{number, optional, port, text};
+use super::{number, optional, text};
 use crate::request::Request;
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
-        "remote_addr",
-        |r, out| text(&r.remote.text, out),
-        "The address of the client.",
-    ),
-    Variable::new(
-        "remote_port",
-        |r, out| port(r.remote.address.port(), out),
-        "The port of the client.",
-    ),
-    Variable::new(
-        "binary_remote_addr",
-        binary_remote_addr,
-        "The address of the client as 4 or 16 bytes.",
-    ),
-    Variable::new(
         "remote_user",
         remote_user,
         "The user name that the client gave for Basic authentication.",
-    ),
-    Variable::new(
-        "server_addr",
-        server_addr,
-        "The address that accepted the request.",
-    ),
-    Variable::new(
-        "server_port",
-        |r, out| port(r.local_port(), out),
-        "The port that accepted the request.",
-    ),
-    Variable::new(
-        "server_name",
-        server_name,
-        "The first name of the server that serves the request.",
-    ),
-    Variable::new(
-        "connection",
-        |r, out| number(r.client.number, out),
-        "The number of the connection.",
     ),
     Variable::new(
         "connection_requests",
@@ -95,40 +61,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
         "Bytes that the kernel receives ahead.",
     )
     .volatile(),
-    Variable::new(
-        "proxy_protocol_addr",
-        |r, out| proxied(r, |h| &h.source, address, out),
-        "The client's address by the PROXY protocol.",
-    ),
-    Variable::new(
-        "proxy_protocol_port",
-        |r, out| proxied(r, |h| &h.source, endpoint_port, out),
-        "The client's port by the PROXY protocol.",
-    ),
-    Variable::new(
-        "proxy_protocol_server_addr",
-        |r, out| proxied(r, |h| &h.destination, address, out),
-        "The server's address by the PROXY protocol.",
-    ),
-    Variable::new(
-        "proxy_protocol_server_port",
-        |r, out| proxied(r, |h| &h.destination, endpoint_port, out),
-        "The server's port by the PROXY protocol.",
-    ),
-    Variable::prefix(
-        "proxy_protocol_tlv_",
-        proxy_tlv,
-        "A value of the PROXY protocol's header by name or `0x` and number.",
-    ),
 ];
-
-fn binary_remote_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match request.remote.address.ip() {
-        Some(IpAddr::V4(ip)) => text(ip.octets(), out),
-        Some(IpAddr::V6(ip)) => text(ip.octets(), out),
-        None => text(&request.remote.text, out),
-    }
-}
 
 fn remote_user(request: &mut Request, out: &mut Vec<u8>) -> bool {
     match &request.flow.user {
@@ -166,18 +99,9 @@ impl Request {
     }
 }
 
-fn server_addr(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    request.write_server_address(out);
-    true
-}
-
-fn server_name(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    text(&request.site.server(request.server).name, out)
-}
-
 fn connection_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let open = rt::now().saturating_duration_since(request.client.accepted);
-    crate::text::write_seconds(open.as_millis() as u64, out);
+    base::text::write_seconds(open.as_millis() as u64, out);
     true
 }
 
@@ -186,34 +110,28 @@ fn tcp(request: &Request, part: fn(&TcpInfo) -> u32, out: &mut Vec<u8>) -> bool 
     info.is_some_and(|info| number(part(&info).into(), out))
 }
 
-fn proxied(
-    request: &Request,
-    which: fn(&Header) -> &Endpoint,
-    write: fn(&Endpoint, &mut Vec<u8>) -> bool,
-    out: &mut Vec<u8>,
-) -> bool {
-    request
-        .client
-        .proxy
-        .as_ref()
-        .is_some_and(|header| write(which(header), out))
-}
-
-fn address(endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
-    text(&endpoint.text, out)
-}
-
-fn endpoint_port(endpoint: &Endpoint, out: &mut Vec<u8>) -> bool {
-    port(endpoint.port, out)
-}
-
-fn proxy_tlv(request: &mut Request, name: &str, out: &mut Vec<u8>) -> bool {
-    let Some(header) = &request.client.proxy else {
-        return false;
-    };
-    if !proto::proxy_protocol::is_tlv_name(name) {
-        request.error(format_args!("unknown PROXY protocol TLV \"{name}\""));
-        return false;
+impl Ends for Request {
+    fn remote(&self) -> &Remote {
+        &self.remote
     }
-    optional(header.tlv(name), out)
+
+    fn local(&self) -> Address {
+        self.client.local()
+    }
+
+    fn server_name(&self) -> &BStr {
+        self.site.server(self.server).name.as_bstr()
+    }
+
+    fn connection(&self) -> u64 {
+        self.client.number
+    }
+
+    fn proxy_header(&self) -> Option<&Header> {
+        self.client.proxy.as_deref()
+    }
+
+    fn complain(&self, message: fmt::Arguments<'_>) {
+        self.error(message);
+    }
 }

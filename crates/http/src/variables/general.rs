@@ -70,7 +70,7 @@ fn request_id(_: &mut Request, out: &mut Vec<u8>) -> bool {
         let count = COUNTER.get();
         COUNTER.set(count.wrapping_add(1));
         let half = KEY.with(|key| key.hash_one(count));
-        crate::text::write_hex(&half.to_be_bytes(), out);
+        base::text::write_hex(&half.to_be_bytes(), out);
     }
     true
 }

@@ -19,6 +19,7 @@ use crate::request::Request;
 pub static VARIABLES: &[&[Variable<Request>]] = &[
     target::VARIABLES,
     fields::VARIABLES,
+    net::client::Rows::<Request>::VARIABLES,
     client::VARIABLES,
     response::VARIABLES,
     general::VARIABLES,
@@ -39,7 +40,7 @@ fn optional(value: Option<impl AsRef<[u8]>>, out: &mut Vec<u8>) -> bool {
 
 /// Appends a number.
 fn number(value: u64, out: &mut Vec<u8>) -> bool {
-    crate::text::write_number(value, out);
+    base::text::write_number(value, out);
     true
 }
 

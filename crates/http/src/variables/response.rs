@@ -50,7 +50,7 @@ fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
         (None, 0) if request.head.version() == Version::Http09 => SIMPLE_RESPONSE,
         (None, status) => status.into(),
     };
-    crate::text::write_padded(status, 3, out);
+    base::text::write_padded(status, 3, out);
     true
 }
 
@@ -59,7 +59,7 @@ fn request_completion(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn request_time(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    crate::text::write_seconds(request.elapsed_ms(), out);
+    base::text::write_seconds(request.elapsed_ms(), out);
     true
 }
 

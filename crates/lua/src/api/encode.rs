@@ -268,7 +268,7 @@ fn decode_base64url(stack: &Stack) -> Called {
 fn md5(stack: &Stack) -> Called {
     let digest = Md5::digest(anything(stack, 1)?);
     let mut out = Vec::with_capacity(32);
-    http::text::write_hex(&digest, &mut out);
+    base::text::write_hex(&digest, &mut out);
     stack.push_bytes(&out);
     super::ONE
 }

@@ -11,9 +11,7 @@
 //! The first rule that matches decides; without one everybody may. The address is the one that `realip` settled on.
 //! A block with rules of its own inherits none.
 
-use conf::{
-    Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION_EXCEPT, Line, Repeat, Setter, Table,
-};
+use conf::{Arity, Directive, HTTP_SERVER_LOCATION_EXCEPT, Repeat, Setter, Table};
 use http::site::Satisfy;
 use http::{Module, Outcome, Phase, Request, Step};
 
@@ -24,11 +22,11 @@ pub(crate) static MODULE: Module = Module {
     doc: "Limits access by client address.",
     location: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
-    enabled: |location| !location.confs.get::<Conf>().rules.is_empty(),
+    enabled: |location| !location.confs.get::<Rules>().is_empty(),
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
     Directive {
         name: "allow",
         syntax: "address | CIDR | unix: | all",
@@ -36,7 +34,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
         doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Allow)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
     },
     Directive {
         name: "deny",
@@ -45,38 +43,13 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
         doc: "Keeps this address or network out, with 403. Of all `allow` and `deny` lines the first that matches decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Deny)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])
-.inherit(Conf::inherited);
-
-/// The rules of a block.
-#[derive(Clone, Debug, Default)]
-struct Conf {
-    rules: Rules,
-    /// They are the outer block's: the first rule of this block replaces them. `allow` and `deny` are two rows of
-    /// one list, so that neither row alone can tell which line is the block's first.
-    inherited: bool,
-}
-
-impl Conf {
-    fn inherited(&self) -> Conf {
-        Conf {
-            inherited: true,
-            ..self.clone()
-        }
-    }
-
-    fn rule(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {
-        if std::mem::take(&mut self.inherited) {
-            self.rules.clear();
-        }
-        self.rules.read(line, judgement)
-    }
-}
+.inherit(Rules::inherited);
 
 fn judge(request: &mut Request) -> Step<'_> {
-    let judgement = request.conf::<Conf>().rules.judge(&request.remote.address);
+    let judgement = request.conf::<Rules>().judge(&request.remote.address);
     match judgement {
         None => Outcome::Declined.into(),
         Some(Judgement::Allow) => Outcome::Ok.into(),

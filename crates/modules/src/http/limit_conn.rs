@@ -11,10 +11,9 @@ use std::cell::{Cell, RefCell};
 
 use conf::{Arity, Directive, HTTP, HTTP_SERVER_LOCATION, Repeat, Setter, Table, Variable};
 use http::{Module, Outcome, Phase, Request, Step};
-use rt::error_log::Level;
 
 use crate::shared::limit_conn::{
-    ConnZone, Counters, Declaration, Declared, Limits, MAX_KEY, NoPlace, Place,
+    Counters, Declaration, Declared, LEVEL_WORDS, LEVELS, Place, Policy, Verdict,
 };
 use crate::shared::zones;
 
@@ -24,7 +23,7 @@ pub(crate) static MODULE: Module = Module {
     main: &ZONES,
     location: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
-    enabled: |location| !location.confs.get::<Conf>().limits.0.is_empty(),
+    enabled: |location| !location.confs.get::<Conf>().policy.limits.is_empty(),
     variables: &[Variable::new(
         "limit_conn_status",
         status,
@@ -62,8 +61,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "So many requests of each key of the zone may be under way. With several lines all must let it through.",
         set: Setter::Custom(
             Arity::exactly(2),
-            Repeat::Fresh(|c| c.limits.0.clear()),
-            |c, line| c.limits.read(line, KIND),
+            Repeat::Fresh(|c| c.policy.limits.clear()),
+            |c, line| c.policy.limits.read(line, KIND),
         ),
     },
     Directive {
@@ -73,9 +72,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "The level of log lines about refused requests.",
-        set: Setter::Word(&["info", "notice", "warn", "error"], |c, i| {
-            c.level = [Level::Info, Level::Notice, Level::Warn, Level::Error][i];
-        }),
+        set: Setter::Word(&LEVEL_WORDS, |c, i| c.policy.level = LEVELS[i]),
     },
     Directive {
         name: "limit_conn_status",
@@ -93,118 +90,54 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
         doc: "Counts and logs, but does not refuse.",
-        set: Setter::Flag(|c| &mut c.dry_run),
+        set: Setter::Flag(|c| &mut c.policy.dry_run),
     },
 ]);
 
 #[derive(Clone)]
 struct Conf {
-    limits: Limits,
-    level: Level,
+    policy: Policy,
     status: i64,
-    dry_run: bool,
 }
 
 impl Default for Conf {
     fn default() -> Self {
         Conf {
-            limits: Limits::default(),
-            level: Level::Error,
+            policy: Policy::default(),
             status: 503,
-            dry_run: false,
         }
     }
 }
 
-/// What became of the request, for the variable and so that it is counted once.
-#[derive(Clone, Copy, Default)]
-enum Verdict {
-    #[default]
-    Unlimited,
-    Passed,
-    Rejected,
-    RejectedDryRun,
+/// What a request has of the limits until it ends. Internal redirects and subrequests share it, so that the request is
+/// counted once.
+#[derive(Default)]
+struct Held {
+    verdict: Cell<Option<Verdict>>,
+    places: RefCell<Vec<Place>>,
 }
 
 fn status(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let text = match request.shared::<Cell<Verdict>>().get() {
-        Verdict::Unlimited => return false,
-        Verdict::Passed => "PASSED",
-        Verdict::Rejected => "REJECTED",
-        Verdict::RejectedDryRun => "REJECTED_DRY_RUN",
-    };
-    out.extend_from_slice(text.as_bytes());
-    true
+    let verdict = request.shared::<Held>().verdict.get();
+    verdict.is_some_and(|verdict| {
+        out.extend_from_slice(verdict.text().as_bytes());
+        true
+    })
 }
 
-/// The places that a request has, until it ends.
-type Places = RefCell<Vec<Place>>;
-
 fn limit(request: &mut Request) -> Step<'_> {
-    let verdict = request.shared::<Cell<Verdict>>();
-    if !matches!(verdict.get(), Verdict::Unlimited) {
+    let held = request.shared::<Held>();
+    if held.verdict.get().is_some() {
         return Outcome::Declined.into();
     }
     let conf = request.conf::<Conf>();
-    let places = request.shared::<Places>();
-    for limit in &conf.limits.0 {
-        let Some(key) = key(request, &limit.zone) else {
-            continue;
-        };
-        let Some(counters) = limit.zone.state() else {
-            continue;
-        };
-        verdict.set(Verdict::Passed);
-        match counters.take(&key, limit.most) {
-            Ok(place) => places.borrow_mut().push(place),
-            Err(why) => {
-                log_refusal(request, &conf, &limit.zone, why);
-                // Whoever is refused here holds no places elsewhere.
-                places.borrow_mut().clear();
-                verdict.set(if conf.dry_run {
-                    Verdict::RejectedDryRun
-                } else {
-                    Verdict::Rejected
-                });
-                return match conf.dry_run {
-                    true => Outcome::Declined.into(),
-                    false => Outcome::Status(conf.status as u16).into(),
-                };
-            }
-        }
-    }
-    Outcome::Declined.into()
-}
-
-/// The request's key in a zone; `None` when it is not counted there.
-fn key(request: &mut Request, zone: &ConnZone) -> Option<Vec<u8>> {
-    let expression = &zone.declared()?.key;
-    let key = request.value(expression);
-    if key.len() > MAX_KEY {
-        let source = expression.source();
-        request.error(format_args!(
-            "the value of the \"{source}\" key is more than {MAX_KEY} bytes: \"{key}\""
-        ));
-        return None;
-    }
-    (!key.is_empty()).then(|| key.into())
-}
-
-fn log_refusal(request: &Request, conf: &Conf, zone: &ConnZone, why: NoPlace) {
-    let name = &zone.name;
-    match why {
-        NoPlace::Limit => {
-            let dry = if conf.dry_run { ", dry run," } else { "" };
-            request.log(
-                conf.level,
-                format_args!("limiting connections{dry} by zone \"{name}\""),
-            );
-        }
-        NoPlace::ZoneFull => {
-            request.log(
-                Level::Crit,
-                format_args!("no room for another key in limit_conn zone \"{name}\""),
-            );
-        }
+    let Some((verdict, places)) = conf.policy.take(request) else {
+        return Outcome::Declined.into();
+    };
+    held.verdict.set(Some(verdict));
+    held.places.replace(places);
+    match verdict {
+        Verdict::Rejected => Outcome::Status(conf.status as u16).into(),
+        Verdict::Passed | Verdict::RejectedDryRun => Outcome::Declined.into(),
     }
 }

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use base::text::{write_number, write_padded, write_seconds};
 use bstr::ByteSlice;
 use conf::{
     Arity, Diagnostic, Directive, Expression, HTTP, HTTP_SERVER_LOCATION, LIMIT_EXCEPT,
@@ -26,7 +27,6 @@ use conf::{
 };
 use http::clock;
 use http::request::Version;
-use http::text::{write_number, write_padded, write_seconds};
 use http::{Module, Outcome, Phase, Request, Step};
 use rt::error_log::Logger;
 

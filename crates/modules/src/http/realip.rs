@@ -14,13 +14,13 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
+use base::text::write_number;
 use bstr::{BString, ByteSlice};
 use conf::{
     Arity, Diagnostic, Directive, HTTP_SERVER_LOCATION, Line, Repeat, Setter, Table, Variable,
 };
-use http::request::Remote;
-use http::text::write_number;
 use http::{Module, Outcome, Phase, Request, Step};
+use net::client::Remote;
 use rt::net::Address;
 
 use crate::shared::forwarded::{self, Depth};
@@ -159,11 +159,7 @@ fn settle(request: &mut Request) -> Step<'_> {
         && let Some(client) = request.conf::<Conf>().client(request)
     {
         settled.0.set(true);
-        let text = client.ip().to_string().into();
-        request.remote = Rc::new(Remote {
-            address: Address::Inet(client),
-            text,
-        });
+        request.remote = Rc::new(Remote::at(Address::Inet(client)));
     }
     Outcome::Declined.into()
 }

@@ -11,14 +11,11 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{
-    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, SettingsRef,
-};
+use http::upstream::{Content, Plan, Settings};
 use http::{Module, Request, cache};
-use proto::h1::response::ResponseHead;
-use proto::{Known, scgi};
+use proto::scgi;
 
-use crate::shared::gateway::{CgiResponse, Params, Pass, connection_tag, request_content};
+use crate::shared::gateway::{CgiHead, Params, Pass, response};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
@@ -117,45 +114,31 @@ fn plan(request: &mut Request) -> Result<Plan, Outcome> {
         Ok(target) => target,
         Err(status) => return Err(Outcome::Status(status)),
     };
-    // SCGI begins with the length of the content, which chunks do not have.
-    let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
-    let codec = Codec {
+    let head = Head {
         conf: request.conf::<Conf>(),
-        response: CgiResponse::new(settings.buffer_size),
-        settings: settings.clone(),
-        upgrades: request.head.known(Known::Upgrade).is_some(),
     };
-    Ok(Plan {
-        content: request_content(&settings, has_length),
-        protocol: Box::new(codec),
-        settings,
-        target,
-        watch_client: true,
-        tag: connection_tag(request),
-    })
+    Ok(response::plan(request, settings, target, head))
 }
 
-/// One exchange.
-struct Codec {
+/// The head of a request.
+struct Head {
     conf: ConfRef<Conf>,
-    settings: SettingsRef,
-    response: CgiResponse,
-    upgrades: bool,
 }
 
-impl Protocol for Codec {
+impl CgiHead for Head {
     fn scheme(&self) -> &'static str {
         "scgi://"
     }
 
-    fn write_head(
+    fn write(
         &mut self,
         request: &mut Request,
+        settings: &Settings,
         content: Content,
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
         let mut params = Vec::new();
-        let fields = self.settings.pass_request_headers;
+        let fields = settings.pass_request_headers;
         self.conf.params.write(request, fields, |name, value| {
             scgi::push_param(name, value, &mut params)
         });
@@ -165,42 +148,5 @@ impl Protocol for Codec {
         };
         scgi::write_head(length, &params, out);
         Ok(())
-    }
-
-    fn content_is_plain(&self) -> bool {
-        true
-    }
-
-    fn begin_response(&mut self) {
-        self.response.begin();
-    }
-
-    fn read_head(
-        &mut self,
-        request: &Request,
-        input: &[u8],
-        head: &mut ResponseHead,
-    ) -> Result<HeadProgress, Fault> {
-        self.response.read_head(request, input, head)
-    }
-
-    fn content_length(&self) -> ContentLength {
-        self.response.content_length()
-    }
-
-    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<Piece, Fault> {
-        Ok(self.response.read_content(input))
-    }
-
-    fn end_of_input(&mut self) -> Result<(), Fault> {
-        self.response.end_of_input()
-    }
-
-    fn keeps_alive(&self) -> bool {
-        false
-    }
-
-    fn may_upgrade(&self) -> bool {
-        self.upgrades
     }
 }

@@ -175,7 +175,7 @@ fn judge_path(request: &mut Request, secret: &[u8], out: &mut Vec<u8>) -> bool {
         .chain_update(secret)
         .finalize();
     let mut wanted = Vec::with_capacity(32);
-    http::text::write_hex(&digest, &mut wanted);
+    base::text::write_hex(&digest, &mut wanted);
     if !is_same(&hash.to_ascii_lowercase(), &wanted) {
         return false;
     }

@@ -1,11 +1,13 @@
 //! An http request as the shared mechanisms see it.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use ::http::Request;
 use ::http::pattern::Pattern;
 use bstr::BString;
 use conf::{Level, Regex};
+use rt::error_log;
 
 use crate::shared::Session;
 
@@ -40,7 +42,7 @@ impl Session for Request {
             .collect()
     }
 
-    fn warn(&self, message: &str) {
-        self.log(rt::error_log::Level::Warn, format_args!("{message}"));
+    fn log(&self, level: error_log::Level, message: fmt::Arguments<'_>) {
+        Request::log(self, level, message);
     }
 }

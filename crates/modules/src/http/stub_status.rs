@@ -6,11 +6,11 @@
 //!
 //! The counters are sums over all loops.
 
+use base::text::write_number;
 use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table, Variable};
 use http::body::Body;
 use http::counters::{AllCounters, Totals};
 use http::module::Answer;
-use http::text::write_number;
 use http::{Module, Outcome, Request, Step};
 use proto::h1::Method;
 

@@ -9,7 +9,12 @@ use rt::net::Address;
 
 /// The rules of one block, in the order of the configuration.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rules(Vec<Rule>);
+pub(crate) struct Rules {
+    rules: Vec<Rule>,
+    /// They are the outer block's: the first rule of this block replaces them. `allow` and `deny` are two rows of
+    /// one list, so that neither row alone can tell which line is the block's first.
+    inherited: bool,
+}
 
 #[derive(Clone, Debug)]
 struct Rule {
@@ -34,14 +39,17 @@ pub(crate) enum Judgement {
 }
 
 impl Rules {
-    /// Forgets what was inherited.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
+    /// What an inner block begins with.
+    pub(crate) fn inherited(&self) -> Rules {
+        Rules {
+            inherited: true,
+            ..self.clone()
+        }
     }
 
     /// Whether there is no rule.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.rules.is_empty()
     }
 
     /// Reads one line: `all`, `unix:`, an address or a network.
@@ -51,13 +59,16 @@ impl Rules {
             b"unix:" => Who::Unix,
             _ => Who::Network(line.cidr(0)?),
         };
-        self.0.push(Rule { who, judgement });
+        if std::mem::take(&mut self.inherited) {
+            self.rules.clear();
+        }
+        self.rules.push(Rule { who, judgement });
         Ok(())
     }
 
     /// What the first matching rule says; `None` when no rule is about this address.
     pub(crate) fn judge(&self, address: &Address) -> Option<Judgement> {
-        self.0
+        self.rules
             .iter()
             .find(|rule| rule.who.includes(address))
             .map(|rule| rule.judgement)
@@ -85,15 +96,14 @@ mod tests {
             "unix:" => Who::Unix,
             network => Who::Network(Cidr::parse(network.as_bytes()).expect("a network").0),
         };
-        Rules(
-            lines
-                .iter()
-                .map(|&(text, judgement)| Rule {
-                    who: who(text),
-                    judgement,
-                })
-                .collect(),
-        )
+        let rule = |&(text, judgement): &(&str, _)| Rule {
+            who: who(text),
+            judgement,
+        };
+        Rules {
+            rules: lines.iter().map(rule).collect(),
+            inherited: false,
+        }
     }
 
     fn inet(text: &str) -> Address {

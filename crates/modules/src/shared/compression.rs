@@ -110,9 +110,9 @@ pub(crate) fn ratio<E: Encoder>(request: &mut Request, out: &mut Vec<u8>) -> boo
     }
     // In hundredths, rounded: 1.234 is shown as 1.23, 1.239 as 1.24.
     let hundredths = (before.saturating_mul(1000) / after).saturating_add(5) / 10;
-    http::text::write_number(hundredths / 100, out);
+    base::text::write_number(hundredths / 100, out);
     out.push(b'.');
-    http::text::write_padded(hundredths % 100, 2, out);
+    base::text::write_padded(hundredths % 100, 2, out);
     true
 }
 

@@ -141,7 +141,7 @@ impl Wanted {
     ) -> bool {
         Database::look_again(database);
         if let Some(trouble) = database.trouble() {
-            session.warn(&trouble);
+            session.log(rt::error_log::Level::Warn, format_args!("{trouble}"));
         }
         let known = database.present();
         let seconds = match &self.what {

@@ -1,12 +1,16 @@
 //! The counters of `limit_conn`: how many requests or sessions of each key are under way.
 //!
-//! A place is taken with [`Counters::take`] and given back when the [`Place`] is dropped, however its owner ends.
+//! Places are taken with [`Policy::take`], and one is given back when the [`Place`] is dropped, however its owner ends.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::sync::Arc;
 
+use bstr::BStr;
 use conf::{Diagnostic, Expression, Line, parse};
+use rt::error_log::Level;
 
+use super::Session;
 use super::zones::{self, Parts, State, Zone};
 
 /// What a key takes of its zone beside itself, in bytes; near to what it is here and the same as in nginx.
@@ -16,7 +20,7 @@ const FIXED_COST: usize = 36;
 pub(crate) struct Counters {
     size: u64,
     /// The key's source text: a zone whose key changes its meaning can not be taken over.
-    pub(crate) key: Box<[u8]>,
+    key: Box<[u8]>,
     tables: Parts<Table>,
 }
 
@@ -36,7 +40,7 @@ pub(crate) struct Place {
 
 /// Why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoPlace {
+enum NoPlace {
     /// The key has as many as it may have.
     Limit,
     /// The zone has no room for another key.
@@ -48,26 +52,59 @@ pub(crate) enum NoPlace {
 pub(crate) struct Declared(Vec<Arc<ConnZone>>);
 
 /// A zone of counters.
-pub(crate) type ConnZone = Zone<Declaration, Counters>;
+type ConnZone = Zone<Declaration, Counters>;
 
 /// What a zone counts.
 pub(crate) struct Declaration {
-    pub(crate) key: Expression,
+    key: Expression,
 }
 
 /// The limits of a block, in the order of the configuration.
 #[derive(Clone, Default)]
-pub(crate) struct Limits(pub(crate) Vec<Limit>);
+pub(crate) struct Limits(Vec<Limit>);
 
 /// One of them.
 #[derive(Clone)]
-pub(crate) struct Limit {
-    pub(crate) zone: Arc<ConnZone>,
-    pub(crate) most: u32,
+struct Limit {
+    zone: Arc<ConnZone>,
+    most: u32,
 }
 
+/// What a block says of its limits.
+#[derive(Clone)]
+pub(crate) struct Policy {
+    pub(crate) limits: Limits,
+    /// Of log lines about refusals.
+    pub(crate) level: Level,
+    /// Count and log, but refuse nobody.
+    pub(crate) dry_run: bool,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            limits: Limits::default(),
+            level: Level::Error,
+            dry_run: false,
+        }
+    }
+}
+
+/// What became of a request or session that some limit is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Passed,
+    Rejected,
+    RejectedDryRun,
+}
+
+/// The words of `limit_conn_log_level`.
+pub(crate) const LEVEL_WORDS: [&str; 4] = ["info", "notice", "warn", "error"];
+/// What they mean.
+pub(crate) const LEVELS: [Level; 4] = [Level::Info, Level::Notice, Level::Warn, Level::Error];
+
 /// A key that is longer is not counted, in bytes.
-pub(crate) const MAX_KEY: usize = 255;
+const MAX_KEY: usize = 255;
 
 /// The largest limit.
 const MAX_LIMIT: i64 = 65_535;
@@ -106,7 +143,7 @@ impl Declared {
             });
             let key = zone.declared().map(source).unwrap_or_default();
             if *counters.key != *key {
-                let (key, former) = (bstr::BStr::new(&key), bstr::BStr::new(&*counters.key));
+                let (key, former) = (BStr::new(&key), BStr::new(&*counters.key));
                 let name = &zone.name;
                 return Err(format!(
                     "limit_conn_zone \"{name}\" uses the \"{key}\" key while previously it used the \"{former}\" key"
@@ -117,7 +154,93 @@ impl Declared {
     }
 }
 
+impl Policy {
+    /// Takes a place for each limit of a request or session. `None` when none of them counts it. Whoever is refused
+    /// holds no places, and why was logged.
+    pub(crate) fn take<S: Session>(&self, session: &mut S) -> Option<(Verdict, Vec<Place>)> {
+        let mut places = Vec::new();
+        for limit in &self.limits.0 {
+            let Some(key) = limit.key(session) else {
+                continue;
+            };
+            let Some(counters) = limit.zone.state() else {
+                continue;
+            };
+            match counters.take(&key, limit.most) {
+                Ok(place) => places.push(place),
+                Err(why) => {
+                    self.log_refusal(session, &limit.zone.name, why);
+                    let verdict = match self.dry_run {
+                        true => Verdict::RejectedDryRun,
+                        false => Verdict::Rejected,
+                    };
+                    return Some((verdict, Vec::new()));
+                }
+            }
+        }
+        (!places.is_empty()).then_some((Verdict::Passed, places))
+    }
+
+    fn log_refusal<S: Session>(&self, session: &S, zone: impl Display, why: NoPlace) {
+        match why {
+            NoPlace::Limit => {
+                let dry = if self.dry_run { ", dry run," } else { "" };
+                session.log(
+                    self.level,
+                    format_args!("limiting connections{dry} by zone \"{zone}\""),
+                );
+            }
+            NoPlace::ZoneFull => {
+                session.log(
+                    Level::Crit,
+                    format_args!("no room for another key in limit_conn zone \"{zone}\""),
+                );
+            }
+        }
+    }
+}
+
+impl Limit {
+    /// The key in the zone; `None` for what is not counted there.
+    fn key<S: Session>(&self, session: &mut S) -> Option<Vec<u8>> {
+        let expression = &self.zone.declared()?.key;
+        let key = expression.to_bytes(session);
+        if key.len() > MAX_KEY {
+            let (source, key) = (expression.source(), BStr::new(&key));
+            session.log(
+                Level::Error,
+                format_args!(
+                    "the value of the \"{source}\" key is more than {MAX_KEY} bytes: \"{key}\""
+                ),
+            );
+            return None;
+        }
+        (!key.is_empty()).then_some(key)
+    }
+}
+
+impl Verdict {
+    /// What `$limit_conn_status` says.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Verdict::Passed => "PASSED",
+            Verdict::Rejected => "REJECTED",
+            Verdict::RejectedDryRun => "REJECTED_DRY_RUN",
+        }
+    }
+}
+
 impl Limits {
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Forgets what was inherited.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     /// Reads `limit_conn ZONE NUMBER`.
     pub(crate) fn read(&mut self, line: &mut Line, kind: &'static str) -> Result<(), Diagnostic> {
         let zone = zones::refer(line, line.text(0), kind)?;
@@ -152,7 +275,7 @@ impl State for Counters {
 
 impl Counters {
     /// No counters, in a zone of `size` bytes.
-    pub(crate) fn new(size: u64, key: &[u8]) -> Counters {
+    fn new(size: u64, key: &[u8]) -> Counters {
         Counters {
             size,
             key: key.into(),
@@ -161,7 +284,7 @@ impl Counters {
     }
 
     /// Takes a place, if fewer than `limit` are taken.
-    pub(crate) fn take(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<Place, NoPlace> {
+    fn take(self: &Arc<Self>, key: &[u8], limit: u32) -> Result<Place, NoPlace> {
         let mut table = self.tables.lock(key);
         if let Some((known, _)) = table.counts.get_key_value(key) {
             let known = Arc::clone(known);

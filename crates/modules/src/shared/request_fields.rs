@@ -122,7 +122,7 @@ impl FieldPlan {
         match content {
             Content::Length(length) if self.length => {
                 out.extend_from_slice(b"Content-Length: ");
-                http::text::write_number(length, out);
+                base::text::write_number(length, out);
                 out.extend_from_slice(b"\r\n");
             }
             Content::Unknown if self.chunked => {

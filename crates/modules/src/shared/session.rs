@@ -1,9 +1,11 @@
 //! What the shared mechanisms need of an http request or a stream session.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use bstr::{BString, ByteSlice};
 use conf::{Definition, Diagnostic, Level, Line, Node, Regex, Scope};
+use rt::error_log;
 
 /// A request or a session: something that has variables and a client.
 pub(crate) trait Session: Scope + Sized + 'static {
@@ -22,8 +24,8 @@ pub(crate) trait Session: Scope + Sized + 'static {
     /// The values of `X-Forwarded-For` in the order in which they came; none where there is no such thing.
     fn forwarded_for(&self) -> Vec<BString>;
 
-    /// Writes a line of level `warn` about it to the error log.
-    fn warn(&self, message: &str);
+    /// Writes a line about it to the error log.
+    fn log(&self, level: error_log::Level, message: fmt::Arguments<'_>);
 }
 
 /// Defines the variable that word `index` of a block's line names.

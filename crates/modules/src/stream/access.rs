@@ -6,7 +6,7 @@
 use ::stream::module::status::FORBIDDEN;
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table};
+use conf::{Arity, Directive, Repeat, Setter, Table};
 
 use crate::shared::access::{Judgement, Rules};
 
@@ -15,11 +15,11 @@ pub(crate) static MODULE: Module = Module {
     doc: "Limits access by client address.",
     server: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
-    enabled: |server| !server.confs.get::<Conf>().rules.is_empty(),
+    enabled: |server| !server.confs.get::<Rules>().is_empty(),
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
+static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
     Directive {
         name: "allow",
         syntax: "address | CIDR | unix: | all",
@@ -27,7 +27,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: STREAM_AND_SERVER,
         since: "0.1",
         doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Allow)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
     },
     Directive {
         name: "deny",
@@ -37,37 +37,13 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         since: "0.1",
         doc: "Keeps this address or network out: its sessions end with status 403. Of all `allow` and `deny` lines the \
               first that matches decides.",
-        set: Setter::Custom(Arity::ONE, Repeat::Many, |conf, line| conf.rule(line, Judgement::Deny)),
+        set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])
-.inherit(Conf::inherited);
-
-/// The rules of a block.
-#[derive(Clone, Debug, Default)]
-struct Conf {
-    rules: Rules,
-    /// They are the outer block's: the first rule of this block replaces them.
-    inherited: bool,
-}
-
-impl Conf {
-    fn inherited(&self) -> Conf {
-        Conf {
-            inherited: true,
-            ..self.clone()
-        }
-    }
-
-    fn rule(&mut self, line: &mut Line, judgement: Judgement) -> Result<(), Diagnostic> {
-        if std::mem::take(&mut self.inherited) {
-            self.rules.clear();
-        }
-        self.rules.read(line, judgement)
-    }
-}
+.inherit(Rules::inherited);
 
 fn judge(session: &mut Session) -> Step<'_> {
-    match session.conf::<Conf>().rules.judge(&session.remote.address) {
+    match session.conf::<Rules>().judge(&session.remote.address) {
         None => Outcome::Declined.into(),
         Some(Judgement::Allow) => Outcome::Ok.into(),
         Some(Judgement::Deny) => {

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use ::stream::client::Remote;
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{Arity, Directive, Repeat, Setter, Table, Variable};
+use net::client::Remote;
 use rt::net::Address;
 
 use crate::shared::realip::Trusted;

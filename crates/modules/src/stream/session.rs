@@ -1,10 +1,12 @@
 //! A stream session as the shared mechanisms see it.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use ::stream::session::{Pattern, Session as StreamSession};
 use bstr::BString;
 use conf::{Level, Regex};
+use rt::error_log;
 
 use crate::shared::Session;
 
@@ -34,7 +36,7 @@ impl Session for StreamSession {
         Vec::new()
     }
 
-    fn warn(&self, message: &str) {
-        self.log(rt::error_log::Level::Warn, format_args!("{message}"));
+    fn log(&self, level: error_log::Level, message: fmt::Arguments<'_>) {
+        StreamSession::log(self, level, message);
     }
 }

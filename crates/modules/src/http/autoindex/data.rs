@@ -36,7 +36,7 @@ pub(super) fn write_json(entries: &[Entry], callback: Option<&BString>, out: &mu
         out.push(b'"');
         if entry.kind == Kind::Regular {
             out.extend_from_slice(b", \"size\":");
-            http::text::write_number(entry.size, out);
+            base::text::write_number(entry.size, out);
         }
         out.extend_from_slice(b" }");
     }
@@ -60,7 +60,7 @@ pub(super) fn write_xml(entries: &[Entry], out: &mut Vec<u8>) {
         out.extend_from_slice(b"Z\"");
         if entry.kind == Kind::Regular {
             out.extend_from_slice(b" size=\"");
-            http::text::write_number(entry.size, out);
+            base::text::write_number(entry.size, out);
             out.push(b'"');
         }
         out.push(b'>');

@@ -185,7 +185,7 @@ fn from_utf8(backward: &HashMap<char, u8>, text: &[u8], out: &mut Vec<u8>) -> us
                 Some(byte) => out.push(*byte),
                 None => {
                     out.extend_from_slice(b"&#");
-                    http::text::write_number(u64::from(u32::from(sign)), out);
+                    base::text::write_number(u64::from(u32::from(sign)), out);
                     out.push(b';');
                 }
             },

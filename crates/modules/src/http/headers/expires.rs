@@ -85,7 +85,7 @@ impl Expires {
             None => text.extend_from_slice(b"no-cache"),
             Some(age) => {
                 text.extend_from_slice(b"max-age=");
-                http::text::write_number(age, text);
+                base::text::write_number(age, text);
             }
         });
     }

@@ -7,7 +7,7 @@ pub(crate) mod response;
 
 pub(crate) use params::Params;
 pub(crate) use pass::{Pass, Schemes};
-pub(crate) use response::CgiResponse;
+pub(crate) use response::CgiHead;
 
 use http::Request;
 use http::upstream::{RequestContent, Settings};

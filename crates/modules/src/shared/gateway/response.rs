@@ -1,44 +1,109 @@
-//! Responses of SCGI and uwsgi: a head as CGI makes it, then content until its length is reached or the connection
+//! Exchanges by SCGI and uwsgi, which answer alike: a head as CGI makes it, then content until its length is reached or the connection
 //! closes. A connection serves one request.
 
+use bstr::BStr;
 use http::Request;
-use http::upstream::{ContentLength, Fault, HeadProgress, Piece};
+use http::upstream::{
+    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, Settings, SettingsRef,
+    Target,
+};
 use proto::Known;
 use proto::cgi::{HeadParser, StatusLine};
 use proto::h1::body::parse_length;
 use proto::h1::response::ResponseHead;
 
-use super::is_bodyless;
+use super::{connection_tag, is_bodyless, request_content};
 
-/// Reads such a response.
-pub(crate) struct CgiResponse {
+/// What such protocols differ in: how a request begins.
+pub(crate) trait CgiHead: 'static {
+    /// See [`Protocol::scheme`].
+    fn scheme(&self) -> &'static str;
+
+    /// See [`Protocol::secure_host`].
+    fn secure_host(&self) -> Option<&BStr> {
+        None
+    }
+
+    /// See [`Protocol::write_head`].
+    fn write(
+        &mut self,
+        request: &mut Request,
+        settings: &Settings,
+        content: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16>;
+}
+
+/// What is to be done for a request that goes to `target`, with content that has to have a length.
+pub(crate) fn plan(
+    request: &Request,
+    settings: SettingsRef,
+    target: Target,
+    head: impl CgiHead,
+) -> Plan {
+    // Chunks have no length before all of them are here.
+    let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
+    let exchange = Exchange {
+        head,
+        upgrades: request.head.known(Known::Upgrade).is_some(),
+        parser: HeadParser::new(StatusLine::Tolerated),
+        head_limit: usize::try_from(settings.buffer_size).unwrap_or(usize::MAX),
+        content: ContentLength::Unknown,
+        left: None,
+        settings: settings.clone(),
+    };
+    Plan {
+        content: request_content(&settings, has_length),
+        protocol: Box::new(exchange),
+        settings,
+        target,
+        watch_client: true,
+        tag: connection_tag(request),
+    }
+}
+
+/// One exchange.
+struct Exchange<H> {
+    head: H,
+    settings: SettingsRef,
+    /// The client asks for another protocol.
+    upgrades: bool,
     parser: HeadParser,
-    /// The largest head, in bytes.
+    /// The largest head of a response, in bytes (`…_buffer_size`).
     head_limit: usize,
     content: ContentLength,
     /// Content that is still to come, if that is known.
     left: Option<u64>,
 }
 
-impl CgiResponse {
-    /// Ready for a response with a head of at most so many bytes (`…_buffer_size`).
-    pub(crate) fn new(head_limit: u64) -> CgiResponse {
-        CgiResponse {
-            parser: HeadParser::new(StatusLine::Tolerated),
-            head_limit: usize::try_from(head_limit).unwrap_or(usize::MAX),
-            content: ContentLength::Unknown,
-            left: None,
-        }
+impl<H: CgiHead> Protocol for Exchange<H> {
+    fn scheme(&self) -> &'static str {
+        self.head.scheme()
     }
 
-    /// See [`http::upstream::Protocol::begin_response`].
-    pub(crate) fn begin(&mut self) {
+    fn secure_host(&self) -> Option<&BStr> {
+        self.head.secure_host()
+    }
+
+    fn write_head(
+        &mut self,
+        request: &mut Request,
+        content: Content,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
+        self.head.write(request, &self.settings, content, out)
+    }
+
+    fn content_is_plain(&self) -> bool {
+        true
+    }
+
+    fn begin_response(&mut self) {
         self.parser.reset();
         self.left = None;
     }
 
-    /// See [`http::upstream::Protocol::read_head`].
-    pub(crate) fn read_head(
+    fn read_head(
         &mut self,
         request: &Request,
         input: &[u8],
@@ -59,14 +124,12 @@ impl CgiResponse {
         Ok(HeadProgress::Complete(used))
     }
 
-    /// See [`http::upstream::Protocol::content_length`].
-    pub(crate) fn content_length(&self) -> ContentLength {
+    fn content_length(&self) -> ContentLength {
         self.content
     }
 
-    /// See [`http::upstream::Protocol::read_content`].
-    pub(crate) fn read_content(&mut self, input: &[u8]) -> Piece {
-        match &mut self.left {
+    fn read_content(&mut self, _: &Request, input: &[u8]) -> Result<Piece, Fault> {
+        Ok(match &mut self.left {
             Some(0) => Piece::End(0),
             _ if input.is_empty() => Piece::More,
             None => Piece::Data(0..input.len()),
@@ -77,15 +140,22 @@ impl CgiResponse {
                 *left -= length as u64;
                 Piece::Data(0..length)
             }
-        }
+        })
     }
 
-    /// See [`http::upstream::Protocol::end_of_input`].
-    pub(crate) fn end_of_input(&self) -> Result<(), Fault> {
+    fn end_of_input(&mut self) -> Result<(), Fault> {
         match self.left {
             None | Some(0) => Ok(()),
             Some(_) => Err(Fault::new("upstream prematurely closed connection")),
         }
+    }
+
+    fn keeps_alive(&self) -> bool {
+        false
+    }
+
+    fn may_upgrade(&self) -> bool {
+        self.upgrades
     }
 }
 
