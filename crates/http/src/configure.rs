@@ -10,15 +10,14 @@ use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
 use conf::{
-    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Registry, SERVER,
-    SERVER_IF, Span, TableSet, dispatch,
+    Confs, Contexts, Diagnostic, HTTP, LIMIT_EXCEPT, LOCATION, LOCATION_IF, Line, Pattern,
+    Registry, SERVER, SERVER_IF, Span, TableSet, dispatch,
 };
 use proto::h1::Method;
 
 use crate::core::{self, Identity, LocationConf, ServerConf};
 use crate::listen;
 use crate::module::{Filter, Handler, Module, Phase};
-use crate::pattern::Pattern;
 use crate::request::Request;
 use crate::route::Tree;
 use crate::site::{
@@ -476,7 +475,7 @@ fn regex_location(
     pattern: &[u8],
     caseless: bool,
 ) -> Result<LocationKind, Diagnostic> {
-    Ok(LocationKind::Regex(Arc::new(Pattern::compile(
+    Ok(LocationKind::Regex(Arc::new(Pattern::compile::<Request>(
         line, index, pattern, caseless,
     )?)))
 }

@@ -28,7 +28,6 @@ pub mod listen;
 pub mod log_phase;
 pub mod module;
 pub mod moving;
-pub mod pattern;
 pub mod phase;
 pub mod request;
 pub mod request_facts;

@@ -4,12 +4,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use bstr::ByteSlice;
-use conf::{Diagnostic, Line, Span};
+use conf::{Diagnostic, Line, Pattern, Span};
 use net::endpoint::Listen;
 use rt::listen::ListenAddress;
 
 use crate::core::ServerConf;
-use crate::pattern::Pattern;
 use crate::route::ServerName;
 use crate::site::ServerId;
 

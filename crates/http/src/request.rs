@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Captures, Expression, Scope, VarId};
+use conf::{Captures, Expression, Pattern, Scope, VarId};
 use net::client::Remote;
 use proto::Known;
 use proto::h1::Method;
@@ -24,7 +24,6 @@ use crate::client::Client;
 use crate::core::LocationConf;
 use crate::ledger::Ledger;
 use crate::module::Outcome;
-use crate::pattern::Pattern;
 use crate::response::Response;
 use crate::site::{ConfRef, LocationId, ServerConfRef, ServerId, Site};
 

@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::{BStr, BString, ByteSlice as _};
+use conf::Pattern;
 
-use crate::pattern::Pattern;
 use crate::request::Request;
 use crate::site::{Frozen, LocationId, LocationKind};
 

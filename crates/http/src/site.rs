@@ -12,12 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bstr::{BStr, BString};
-use conf::{AnyConf, Variables};
+use conf::{AnyConf, Pattern, Variables};
 
 use crate::core::{Identity, LocationConf, ServerConf};
 use crate::listen::Endpoint;
 use crate::module::{Filter, Handler, HandshakeHandler, Phase};
-use crate::pattern::Pattern;
 use crate::request::Request;
 use crate::route::Tree;
 

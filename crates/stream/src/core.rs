@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bstr::BString;
 use conf::contexts::STREAM_AND_SERVER;
-use conf::{Arity, Diagnostic, Directive, Line, Repeat, STREAM, STREAM_SERVER, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, Line, Pattern, Repeat, STREAM, STREAM_SERVER, Setter, Table,
+};
 use net::resolver::{Resolver, Settings};
 use net::server_name::ServerName;
 use rt::error_log::{LogFiles, Logger, MainLog, Target};
@@ -13,7 +15,7 @@ use rt::error_log::{LogFiles, Logger, MainLog, Target};
 use net::endpoint::Listen;
 
 use crate::listen;
-use crate::session::Pattern;
+use crate::session::Session;
 
 /// Settings of `stream` as a whole: none that has an effect.
 #[derive(Clone, Debug, Default)]
@@ -221,7 +223,7 @@ fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
             conf.name = text.strip_prefix(b".").unwrap_or(text).into();
         }
         let name = ServerName::parse(line, index, |line, pattern, caseless| {
-            Pattern::compile(line, index, pattern, caseless)
+            Pattern::compile::<Session>(line, index, pattern, caseless)
         })?;
         conf.names.push(name);
     }

@@ -2,13 +2,12 @@
 //! How the claims of all servers become sockets is `net::endpoint`.
 
 use bstr::BString;
-use conf::{Diagnostic, Line, Span};
+use conf::{Diagnostic, Line, Pattern, Span};
 use net::endpoint::Listen;
 use net::server_name::ServerName;
 use rt::listen::ListenAddress;
 
 use crate::core::ServerConf;
-use crate::session::Pattern;
 use crate::site::ServerId;
 
 /// A server's claim to an address.

@@ -8,7 +8,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use bstr::{BStr, BString};
-use conf::{Captures, Diagnostic, Expression, Line, Regex, Scope, VarId};
+use conf::{Captures, Expression, Pattern, Scope, VarId};
 use net::client::Remote;
 use rt::error_log::{Context, Level, Logger};
 use rt::net::Address;
@@ -67,44 +67,6 @@ enum Slot {
 struct Captured {
     subject: Vec<u8>,
     groups: Captures,
-}
-
-/// A regular expression together with the variables that its named groups set.
-#[derive(Clone, Debug)]
-pub struct Pattern {
-    /// The compiled expression.
-    pub regex: Regex,
-    /// Variables and the groups that they take their values from.
-    pub variables: Vec<(VarId, usize)>,
-}
-
-impl Pattern {
-    /// Compiles word `index` of a directive, or the part `text` of it, and defines the variables of its named groups.
-    pub fn compile(
-        line: &mut Line,
-        index: usize,
-        text: &[u8],
-        caseless: bool,
-    ) -> Result<Pattern, Diagnostic> {
-        let regex = line.regex(index, text, caseless)?;
-        let mut variables = Vec::new();
-        for (group, name) in regex.names() {
-            let Some(registry) = line.level.registry::<Session>() else {
-                continue;
-            };
-            let variable = registry
-                .slot(name)
-                .map_err(|message| line.error_at(index, message))?;
-            variables.push((variable, *group));
-        }
-        Ok(Pattern { regex, variables })
-    }
-}
-
-impl AsRef<Regex> for Pattern {
-    fn as_ref(&self) -> &Regex {
-        &self.regex
-    }
 }
 
 impl Session {

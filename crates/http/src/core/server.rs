@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use bstr::{BStr, BString, ByteSlice};
-use conf::{Arity, Diagnostic, Directive, HTTP_SERVER, Line, Repeat, SERVER, Setter, Table};
+use conf::{
+    Arity, Diagnostic, Directive, HTTP_SERVER, Line, Pattern, Repeat, SERVER, Setter, Table,
+};
 
 use net::endpoint::Listen;
 
 use crate::listen;
-use crate::pattern::Pattern;
+use crate::request::Request;
 use crate::route::ServerName;
 
 /// The settings.
@@ -158,7 +160,7 @@ fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
             conf.name = display_name(text.as_bstr());
         }
         let name = ServerName::parse(line, index, |line, pattern, caseless| {
-            Pattern::compile(line, index, pattern, caseless)
+            Pattern::compile::<Request>(line, index, pattern, caseless)
         })?;
         conf.names.push(name);
     }

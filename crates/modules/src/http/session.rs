@@ -4,27 +4,13 @@ use std::fmt;
 use std::net::IpAddr;
 
 use ::http::Request;
-use ::http::pattern::Pattern;
 use bstr::BString;
-use conf::{Level, Regex};
+use conf::Pattern;
 use rt::error_log;
 
 use crate::shared::Session;
 
 impl Session for Request {
-    type Pattern = Pattern;
-
-    fn pattern(level: &mut Level, regex: Regex) -> Result<Pattern, String> {
-        let mut variables = Vec::new();
-        for (group, name) in regex.names() {
-            let registry = level
-                .registry::<Request>()
-                .expect("http's rows stand in http");
-            variables.push((registry.slot(name)?, *group));
-        }
-        Ok(Pattern { regex, variables })
-    }
-
     fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
         Request::matches(self, pattern, subject)
     }

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use bstr::{BString, ByteSlice};
-use conf::{Definition, Diagnostic, Expression, Line, Node, Place, Regex, Word};
+use conf::{Definition, Diagnostic, Expression, Line, Node, Pattern, Place, Regex, Word};
 
 use super::session::{Session, define};
 
-struct Map<P> {
+struct Map {
     subject: Expression,
     hostnames: bool,
     volatile: bool,
@@ -21,7 +21,7 @@ struct Map<P> {
     front: Table,
     /// Names that ended in `.*`, by what stands before the star, with its dot.
     end: Table,
-    patterns: Vec<(P, Expression)>,
+    patterns: Vec<(Pattern, Expression)>,
 }
 
 /// Values by texts in lower case.
@@ -29,7 +29,7 @@ type Table = HashMap<BString, Expression>;
 
 /// Reads `map TEXT $variable { … }`.
 pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
-    let mut map: Map<S::Pattern> = Map::new(line.expression(0)?);
+    let mut map: Map = Map::new(line.expression(0)?);
     let entries = line.entries();
     // It says how the other lines are read, wherever it stands.
     map.hostnames = entries
@@ -60,7 +60,7 @@ fn parameter(entry: &Node) -> Option<&[u8]> {
     entry.args.is_empty().then_some(entry.name.text.as_slice())
 }
 
-impl<P> Map<P> {
+impl Map {
     fn new(subject: Expression) -> Self {
         Map {
             subject,
@@ -74,11 +74,7 @@ impl<P> Map<P> {
         }
     }
 
-    fn add<S: Session<Pattern = P>>(
-        &mut self,
-        entry: &Node,
-        line: &mut Line,
-    ) -> Result<(), Diagnostic> {
+    fn add<S: Session>(&mut self, entry: &Node, line: &mut Line) -> Result<(), Diagnostic> {
         let [word] = &entry.args[..] else {
             return Err(entry.error("invalid number of the map parameters"));
         };
@@ -98,7 +94,7 @@ impl<P> Map<P> {
             };
             let regex = Regex::new(pattern, caseless).map_err(failed)?;
             self.patterns
-                .push((S::pattern(line.level, regex).map_err(failed)?, value));
+                .push((Pattern::of::<S>(line.level, regex).map_err(failed)?, value));
             return Ok(());
         }
         // A backslash in front gives the words above, and a tilde, their own meaning.
@@ -136,7 +132,7 @@ impl<P> Map<P> {
         Ok(())
     }
 
-    fn value<S: Session<Pattern = P>>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
+    fn value<S: Session>(&self, session: &mut S, out: &mut Vec<u8>) -> bool {
         let mut subject = self.subject.to_bytes(session);
         if self.hostnames && subject.last() == Some(&b'.') {
             subject.pop();
@@ -148,11 +144,7 @@ impl<P> Map<P> {
         true
     }
 
-    fn find<S: Session<Pattern = P>>(
-        &self,
-        session: &mut S,
-        subject: &[u8],
-    ) -> Option<&Expression> {
+    fn find<S: Session>(&self, session: &mut S, subject: &[u8]) -> Option<&Expression> {
         if let Some(value) = self.find_text(subject) {
             return Some(value);
         }
@@ -198,7 +190,7 @@ fn expression(entry: &Node, word: &Word, line: &mut Line) -> Result<Expression, 
 mod tests {
     use super::*;
 
-    fn map(hostnames: bool, keys: &[&str]) -> Result<Map<()>, String> {
+    fn map(hostnames: bool, keys: &[&str]) -> Result<Map, String> {
         let mut map = Map {
             hostnames,
             ..Map::new(Expression::literal(b""))
@@ -209,7 +201,7 @@ mod tests {
         Ok(map)
     }
 
-    fn found(map: &Map<()>, subject: &str) -> Option<String> {
+    fn found(map: &Map, subject: &str) -> Option<String> {
         map.find_text(subject.as_bytes())
             .and_then(Expression::constant)
             .map(ToString::to_string)

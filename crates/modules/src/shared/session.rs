@@ -4,19 +4,13 @@ use std::fmt;
 use std::net::IpAddr;
 
 use bstr::{BString, ByteSlice};
-use conf::{Definition, Diagnostic, Level, Line, Node, Regex, Scope};
+use conf::{Definition, Diagnostic, Line, Node, Pattern, Scope};
 use rt::error_log;
 
 /// A request or a session: something that has variables and a client.
 pub(crate) trait Session: Scope + Sized + 'static {
-    /// A regular expression together with the variables of its named groups.
-    type Pattern: Send + Sync;
-
-    /// Defines the variables of a pattern's named groups. The error is a message.
-    fn pattern(level: &mut Level, regex: Regex) -> Result<Self::Pattern, String>;
-
     /// Matches; on a match the groups are what `$1` and the named variables stand for.
-    fn matches(&mut self, pattern: &Self::Pattern, subject: &[u8]) -> bool;
+    fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool;
 
     /// The client's address; `None` for a unix socket.
     fn client(&self) -> Option<IpAddr>;

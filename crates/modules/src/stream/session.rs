@@ -3,27 +3,14 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use ::stream::session::{Pattern, Session as StreamSession};
+use ::stream::session::Session as StreamSession;
 use bstr::BString;
-use conf::{Level, Regex};
+use conf::Pattern;
 use rt::error_log;
 
 use crate::shared::Session;
 
 impl Session for StreamSession {
-    type Pattern = Pattern;
-
-    fn pattern(level: &mut Level, regex: Regex) -> Result<Pattern, String> {
-        let mut variables = Vec::new();
-        for (group, name) in regex.names() {
-            let registry = level
-                .registry::<StreamSession>()
-                .expect("stream's rows stand in stream");
-            variables.push((registry.slot(name)?, *group));
-        }
-        Ok(Pattern { regex, variables })
-    }
-
     fn matches(&mut self, pattern: &Pattern, subject: &[u8]) -> bool {
         StreamSession::matches(self, pattern, subject)
     }

@@ -1,9 +1,8 @@
 //! `proxy_redirect`, `proxy_cookie_domain`, `proxy_cookie_path`, `proxy_cookie_flags`: what is replaced in fields.
 
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line};
+use conf::{Diagnostic, Expression, Line, Pattern};
 use http::Request;
-use http::pattern::Pattern;
 
 use super::Conf;
 use super::url::Pass;
@@ -91,10 +90,12 @@ fn pattern(line: &mut Line, case: Case) -> Result<Text, Diagnostic> {
     if case == Case::AsWritten
         && let Some(text) = word.strip_prefix(b"~*")
     {
-        return Ok(Text::Regex(Pattern::compile(line, 0, text, true)?));
+        return Ok(Text::Regex(Pattern::compile::<Request>(
+            line, 0, text, true,
+        )?));
     }
     match word.strip_prefix(b"~") {
-        Some(text) => Ok(Text::Regex(Pattern::compile(
+        Some(text) => Ok(Text::Regex(Pattern::compile::<Request>(
             line,
             0,
             text,

@@ -2,9 +2,8 @@
 
 use ::http::Request;
 use ::http::files::Found;
-use ::http::pattern::Pattern;
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line, Word};
+use conf::{Diagnostic, Expression, Line, Pattern, Word};
 use rt::error_log::Level;
 use rt::file::errno;
 
@@ -169,19 +168,19 @@ fn compare(
         )),
         b"~" => Ok(Condition::Matches(
             variable,
-            Pattern::compile(line, index, &operand.text, false)?,
+            Pattern::compile::<Request>(line, index, &operand.text, false)?,
         )),
         b"~*" => Ok(Condition::Matches(
             variable,
-            Pattern::compile(line, index, &operand.text, true)?,
+            Pattern::compile::<Request>(line, index, &operand.text, true)?,
         )),
         b"!~" => Ok(Condition::MatchesNot(
             variable,
-            Pattern::compile(line, index, &operand.text, false)?,
+            Pattern::compile::<Request>(line, index, &operand.text, false)?,
         )),
         b"!~*" => Ok(Condition::MatchesNot(
             variable,
-            Pattern::compile(line, index, &operand.text, true)?,
+            Pattern::compile::<Request>(line, index, &operand.text, true)?,
         )),
         other => Err(line.error(format!("unexpected \"{}\" in condition", other.as_bstr()))),
     }

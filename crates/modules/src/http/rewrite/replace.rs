@@ -1,9 +1,8 @@
 //! `rewrite`: another path, or a redirect, for paths that an expression matches.
 
-use ::http::pattern::Pattern;
 use ::http::{Outcome, Request};
 use bstr::{BString, ByteSlice};
-use conf::{Diagnostic, Expression, Line};
+use conf::{Diagnostic, Expression, Line, Pattern};
 use proto::uri::unescape_redirect;
 use rt::error_log::Level;
 
@@ -61,7 +60,7 @@ impl Rewrite {
         if replacement.is_empty() {
             return Err(line.error("empty replacement"));
         }
-        let pattern = Pattern::compile(line, 0, line.text(0), false)?;
+        let pattern = Pattern::compile::<Request>(line, 0, line.text(0), false)?;
         let (text, adds_args) = match replacement.strip_suffix(b"?") {
             Some(text) => (text, false),
             None => (replacement.as_bytes(), true),
