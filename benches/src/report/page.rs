@@ -56,41 +56,54 @@ pub(super) fn html(report: &Report) -> String {
     page
 }
 
-/// Each goal, and whether it is reached.
+/// Where the experiments are, then each goal: those that were missed first, the others to be unfolded.
 fn summary(report: &Report) -> String {
     let mut text = String::from("<nav>");
     for section in &report.sections {
         let _ = write!(text, "<a href=\"#{0}\">{0}</a> ", escaped(&section.id));
     }
-    text.push_str(
-        "</nav>\n<table><caption>Goals</caption><tr><th>row<th>measured<th>Weir<th>goal\n",
-    );
+    text.push_str("</nav>\n");
     let tables = report.sections.iter().flat_map(|section| &section.tables);
-    for table in tables {
-        for row in &table.rows {
-            let (Some(goal), Some(reached)) = (row.goal, table.is_reached(row)) else {
-                continue;
-            };
-            let cell = table
-                .ours()
-                .map(|ours| cell(table, row, ours))
-                .unwrap_or_default();
-            let (class, word) = if reached {
-                ("good", "reached")
-            } else {
-                ("bad", "missed")
-            };
-            let _ = writeln!(
-                text,
-                "<tr><td>{} {}<td class=unit>{}<td>{cell}<td class=\"verdict {class}\">{word}<br><span class=note>{}</span>",
-                escaped(&row.score),
-                escaped(&row.name),
-                escaped(&table.title),
-                goal.shown()
-            );
-        }
-    }
-    text + "</table>\n"
+    let goals = tables.flat_map(|table| {
+        let rows = table.rows.iter();
+        rows.filter_map(move |row| Some((table.is_reached(row)?, goal(table, row)?)))
+    });
+    let (reached, missed): (Vec<_>, Vec<_>) = goals.partition(|(reached, _)| *reached);
+    let head = "<tr><th>row<th>measured<th>Weir<th>goal\n";
+    let _ = writeln!(
+        text,
+        "<table><caption>{} of {} goals are missed</caption>{head}{}</table>",
+        missed.len(),
+        missed.len() + reached.len(),
+        missed.into_iter().map(|(_, row)| row).collect::<String>()
+    );
+    let _ = writeln!(
+        text,
+        "<details><summary>{} are reached</summary><table>{head}{}</table></details>",
+        reached.len(),
+        reached.into_iter().map(|(_, row)| row).collect::<String>()
+    );
+    text
+}
+
+/// The row of a goal; `None` where there is none.
+fn goal(table: &Table, row: &Row) -> Option<String> {
+    let goal = row.goal?;
+    let (class, word) = match table.is_reached(row)? {
+        true => ("good", "reached"),
+        false => ("bad", "missed"),
+    };
+    Some(format!(
+        "<tr><td>{} {}<td class=unit>{}<td>{}<td class=\"verdict {class}\">{word}<br><span class=note>{}</span>\n",
+        escaped(&row.score),
+        escaped(&row.name),
+        escaped(&table.title),
+        table
+            .ours()
+            .map(|ours| cell(table, row, ours))
+            .unwrap_or_default(),
+        goal.shown()
+    ))
 }
 
 fn shown(section: &Section) -> String {
