@@ -293,7 +293,9 @@ pub(crate) fn write_checkpoint(core: &Arc<Core>, log: &Log) -> io::Result<()> {
             .filter(|number| !open.contains(number))
             .collect()
     };
-    let purges = core.purges().list();
+    // A copy: lookups ask the purges, and would wait while 131,072 names are written.
+    let purges = core.purges().clone();
+    let purges = purges.list();
     let mut bytes =
         Vec::with_capacity(CHECKPOINT_HEADER + core.index.len() * CHECKPOINT_ENTRY + purges.len());
     bytes.extend_from_slice(&CHECKPOINT_MAGIC.to_le_bytes());

@@ -70,7 +70,7 @@ impl Newest {
 }
 
 /// The purges that still may hit an object.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Purges {
     newest: u64,
     floor: Newest,
