@@ -1,6 +1,8 @@
 //! `proxy_pass`: what the origin is asked, what the client gets, and what becomes of an origin that misbehaves.
 
+use std::io::Read;
 use std::net::{Shutdown, TcpStream};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use weir_tests::{Scripted, Server, http, read_until, send};
@@ -561,6 +563,40 @@ fn an_upgraded_connection_carries_both_directions_and_closes_by_halves() {
     connection.send("last");
     connection.half_close();
     assert_eq!(connection.rest(), b"last bye");
+}
+
+/// What is left of a request is of no use once its response is over, however fast the origin takes it.
+#[test]
+fn a_request_that_was_answered_is_not_sent_to_its_end() {
+    if weir_tests::skip_on_oracle("how much it has sent by then is its own affair") {
+        return;
+    }
+    const SIZE: usize = 32 << 20;
+    let (sender, taken) = mpsc::channel();
+    let origin = Scripted::start(move |stream, _| {
+        let mut head = Vec::new();
+        let mut byte = [0];
+        while !head.ends_with(b"\r\n\r\n") && matches!(stream.read(&mut byte), Ok(1)) {
+            head.extend(byte);
+        }
+        // The answer is on its way before any of the content is taken.
+        send(stream, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+        let mut buffer = vec![0; 1 << 20];
+        let mut count = 0;
+        while let Ok(n @ 1..) = stream.read(&mut buffer) {
+            count += n;
+        }
+        let _ = sender.send(count);
+    });
+    let server = proxy(&origin, "client_max_body_size 0;");
+    let mut connection = server.connect();
+    connection.send(format!(
+        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {SIZE}\r\n\r\n"
+    ));
+    connection.send(vec![b'x'; SIZE]);
+    assert_eq!(connection.reply().text(), "ok");
+    let taken = taken.recv().expect("the origin had a request");
+    assert!(taken < SIZE / 2, "{taken}");
 }
 
 #[test]

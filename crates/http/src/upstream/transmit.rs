@@ -17,6 +17,10 @@ use crate::request::Request;
 /// How much content is framed and sent at a time, in bytes.
 pub(super) const PIECE: usize = 64 * 1024;
 
+/// How much is sent in one poll, in bytes. A peer that takes all as fast as it comes may have answered meanwhile, and others
+/// wait: that is looked at before more is sent.
+const SHARE: usize = 4 * PIECE;
+
 /// How much is taken from the client at a time, in bytes.
 const CLIENT_READ: usize = 16 * 1024;
 
@@ -195,7 +199,7 @@ impl Transmit {
         protocol: &mut dyn Protocol,
         context: &mut Context<'_>,
     ) -> Result<Progress, SendFailure> {
-        let mut moved = false;
+        let before = self.sent;
         if self.sent == 0 && self.out.is_empty() && !self.done {
             // What is there of the content already travels with the head.
             self.poll_refill(request, protocol, context)?;
@@ -211,14 +215,13 @@ impl Transmit {
                     (true, _) => stream.poll_write(context, out),
                 };
                 match written {
-                    Poll::Pending => return Ok(Progress::PeerBusy { moved }),
+                    Poll::Pending => return Ok(self.busy(before)),
                     Poll::Ready(Err(error)) => return Err(SendFailure::Peer(error)),
                     Poll::Ready(Ok(n)) => {
                         let of_first = n.min(first.len());
                         self.first_sent += of_first;
                         self.out_sent += n - of_first;
                         self.sent += n as u64;
-                        moved = true;
                         continue;
                     }
                 }
@@ -233,12 +236,24 @@ impl Transmit {
                 return match stream.poll_flush(context) {
                     Poll::Ready(Ok(())) => Ok(Progress::Done),
                     Poll::Ready(Err(error)) => Err(SendFailure::Peer(error)),
-                    Poll::Pending => Ok(Progress::PeerBusy { moved }),
+                    Poll::Pending => Ok(self.busy(before)),
                 };
+            }
+            if self.sent - before >= SHARE as u64 {
+                // Polled again after the next look at the sockets.
+                let _ = std::pin::pin!(rt::yield_now()).poll(context);
+                return Ok(self.busy(before));
             }
             if !self.poll_refill(request, protocol, context)? {
                 return Ok(Progress::Waiting);
             }
+        }
+    }
+
+    /// The peer takes nothing now; `before` is what it had when the call began.
+    fn busy(&self, before: u64) -> Progress {
+        Progress::PeerBusy {
+            moved: self.sent > before,
         }
     }
 
