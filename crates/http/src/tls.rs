@@ -54,6 +54,7 @@ pub(crate) async fn secure(
     let input = client.input.take();
     let untouched = input.is_empty();
     let outcome = rt::timeout(timeout, handshake(engine, site, endpoint, client, input)).await;
+    rt::set_rank(rt::Rank::Ordinary);
     let error = match outcome {
         Ok(Ok(Some(session))) => {
             // Whoever has read variables for it has let go of it.
@@ -131,6 +132,8 @@ async fn handshake(
             return Ok(None);
         }
     };
+    // A signature takes as long as a hundred requests: those of others come first, and no two signatures in one turn.
+    rt::continue_as(rt::Rank::Patient).await;
     let socket = client.stream.socket();
     if has_a_say(site, endpoint.default_server) {
         let offer = Offer::new(&hello, None, None);

@@ -37,7 +37,7 @@ const POLLS_PER_TURN: usize = 256;
 
 /// For how long a turn polls patient tasks, when the ordinary ones did not take longer ([`Rank::Patient`]): long beside
 /// what it costs to look at the sockets again, and short beside the time of a good answer.
-const PATIENT_TIME: Duration = Duration::from_micros(50);
+const PATIENT_TIME: Duration = Duration::from_micros(25);
 
 /// The clock is read once for so many polls within a turn: about 3 ns a poll.
 const CLOCK_EVERY: usize = 8;

@@ -42,8 +42,8 @@ pub mod watch;
 pub use event_loop::{Loop, LoopOptions, handle, refresh_now, run, yield_now};
 pub use handle::{Handle, INBOX_LIMIT, PostError};
 pub use task::{
-    JoinError, JoinHandle, Rank, set_rank, spawn, spawn_handle, spawn_named, spawn_ranked,
-    task_count,
+    JoinError, JoinHandle, Rank, continue_as, set_rank, spawn, spawn_handle, spawn_named,
+    spawn_ranked, task_count,
 };
 pub use time::{
     Elapsed, Interval, Sleep, Timer, monotonic_millis, now, sleep, sleep_until, timeout, wall,

@@ -28,7 +28,8 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) {
 
 /// [`spawn`], with the name under which reports speak of the task.
 pub fn spawn_named(name: &'static str, future: impl Future<Output = ()> + 'static) {
-    event_loop::with(|core| core.spawn(name, Rank::Ordinary, Box::pin(future)));
+    let future: Boxed = Box::pin(future);
+    event_loop::with(|core| core.spawn(name, Rank::Ordinary, future));
 }
 
 /// [`spawn_named`], with a handle to wait for the result or to abort.
@@ -60,11 +61,12 @@ pub fn spawn_ranked<T: 'static>(
         output: RefCell::new(Output::Running),
         waker: Cell::new(None),
     });
-    let joined = Joined {
+    // Into its box at once: each closure that it went through would copy it, and the future of a request is large.
+    let joined: Boxed = Box::pin(Joined {
         ticket: Ticket(Rc::clone(&join)),
         future,
-    };
-    let task = event_loop::with(|core| core.spawn(name, rank, Box::pin(joined)));
+    });
+    let task = event_loop::with(|core| core.spawn(name, rank, joined));
     JoinHandle {
         task,
         join,
@@ -79,6 +81,20 @@ pub fn set_rank(rank: Rank) {
             core.tasks.borrow_mut().set_rank(id, rank);
         }
     });
+}
+
+/// Goes on as a task of this rank: what follows has its turn among those, not in the present poll.
+pub async fn continue_as(rank: Rank) {
+    set_rank(rank);
+    let mut has_waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut has_waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// A future whose output goes to a [`JoinHandle`]. Not an `async` block: that would have room for the

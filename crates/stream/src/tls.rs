@@ -36,6 +36,7 @@ pub(crate) async fn secure(session: &mut Session) -> Result<(), u16> {
     let service = session.server().tls.clone();
     let timeout = service.map_or(DEFAULT_TIMEOUT, |service| service.handshake_timeout);
     let outcome = rt::timeout(timeout, handshake(session, &stream)).await;
+    rt::set_rank(rt::Rank::Ordinary);
     drop(stream);
     let error = match outcome {
         Ok(Ok(tls)) => {
@@ -96,6 +97,8 @@ async fn handshake(
         Beginning::Hello(hello) => hello,
         Beginning::Plain(_) => return Err(HandshakeError::NotTls.into()),
     };
+    // Others have their turn before a signature is made, as in http.
+    rt::continue_as(rt::Rank::Patient).await;
     if session.server().handshake.is_some() {
         let offer = Offer::new(&hello, None, None);
         if let Err(Objection) = consult(session, Moment::Hello, offer).await {

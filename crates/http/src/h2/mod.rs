@@ -26,7 +26,6 @@ mod serve;
 mod stream;
 
 use std::rc::Rc;
-use std::task::Poll;
 
 use crate::client::Client;
 use crate::engine::HttpLoop;
@@ -38,20 +37,6 @@ pub use preface::{Spoken, spoken};
 /// that it is over, or it does not read.
 const LINGER: u64 = 1 << 20;
 
-/// Lets the connection's first poll already be one of its rank: whoever only connects, again and again, is no better than
-/// one who stays.
-async fn begin_patiently() {
-    let mut has_waited = false;
-    std::future::poll_fn(|context| {
-        if std::mem::replace(&mut has_waited, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
-
 /// Serves a connection until it ends. What has been read of it, the preface first, is in the client's input.
 pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
     engine.debug_client(&client, format_args!("init http2 connection"));
@@ -59,7 +44,8 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
     if connection.core().delivery.tcp_nodelay {
         client.send_without_delay();
     }
-    begin_patiently().await;
+    // Whoever only connects, again and again, is no better than one who stays.
+    rt::continue_as(rt::Rank::Patient).await;
     let end = std::future::poll_fn(|context| connection.poll(context)).await;
     connection.end_streams();
     if end == connection::End::Linger {
