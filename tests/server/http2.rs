@@ -74,6 +74,18 @@ fn a_file_comes_in_frames_as_the_windows_open() {
     assert!(got == content);
 }
 
+/// Less than a little is worth a frame, but a client that takes no more than this at a time gets that as it comes: were
+/// each piece waited for until it had grown, these would take ten seconds.
+#[test]
+fn windows_that_are_always_small_are_used_as_they_are() {
+    let content: Vec<u8> = (0..20_000u32).map(|n| (n % 251) as u8).collect();
+    let server = site("").file("html/x", &content).start();
+    let mut client = Http2::connect(&server, &[(id::INITIAL_WINDOW_SIZE, 100)]);
+    let reply = client.get("/x");
+    assert_eq!(reply.status, 200);
+    assert!(reply.body == content);
+}
+
 #[test]
 fn a_small_initial_window_and_a_change_of_it() {
     let server = site("").file("html/a", vec![b'x'; 100]).start();

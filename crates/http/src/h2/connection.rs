@@ -39,11 +39,14 @@ const READ_FROM_STRANGERS: usize = 2 * 1024;
 /// What is read from any client in one turn of the loop, in bytes.
 const SHARE: u64 = 512 * 1024;
 
-/// How long a little piece of content waits for the client's window to become larger ([`LITTLE`]).
+/// How long a little piece of content waits for the client's window to become larger ([`Link::usable`]).
 const LITTLE_WAIT: Duration = Duration::from_millis(50);
 
 /// An idle connection keeps no more memory for output than this, in bytes.
 const IDLE_OUTPUT: usize = 2 * OUTPUT_FULL;
+
+/// How long a connection is idle before it gives the requests back that it keeps to become others.
+const SPARES_WAIT: Duration = Duration::from_secs(1);
 
 /// CONTINUATION frames of one header block.
 const MAX_CONTINUATIONS: u32 = 64;
@@ -85,6 +88,7 @@ pub(super) struct Connection {
     read_timer: rt::Timer,
     write_timer: rt::Timer,
     little_timer: rt::Timer,
+    spares_timer: rt::Timer,
     staged: Staged,
 }
 
@@ -155,6 +159,7 @@ impl Connection {
             read_timer: rt::Timer::new(),
             write_timer: rt::Timer::new(),
             little_timer: rt::Timer::new(),
+            spares_timer: rt::Timer::new(),
             staged: Staged::new(&engine.counters),
             limits,
         };
@@ -219,6 +224,7 @@ impl Connection {
             }
         }
         self.poll_little(context);
+        self.poll_spares(context);
         self.link.wake_fitting();
         self.poll_timers(context)
     }
@@ -260,7 +266,9 @@ impl Connection {
         let is_known = link.completed.get() >= KNOWN_AFTER
             || self.content > KNOWN_AFTER_BYTES
             || link.client.sent.get() > KNOWN_AFTER_BYTES;
-        let rank = match is_known && !self.budget.is_low(rt::now()) {
+        let is_costly = self.budget.is_low(rt::now());
+        link.costly.set(is_costly);
+        let rank = match is_known && !is_costly {
             true => rt::Rank::Ordinary,
             false => rt::Rank::Patient,
         };
@@ -288,8 +296,8 @@ impl Connection {
     /// Looks after streams that have ended.
     fn count_ended(&mut self) {
         let served = self.link.served.take();
-        if served > 0 {
-            self.budget.earn(served.saturating_mul(SERVED));
+        self.budget.earn(served.saturating_mul(SERVED));
+        if self.link.ended.take() {
             self.link
                 .tasks
                 .borrow_mut()
@@ -544,6 +552,24 @@ impl Connection {
         if self.little_timer.poll_expired(context).is_ready() {
             self.little_timer.clear();
             self.link.takes_little.set(true);
+        }
+    }
+
+    /// Keeps memory for the next requests only for as long as they come. The timer goes on while they do: it is set once
+    /// in a second, not for each of them.
+    fn poll_spares(&mut self, context: &mut Context<'_>) {
+        if !self.spares_timer.is_set() {
+            if self.link.has_spares() && self.link.streams.borrow().is_empty() {
+                self.spares_timer.set(SPARES_WAIT);
+            } else {
+                return;
+            }
+        }
+        if self.spares_timer.poll_expired(context).is_ready() {
+            self.spares_timer.clear();
+            if self.link.streams.borrow().is_empty() {
+                self.link.give_spares();
+            }
         }
     }
 

@@ -21,13 +21,17 @@ pub(super) const OUTPUT_FULL: usize = 64 * 1024;
 
 /// A piece of content smaller than this is sent only if it is the last one, or after some time: a window that opens byte by
 /// byte would make a frame, and a read of a file, of each. In bytes.
-pub(super) const LITTLE: u32 = 256;
+const LITTLE: u32 = 64;
+
+/// The same for a client whose account has been drawn upon, as one that opens windows by so little draws upon it.
+const LITTLE_FOR_COSTLY: u32 = 256;
 
 /// Streams that ended lately and whose frames are told from those of streams that never were.
 const CLOSED_KEPT: usize = 128;
 
-/// Requests that are kept to become others, while the connection is busy. An idle one keeps one.
-const SPARES_KEPT: usize = 8;
+/// Requests that are kept to become others, while the connection is busy and for a second after that. An idle one keeps
+/// one.
+const SPARES_KEPT: usize = 32;
 
 /// See the module's description.
 pub(super) struct Link {
@@ -48,12 +52,16 @@ pub(super) struct Link {
     pub(super) over: Cell<bool>,
     /// Numbers the turns of streams that share the connection.
     turns: Cell<u64>,
-    /// Requests that came to their end since the connection's task looked.
+    /// Tasks of streams have ended since the connection's task looked.
+    pub(super) ended: Cell<bool>,
+    /// Requests that came to their end since then, those left out that were reset.
     pub(super) served: Cell<u32>,
     /// How many requests came to their end on the connection, those left out that were reset.
     pub(super) completed: Cell<u32>,
     /// The rank of the connection's tasks.
     pub(super) rank: Cell<rt::Rank>,
+    /// The client's account has been drawn upon.
+    pub(super) costly: Cell<bool>,
     /// Little pieces are sent too: whoever waits has waited for long enough.
     pub(super) takes_little: Cell<bool>,
     /// Requests that have ended, to become others.
@@ -125,9 +133,11 @@ impl Link {
             waker: RefCell::default(),
             over: Cell::new(false),
             turns: Cell::new(0),
+            ended: Cell::new(false),
             served: Cell::new(0),
             completed: Cell::new(0),
             rank: Cell::default(),
+            costly: Cell::new(false),
             takes_little: Cell::new(false),
             spares: RefCell::default(),
             last_host: RefCell::default(),
@@ -247,7 +257,11 @@ impl Link {
     /// What the client takes of a stream now, in bytes: 0 when that is so little that more is waited for.
     pub(super) fn usable(&self, stream: &Stream) -> u32 {
         let window = self.window(stream);
-        match window < LITTLE.min(stream.wanted.get()) && !self.takes_little.get() {
+        let little = match self.costly.get() {
+            true => LITTLE_FOR_COSTLY,
+            false => LITTLE,
+        };
+        match window < little.min(stream.wanted.get()) && !self.takes_little.get() {
             true => 0,
             false => window,
         }
@@ -318,14 +332,21 @@ impl Link {
     /// Keeps a request that has ended.
     pub(super) fn keep(&self, request: Box<Request>) {
         let mut spares = self.spares.borrow_mut();
-        let most = match self.streams.borrow().is_empty() {
-            true => 1,
-            false => SPARES_KEPT,
-        };
-        spares.truncate(most);
-        if spares.len() < most {
+        if spares.len() < SPARES_KEPT {
             spares.push(request);
         }
+    }
+
+    /// Whether more requests are kept than an idle connection needs.
+    pub(super) fn has_spares(&self) -> bool {
+        self.spares.borrow().len() > 1
+    }
+
+    /// Gives them back.
+    pub(super) fn give_spares(&self) {
+        let mut spares = self.spares.borrow_mut();
+        spares.truncate(1);
+        spares.shrink_to_fit();
     }
 }
 

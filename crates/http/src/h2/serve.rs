@@ -51,8 +51,9 @@ struct Open(Rc<Stream>);
 impl Drop for Open {
     fn drop(&mut self) {
         let link = &self.0.link;
-        link.served.set(link.served.get() + 1);
+        link.ended.set(true);
         if !self.0.is_gone() {
+            link.served.set(link.served.get() + 1);
             link.completed.set(link.completed.get().saturating_add(1));
         }
         self.0.close();
