@@ -166,6 +166,39 @@ fn everybody_gets_an_answer_and_the_application_no_more_than_it_can_take() {
     assert!((1..=8).contains(&connections), "{connections} connections");
 }
 
+/// With two loops `keepalive 2` keeps four.
+#[test]
+fn keepalive_counts_for_each_loop() {
+    if skip_on_oracle("a worker of nginx can not use the connections of another one") {
+        return;
+    }
+    let slow = Slow::start(Some(0));
+    let server = whole(&format!(
+        "worker_processes 2; events {{}}
+         http {{ upstream u {{ server 127.0.0.1:{}; keepalive 2; }}
+            server {{ listen 127.0.0.1:%%PORT%%; location / {{ proxy_pass http://u; }} }} }}",
+        slow.port
+    ))
+    .start();
+    let mut clients: Vec<Connection> = (0..4).map(|_| server.connect()).collect();
+    let mut rounds = 0;
+    // A loop that is late is not asked for what it holds: it may need a few rounds. With fewer than four kept, none is.
+    let kept = until(|| {
+        let before = slow.seen.connections.load(Ordering::SeqCst);
+        for client in &mut clients {
+            client.request("GET", "/", &[]);
+        }
+        rounds += 1;
+        slow.has(4 * rounds);
+        slow.allow(4);
+        for client in &mut clients {
+            client.reply().expect(200);
+        }
+        (slow.seen.connections.load(Ordering::SeqCst) == before).then_some(())
+    });
+    assert!(kept.is_some(), "{rounds} rounds");
+}
+
 #[test]
 fn the_queue_is_first_in_first_out_and_bounded() {
     if is_missing() {

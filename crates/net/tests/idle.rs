@@ -170,7 +170,7 @@ fn what_was_left_longest_ago_makes_room() {
         }
         assert_eq!(group.state().idle_connections(), 2);
         let reloaded = echo.group(keepalive(1));
-        group.state().configure(&reloaded.settings);
+        group.state().configure(&reloaded.settings, 1);
         assert_eq!(group.state().idle_connections(), 1);
     });
 }

@@ -21,6 +21,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -278,9 +279,19 @@ impl Default for ThreadPool {
 }
 
 /// What lives longer than a configuration: counters, caches, states of upstream servers, by type and name.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Zones {
     by_name: Arc<Mutex<HashMap<ZoneKey, Arc<dyn Any + Send + Sync>>>>,
+    loops: Arc<AtomicUsize>,
+}
+
+impl Default for Zones {
+    fn default() -> Self {
+        Zones {
+            by_name: Arc::default(),
+            loops: Arc::new(AtomicUsize::new(1)),
+        }
+    }
 }
 
 /// The type of a zone and its name.
@@ -306,6 +317,16 @@ impl Zones {
     pub fn replace<T: Any + Send + Sync>(&self, name: &str, zone: Arc<T>) {
         let mut zones = self.by_name.lock().unwrap_or_else(PoisonError::into_inner);
         zones.insert((TypeId::of::<T>(), name.to_owned()), zone);
+    }
+
+    /// How many loops share the zones: for a bound that users give for each.
+    pub fn loops(&self) -> usize {
+        self.loops.load(Relaxed)
+    }
+
+    /// Says how many loops the configuration has that is committed next.
+    pub fn set_loops(&self, loops: usize) {
+        self.loops.store(loops.max(1), Relaxed);
     }
 
     /// Forgets zones that nobody else holds: those that no configuration names any more.

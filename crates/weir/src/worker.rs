@@ -127,6 +127,7 @@ impl Worker {
     }
 
     fn use_loaded(&mut self, loaded: Loaded, generation: &Generation) -> Result<(), String> {
+        self.zones.set_loops(loaded.main.worker_processes);
         for engine in &loaded.engines {
             if let Err(error) = engine.commit(&self.zones) {
                 self.log.plain(Level::Emerg, format_args!("{error}"));

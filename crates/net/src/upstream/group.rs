@@ -223,7 +223,8 @@ pub enum Metric {
 /// `keepalive` and its kin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// How many idle connections are kept, over all loops. The one unused for longest makes room.
+    /// How many idle connections are kept for each loop. All loops share the sum; the connection unused for longest
+    /// makes room.
     pub connections: usize,
     /// A connection is only used again where it was used before, by the tag that the engine gives.
     pub local: bool,
@@ -283,7 +284,7 @@ impl Group {
     pub fn state(&self) -> &Arc<GroupState> {
         self.state.get_or_init(|| {
             let state = Arc::new(GroupState::new());
-            state.configure(&self.settings);
+            state.configure(&self.settings, 1);
             state
         })
     }
@@ -292,7 +293,7 @@ impl Group {
     pub fn commit(&self, zones: &rt::engine::Zones) {
         let state = zones.get_or_create(&self.settings.state_key(), GroupState::new);
         if self.state.set(state.clone()).is_ok() {
-            state.configure(&self.settings);
+            state.configure(&self.settings, zones.loops());
         }
     }
 

@@ -89,9 +89,9 @@ impl GroupState {
         }
     }
 
-    /// Follows a configuration: servers that stay keep their numbers, the round begins anew.
-    pub fn configure(self: &Arc<Self>, settings: &Settings) {
-        self.idle.configure(settings.keepalive);
+    /// Follows a configuration, of so many loops: servers that stay keep their numbers, the round begins anew.
+    pub fn configure(self: &Arc<Self>, settings: &Settings, loops: usize) {
+        self.idle.configure(settings.keepalive, loops);
         self.configure_sessions(settings);
         let mut busy = self.busy();
         let wanted = settings

@@ -160,8 +160,8 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "How many idle connections are kept, over all loops; 0: none. With `local` each is used again only by the \
-              location that used it before. A group without this directive keeps 32 so.",
+        doc: "How many idle connections are kept for each loop; 0: none. All loops share the sum. With `local` each is \
+              used again only by the location that used it before. A group without this directive keeps 32 so.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive),
     },
     Directive {

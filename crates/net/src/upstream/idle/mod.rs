@@ -1,7 +1,7 @@
 //! Connections to upstream servers that wait for their next request.
 //!
-//! There is one pool for each group, for all loops: its bound is the bound of the server, and an idle connection of
-//! another loop is taken before a new one is opened. The pool holds what is known of each; the sockets themselves stay
+//! There is one pool for each group, for all loops: its bound is `keepalive` times the loops, as many as the workers of
+//! nginx keep together, and an idle connection of another loop is taken before a new one is opened. The pool holds what is known of each; the sockets themselves stay
 //! with the loop that used them last, registered there, so that the usual case, the same loop again, costs no system
 //! call. Another loop asks the home loop for the socket.
 
@@ -131,13 +131,14 @@ impl Idle {
         self.pool().len()
     }
 
-    /// Follows a configuration: what is too much is closed.
-    pub(crate) fn configure(&self, settings: Option<Keepalive>) {
+    /// Follows a configuration, of so many loops: what is too much is closed.
+    pub(crate) fn configure(&self, settings: Option<Keepalive>, loops: usize) {
         let mut pool = self.pool();
         pool.settings = settings;
-        let most = settings.map_or(0, |settings| settings.connections);
+        let each = settings.map_or(0, |settings| settings.connections);
+        pool.most = each.saturating_mul(loops);
         let mut closed = Vec::new();
-        while pool.len() > most {
+        while pool.len() > pool.most {
             closed.extend(pool.remove_oldest());
         }
         drop(pool);
@@ -191,11 +192,11 @@ impl Idle {
         };
         let old = connection.requests >= settings.requests
             || now.saturating_duration_since(connection.since) > settings.time;
-        let useless = old || settings.connections == 0 || parked::is_ending();
+        let useless = old || pool.most == 0 || parked::is_ending();
         if useless || !connection.stream.is_quiet() {
             return;
         }
-        let full = pool.len() >= settings.connections;
+        let full = pool.len() >= pool.most;
         let evicted = if full { pool.remove_oldest() } else { None };
         let (reuse, expires) = (connection.reuse, now + settings.timeout);
         let number = pool.next_number();

@@ -33,6 +33,8 @@ pub(crate) struct ChainHint(AtomicU32);
 #[derive(Default)]
 pub(super) struct Pool {
     pub(super) settings: Option<Keepalive>,
+    /// How many entries there may be, of all loops.
+    pub(super) most: usize,
     entries: Vec<Entry>,
     free: Vec<u32>,
     /// All entries, the one that was left first in front.
