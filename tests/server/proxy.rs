@@ -88,6 +88,34 @@ fn the_path_of_the_url_replaces_the_locations() {
 }
 
 #[test]
+fn trailers_go_on_also_where_all_content_came_with_the_head() {
+    if weir_tests::skip_on_oracle("proxy_pass_trailers came with 1.27.2") {
+        return;
+    }
+    let origin = origin(
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nHost: x\r\n\r\n",
+    );
+    let port = origin.port();
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; proxy_http_version 1.1; proxy_pass_trailers on;
+            location /buffered {{ proxy_pass http://127.0.0.1:{port}; }}
+            location /plain {{ proxy_pass http://127.0.0.1:{port}; proxy_buffering off; }}
+            location /none {{ proxy_pass http://127.0.0.1:{port}; proxy_pass_trailers off; }} }}"
+    ))
+    .start();
+    for (path, ends) in [
+        ("/buffered", "\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n"),
+        ("/plain", "\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\n\r\n"),
+        ("/none", "\r\n\r\nok"),
+    ] {
+        let mut client = server.connect();
+        client.request("GET", path, &["Connection: close"]);
+        let answer = String::from_utf8_lossy(&client.rest()).into_owned();
+        assert!(answer.ends_with(ends), "{path}: {answer}");
+    }
+}
+
+#[test]
 fn connections_are_kept_and_used_again() {
     let origin = Scripted::start(|stream, _| {
         while !read_until(stream, b"\r\n\r\n").is_empty() {

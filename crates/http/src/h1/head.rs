@@ -135,14 +135,20 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         return (Framing::Empty, keepalive);
     }
     let empty = request.flow.header_only;
+    let chunks = version >= Version::Http11 && core.chunked_transfer_encoding;
     let framing = match out.length() {
+        // Trailers need chunks, however much is known of the content.
+        Some(_) if chunks && !empty && !out.trailers.is_empty() => {
+            out.content_length = None;
+            Framing::Chunked
+        }
         Some(length) => {
             // The body is gone when logs ask for its length.
             out.content_length = Some(length);
             Framing::Length(length)
         }
         None if empty => Framing::Empty,
-        None if version >= Version::Http11 && core.chunked_transfer_encoding => Framing::Chunked,
+        None if chunks => Framing::Chunked,
         None => {
             keepalive = false;
             Framing::UntilClose
