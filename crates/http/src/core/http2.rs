@@ -66,7 +66,9 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.size(0).map(drop)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
+            super::server::check_pool_size(line)
+        }),
     },
     Directive {
         name: "http2_streams_index_size",

@@ -133,7 +133,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.size(0).map(drop)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| check_pool_size(line)),
     },
     Directive {
         name: "request_pool_size",
@@ -142,9 +142,18 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         contexts: HTTP_SERVER,
         since: "0.1",
         doc: "Accepted; has no effect.",
-        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.size(0).map(drop)),
+        set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| check_pool_size(line)),
     },
 ]);
+
+/// A size that nginx's pools of memory can have.
+pub(super) fn check_pool_size(line: &mut Line) -> Result<(), Diagnostic> {
+    match line.size(0)? {
+        0..112 => Err(line.error("the pool size must be no less than 112")),
+        size if size % 16 != 0 => Err(line.error("the pool size must be a multiple of 16")),
+        _ => Ok(()),
+    }
+}
 
 fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     let buffers = line.buffers()?;

@@ -538,7 +538,12 @@ impl Connection {
         let priority = Priority::parse(value);
         if let Some(stream) = self.link.stream(id) {
             stream.priority.set(Some(priority));
-        } else if id > self.last && !id.is_multiple_of(2) {
+        } else if id.is_multiple_of(2) {
+            // Nothing is pushed here, so that it is idle (RFC 9218, section 7.1).
+            return Err(ConnectionError::protocol(
+                "PRIORITY_UPDATE frame for a pushed stream that has not begun",
+            ));
+        } else if id > self.last {
             self.early_priorities.retain(|early| early.0 != id);
             if self.early_priorities.len() < EARLY_PRIORITIES {
                 self.early_priorities.push((id, priority));

@@ -283,6 +283,11 @@ impl RequestReader {
 
     /// What can be judged only now that all fields are there.
     fn settle(&mut self, head: &mut Head) -> Result<(), Malformed> {
+        if self.protocol.is_some() && self.part(self.method) != b"CONNECT" {
+            return Err(Malformed::new(
+                "client sent :protocol header with a method other than CONNECT",
+            ));
+        }
         for (known, name) in [
             (Known::Connection, "Connection"),
             (Known::KeepAlive, "Keep-Alive"),
