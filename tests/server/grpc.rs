@@ -137,3 +137,61 @@ fn echo(origin: &mut Http2) {
         }
     }
 }
+
+/// There is no usual port, as in nginx.
+#[test]
+fn a_server_without_a_port_is_refused() {
+    for address in ["127.0.0.1", "grpc://127.0.0.1", "grpcs://127.0.0.1"] {
+        let told = http(&format!(
+            "server {{ listen 127.0.0.1:%%PORT%%; location / {{ grpc_pass {address}; }} }}"
+        ))
+        .test();
+        assert_ne!(told.code, 0, "{address}");
+        assert!(
+            told.stderr.contains("no port in upstream \"127.0.0.1\""),
+            "{address}: {}",
+            told.stderr
+        );
+    }
+}
+
+/// A connection that is used again may be told off: by GOAWAY with an older stream, or because its stream is refused. Nothing
+/// was done with the request then, so that it goes out again, also when it is a POST.
+#[test]
+fn what_a_server_did_not_look_at_is_sent_again() {
+    if skip_on_oracle("nginx does not send a POST again") {
+        return;
+    }
+    for refuses in [true, false] {
+        let origin = Scripted::start(move |stream, connection| {
+            let mut origin = Http2::accept(stream);
+            let mut served = 0;
+            while let Some(stream) = request(&mut origin) {
+                served += 1;
+                let mut out = Vec::new();
+                if connection == 0 && served == 2 {
+                    match refuses {
+                        true => {
+                            let code = ErrorCode::REFUSED_STREAM;
+                            proto::h2::frame::write_reset(stream, code, &mut out);
+                        }
+                        false => {
+                            let (last, code) = (stream - 2, ErrorCode::NO_ERROR);
+                            proto::h2::frame::write_goaway(last, code, &mut out);
+                        }
+                    }
+                    origin.send(&out);
+                } else {
+                    origin.headers(stream, &[(":status", "200"), ("grpc-status", "0")], true);
+                }
+            }
+        });
+        let server = site(&origin).tolerate("upstream ").start();
+        let mut client = Http2::connect(&server, &[]);
+        for _ in 0..3 {
+            let stream = client.request("POST", "/a.B/c", &[("te", "trailers")], true);
+            assert_eq!(client.reply(stream).status, 200, "refuses: {refuses}");
+        }
+        assert_eq!(origin.connections(), 2);
+    }
+}

@@ -136,6 +136,8 @@ enum Failure {
     NoPeer(NoPeer),
     /// The connection could not be made or broke. It has been logged.
     Broken,
+    /// The peer says that it did nothing with the request, whose method does not matter then. It has been logged.
+    Unseen,
     /// The time is over; while doing what.
     TimedOut(&'static str),
     /// The head makes no sense. It has been logged.
@@ -541,7 +543,7 @@ impl Exchange {
                         "{message} while reading response header from upstream"
                     ));
                     return Err(match fault.is_unseen {
-                        true => Failure::Broken,
+                        true => Failure::Unseen,
                         false => Failure::InvalidHeader,
                     });
                 }
@@ -648,7 +650,7 @@ impl Exchange {
                 request.error(format_args!("upstream timed out {TIMED_OUT} while {doing}"));
                 (NextUpstream::TIMEOUT, 504)
             }
-            Failure::Broken => (NextUpstream::ERROR, 502),
+            Failure::Broken | Failure::Unseen => (NextUpstream::ERROR, 502),
             Failure::InvalidHeader => (NextUpstream::INVALID_HEADER, 502),
             Failure::Status(status) => (
                 NextUpstream::of_status(status).unwrap_or(NextUpstream::ERROR),
@@ -659,7 +661,7 @@ impl Exchange {
                 if why == NoPeer::QueueFull { 503 } else { 502 },
             ),
         };
-        if reused && matches!(failure, Failure::Broken) {
+        if reused && matches!(failure, Failure::Broken | Failure::Unseen) {
             self.selection.grant_try();
         }
         let began = self.began;
@@ -668,10 +670,10 @@ impl Exchange {
         current.end(began);
         let another = !matches!(failure, Failure::NoPeer(_))
             && self.selection.tries() > 0
-            && self
-                .settings
-                .next_upstream
-                .has(self.reasons(bit, request.method))
+            && self.settings.next_upstream.has(match failure {
+                Failure::Unseen => bit,
+                _ => self.reasons(bit, request.method),
+            })
             && !(self.transmit.has_begun() && self.transmit.is_streamed())
             && !self.is_out_of_time();
         if !another {
@@ -755,9 +757,11 @@ fn judge(failure: &Failure) -> Verdict {
     match failure {
         Failure::Status(403 | 404) => Verdict::Next,
         Failure::Final(_) | Failure::NoPeer(_) => Verdict::Unknown,
-        Failure::Broken | Failure::TimedOut(_) | Failure::InvalidHeader | Failure::Status(_) => {
-            Verdict::Failed
-        }
+        Failure::Broken
+        | Failure::Unseen
+        | Failure::TimedOut(_)
+        | Failure::InvalidHeader
+        | Failure::Status(_) => Verdict::Failed,
     }
 }
 

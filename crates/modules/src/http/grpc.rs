@@ -88,14 +88,6 @@ static SCHEMES: Schemes = Schemes {
     prefix: "grpc_",
 };
 
-/// The usual port, as nginx has it.
-fn usual_port(secure: bool) -> u16 {
-    match secure {
-        true => 443,
-        false => 80,
-    }
-}
-
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
         name: "grpc_pass",
@@ -104,12 +96,12 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.2",
         doc: "The gRPC server that answers: `host:port`, `unix:/path`, or the name of an `upstream`, with or without \
-              `grpc://` before it, or with `grpcs://` by TLS; it may hold variables. Without a port it is 80, with TLS 443.",
+              `grpc://` before it, or with `grpcs://` by TLS; it may hold variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.secure = SCHEMES.settle(line);
             let scheme = SCHEMES.of(c.secure).as_bytes();
             c.authority = authority(line.text(0), scheme);
-            c.pass = Some(Pass::with_usual_port(line, scheme, usual_port(c.secure))?);
+            c.pass = Some(Pass::from_line(line, scheme)?);
             Ok(())
         }),
     },
@@ -176,8 +168,7 @@ fn handler(request: &mut Request) -> Step<'_> {
     };
     let secure = pass.secure_host(request, &SCHEMES, conf.secure);
     let scheme = SCHEMES.of(secure.is_some()).as_bytes();
-    let port = usual_port(secure.is_some());
-    let target = match pass.target_with_usual_port(request, scheme, port) {
+    let target = match pass.target(request, scheme) {
         Ok(target) => target,
         Err(status) => return Outcome::Status(status).into(),
     };

@@ -507,7 +507,12 @@ fn unexpected_status(status: u16) -> Fault {
 }
 
 fn rejected(code: ErrorCode) -> Fault {
-    Fault::new(format!("upstream rejected request with error {}", code.0))
+    let message = format!("upstream rejected request with error {}", code.0);
+    match code {
+        // It did nothing with the request (RFC 9113, section 8.7).
+        ErrorCode::REFUSED_STREAM => Fault::unseen(message),
+        _ => Fault::new(message),
+    }
 }
 
 fn gone(code: ErrorCode) -> Fault {

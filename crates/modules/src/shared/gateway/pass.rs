@@ -75,15 +75,6 @@ impl Pass {
 
     /// Reads the first word of a line, which may begin with `scheme`.
     pub(crate) fn from_line(line: &mut Line, scheme: &[u8]) -> Result<Pass, Diagnostic> {
-        Pass::with_usual_port(line, scheme, NO_PORT)
-    }
-
-    /// [`Pass::from_line`] for a protocol whose addresses need not name a port.
-    pub(crate) fn with_usual_port(
-        line: &mut Line,
-        scheme: &[u8],
-        port: u16,
-    ) -> Result<Pass, Diagnostic> {
         if Expression::has_variables(line.text(0)) {
             return Ok(Pass::Variable(line.expression(0)?));
         }
@@ -91,7 +82,7 @@ impl Pass {
         let place = line.sources().place(line.node.span).unwrap_or_default();
         let groups = line.shared::<Groups>().clone();
         let reference = groups
-            .refer(text, port, &place)
+            .refer(text, NO_PORT, &place)
             .map_err(|error| line.error_at(0, error))?;
         if reference.group.settings.origin
             == (Origin::Url {
@@ -108,16 +99,6 @@ impl Pass {
 
     /// Where this request goes. The error is the status to answer with; it has been logged.
     pub(crate) fn target(&self, request: &mut Request, scheme: &[u8]) -> Result<Target, u16> {
-        self.target_with_usual_port(request, scheme, NO_PORT)
-    }
-
-    /// [`Pass::target`] for a protocol whose addresses need not name a port.
-    pub(crate) fn target_with_usual_port(
-        &self,
-        request: &mut Request,
-        scheme: &[u8],
-        port: u16,
-    ) -> Result<Target, u16> {
         let url = match self {
             Pass::Group(group) => return Ok(Target::Group(Arc::clone(group))),
             Pass::Variable(url) => request.value(url),
@@ -134,7 +115,7 @@ impl Pass {
             text.len()
         };
         let host = BString::from(&text[..end]);
-        if address.port.is_none() && !is_unix && port == NO_PORT {
+        if address.port.is_none() && !is_unix {
             // Without a port it can only be the name of an upstream block.
             let groups = request.site.main_confs.get::<Groups>();
             return match groups.find_url(&host, None, false) {
@@ -147,10 +128,7 @@ impl Pass {
         }
         Ok(Target::Host {
             host,
-            port: match is_unix {
-                true => None,
-                false => address.port.or(Some(port)),
-            },
+            port: address.port,
             explicit_port: address.port.is_some(),
         })
     }
