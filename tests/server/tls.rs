@@ -599,6 +599,96 @@ fn what_is_missing_is_said() {
     assert!(said.contains("key values mismatch"), "{said}");
 }
 
+/// Files are looked at though nobody needs them, as in nginx: whoever writes `ssl_verify_client on` later must not find
+/// out then.
+#[test]
+fn files_that_nothing_uses_have_to_be_there() {
+    for (line, words) in [
+        ("ssl_trusted_certificate gone.crt", "gone.crt\""),
+        ("ssl_trusted_certificate broken", "broken\""),
+        ("ssl_crl gone.crl", "gone.crl\""),
+        ("ssl_crl broken", "broken\""),
+        ("ssl_password_file gone.txt", "open() \""),
+        ("ssl_session_ticket_key broken", "must be 48 or 80 bytes"),
+    ] {
+        let block = format!("server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} {line}; }}");
+        let told = https(&block).file("broken", "x").test();
+        assert_ne!(told.code, 0, "{line}");
+        assert!(told.stderr.contains(words), "{line}: {}", told.stderr);
+    }
+    let told = http("server { listen 127.0.0.1:%%PORT%%; ssl_password_file gone.txt; }").test();
+    assert_ne!(told.code, 0, "passwords are read wherever they stand");
+}
+
+#[test]
+fn what_may_stand_twice_and_what_may_not() {
+    let test = |lines: &str| {
+        https(&format!(
+            "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} {lines} }}"
+        ))
+        .test()
+    };
+    for lines in [
+        "ssl_protocols TLSv1.3;",
+        "ssl_session_cache shared:a:1m; ssl_session_cache shared:b:1m;",
+        "ssl_session_cache shared:a:1m; ssl_session_cache off;",
+        "set $ssl_protocol x;",
+    ] {
+        let told = test(lines);
+        assert_eq!(told.code, 0, "{lines}: {}", told.stderr);
+    }
+    for (lines, words) in [
+        (
+            "ssl_session_timeout 1m; ssl_session_timeout 1m;",
+            "directive is duplicate",
+        ),
+        (
+            "ssl_session_cache shared:a:1m; ssl_ocsp_cache shared:a:1m;",
+            "the shared memory zone \"a\" is already declared for a different use",
+        ),
+        (
+            "ssl_session_cache shared:a:1m; ssl_session_cache shared:a:2m;",
+            "the size 2097152 of shared memory zone \"a\" conflicts with already declared size 1048576",
+        ),
+    ] {
+        let told = test(lines);
+        assert_ne!(told.code, 0, "{lines}");
+        assert!(told.stderr.contains(words), "{lines}: {}", told.stderr);
+    }
+}
+
+#[test]
+fn what_a_client_offers_is_told_as_a_whole() {
+    let block = format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} location / {{ return 200 $ssl_ciphers; }} }}"
+    );
+    let server = https(&block).start();
+    let answer = Client::new()
+        .get(&server, "localhost", "/")
+        .expect("an answer");
+    let ciphers = body(&answer);
+    assert!(ciphers.starts_with("TLS_AES_256_GCM_SHA384:"), "{ciphers}");
+    assert!(
+        ciphers.ends_with(":TLS_EMPTY_RENEGOTIATION_INFO_SCSV"),
+        "{ciphers}"
+    );
+}
+
+/// The alert comes before anything that only keys can read.
+#[test]
+fn a_client_of_other_protocols_learns_why_it_is_refused() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} }}"
+    ))
+    .start();
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let client = Client::with(None, &[version]).offering(&[b"other".to_vec()]);
+        let error = client.get(&server, "localhost", "/");
+        let error = error.expect_err("no protocol in common").to_string();
+        assert!(error.contains("NoApplicationProtocol"), "{error}");
+    }
+}
+
 /// What Debian's own configuration says at the level of http.
 #[test]
 fn old_versions_in_a_configuration_do_not_stop_it() {

@@ -44,6 +44,8 @@ pub struct Variable<R: 'static> {
     pub set: Option<fn(&mut R, &[u8])>,
     /// Whether the value stays the same for a request, so that it is computed once.
     pub cache: bool,
+    /// Whether the configuration may define or set it anew, as nginx lets it for some.
+    pub changeable: bool,
     /// What it is, for the reference.
     pub doc: &'static str,
 }
@@ -60,6 +62,7 @@ impl<R: 'static> Variable<R> {
             get: Get::Plain(get),
             set: None,
             cache: true,
+            changeable: false,
             doc,
         }
     }
@@ -75,6 +78,7 @@ impl<R: 'static> Variable<R> {
             get: Get::Prefix(get),
             set: None,
             cache: true,
+            changeable: false,
             doc,
         }
     }
@@ -172,8 +176,7 @@ impl<R: 'static> Definition<R> {
 
     fn of_row(row: &Variable<R>, name: &str) -> Definition<R> {
         let (get, set, cache) = (row.get.clone(), row.set, row.cache);
-        // nginx lets `set` change what has a setter; anything else of a module is fixed.
-        let changeable = set.is_some();
+        let changeable = row.changeable || set.is_some();
         Definition {
             name: name.into(),
             get,

@@ -321,8 +321,8 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
         return Ok(());
     }
     let Some(session) = client.stream.tls() else {
-        request.log(
-            Level::Info,
+        tell(
+            request,
             format_args!("client sent plain HTTP request to HTTPS port"),
         );
         return Err(internal_status::HTTP_TO_HTTPS);
@@ -339,24 +339,34 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
         && request.head.host != name.as_bytes()
     {
         let message = "client attempted to request the server name different from the one that was negotiated";
-        request.log(Level::Info, format_args!("{message}"));
+        tell(request, format_args!("{message}"));
         return Err(421);
     }
     match asks.judge(session.assessment()) {
         Ok(()) => Ok(()),
         Err(Refusal::Bad(fault)) => {
-            let message = format_args!("client SSL certificate verify error: {fault}");
-            request.log(Level::Info, message);
+            tell(
+                request,
+                format_args!("client SSL certificate verify error: {fault}"),
+            );
             Err(internal_status::CERTIFICATE_ERROR)
         }
         Err(Refusal::Missing) => {
-            request.log(
-                Level::Info,
+            tell(
+                request,
                 format_args!("client sent no required SSL certificate"),
             );
             Err(internal_status::NO_CERTIFICATE)
         }
     }
+}
+
+/// Says why a request is refused, with what nginx is doing then.
+fn tell(request: &Request, message: std::fmt::Arguments<'_>) {
+    request.log(
+        Level::Info,
+        format_args!("{message} while reading client request headers"),
+    );
 }
 
 /// Reports addresses with TLS whose servers have no certificate. `places` are those of the servers' blocks.

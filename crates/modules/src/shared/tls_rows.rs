@@ -2,6 +2,7 @@
 //! stream. Their names stand here without the protocol's prefix.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -45,7 +46,11 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "[TLSv1.2] [TLSv1.3]",
         Some("TLSv1.2 TLSv1.3"),
         "The versions of TLS that servers are spoken to in. Older ones are not to be had.",
-        Setter::Custom(Arity::at_least(1), Repeat::Once, protocols),
+        Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.protocols = 0),
+            protocols,
+        ),
     ),
     row(
         "ssl_ciphers",
@@ -213,7 +218,7 @@ fn plain(message: String) -> Diagnostic {
 }
 
 fn protocols(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.protocols = line.bits(Protocols::WORDS, 0)?;
+    conf.protocols = line.bits(Protocols::WORDS, conf.protocols)?;
     let old = Protocols::old(conf.protocols);
     if !old.is_empty() {
         line.warn(format!(
@@ -270,15 +275,23 @@ pub(crate) fn certificate_cache_of(line: &Line) -> Result<Option<Arc<IdentityCac
 }
 
 fn password_file(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
+    conf.passwords = Arc::new(passwords(line)?);
+    Ok(())
+}
+
+/// The passwords in the file of a directive `…ssl_password_file`.
+pub(crate) fn passwords(line: &mut Line) -> Result<Vec<Vec<u8>>, Diagnostic> {
     let path = line.path(line.arg(0));
     let name = path.to_string_lossy().into_owned();
     let text = line.files().read(&path).map_err(|error| {
+        let call = match error.kind() {
+            ErrorKind::IsADirectory => "read",
+            _ => "open",
+        };
         line.error(format!(
-            "open() \"{name}\" failed{}",
+            "{call}() \"{name}\" failed{}",
             rt::error_log::Errno(&error)
         ))
     })?;
-    let passwords = read_passwords(&text, &name).map_err(|problem| line.error(problem.message))?;
-    conf.passwords = Arc::new(passwords);
-    Ok(())
+    read_passwords(&text, &name).map_err(|problem| line.error(problem.message))
 }

@@ -141,12 +141,30 @@ pub(crate) fn name_and_size(
     })
 }
 
-/// The zone of this name, for a line that refers to it.
-pub(crate) fn refer<D: 'static, S: 'static>(
+/// The sizes of zones that several lines declare.
+#[derive(Default)]
+struct Sizes(BTreeMap<BString, u64>);
+
+/// Declares a zone whose state is found elsewhere. Several lines may, if they say the same size.
+pub(crate) fn share(
     line: &mut Line,
-    name: &BStr,
+    zone: &NameAndSize,
     kind: &'static str,
-) -> Result<Arc<Zone<D, S>>, Diagnostic> {
+) -> Result<(), Diagnostic> {
+    let NameAndSize { name, size } = zone;
+    own(line, name.as_bstr(), kind)?;
+    let sizes = &mut line.shared::<Sizes>().0;
+    let first = *sizes.entry(name.clone()).or_insert(*size);
+    if first != *size {
+        return Err(line.error(format!(
+            "the size {size} of shared memory zone \"{name}\" conflicts with already declared size {first}"
+        )));
+    }
+    Ok(())
+}
+
+/// Says that a zone is of this kind.
+fn own(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnostic> {
     let owner = *line
         .shared::<Owners>()
         .0
@@ -157,6 +175,16 @@ pub(crate) fn refer<D: 'static, S: 'static>(
             format!("the shared memory zone \"{name}\" is already declared for a different use");
         return Err(line.error(message).note(format!("it is used by {owner}")));
     }
+    Ok(())
+}
+
+/// The zone of this name, for a line that refers to it.
+pub(crate) fn refer<D: 'static, S: 'static>(
+    line: &mut Line,
+    name: &BStr,
+    kind: &'static str,
+) -> Result<Arc<Zone<D, S>>, Diagnostic> {
+    own(line, name, kind)?;
     let zones = line.shared::<Zones<D, S>>();
     let make = || {
         Arc::new(Zone {

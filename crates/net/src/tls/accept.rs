@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use rt::net::Stream;
-use rustls::SignatureScheme;
 use rustls::server::{Accepted, Acceptor};
+use rustls::{Error, SignatureScheme};
 
 use super::handshake::{self, HandshakeError};
 use super::identity::Identity;
@@ -161,6 +161,17 @@ impl Hello {
         };
         if known.is_empty() {
             return Err(HandshakeError::NoCertificate);
+        }
+        let ours = &config.alpn_protocols;
+        let is_ours = |name: &[u8]| ours.iter().any(|own| own == name);
+        if let Some(mut offered) = accepted.client_hello().alpn()
+            && !ours.is_empty()
+            && !offered.any(is_ours)
+        {
+            // Before our first message: a client of TLS 1.3 could not read it behind that. A fatal alert,
+            // no_application_protocol (RFC 7301, section 3.2). Whether it arrives does not matter.
+            let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 120]);
+            return Err(HandshakeError::Tls(Error::NoApplicationProtocol));
         }
         let slow = known.iter().any(|identity| identity.is_slow());
         let begin = move || {

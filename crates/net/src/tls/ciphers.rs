@@ -35,6 +35,39 @@ impl Protocols {
     pub const WORDS: &'static [&'static str] =
         &["SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3"];
 
+    /// A version's place among [`Self::WORDS`], as OpenSSL's commands name it; `None` there is the oldest.
+    pub fn number(word: &str) -> Option<usize> {
+        if word.eq_ignore_ascii_case("none") {
+            return Some(0);
+        }
+        let mut words = Self::WORDS.iter();
+        words.position(|known| known.eq_ignore_ascii_case(word))
+    }
+
+    /// What OpenSSL's command `Protocol` makes of a set of [`Self::WORDS`]; `None`: it names none of them.
+    pub fn command(text: &str, mut bits: u32) -> Option<u32> {
+        for word in text.split(',').map(str::trim) {
+            let (on, word) = match word.strip_prefix('-') {
+                Some(word) => (false, word),
+                None => (true, word.strip_prefix('+').unwrap_or(word)),
+            };
+            let named = match word {
+                "ALL" => (1 << Self::WORDS.len()) - 1,
+                word => 1 << Self::number(word)?,
+            };
+            bits = match on {
+                true => bits | named,
+                false => bits & !named,
+            };
+        }
+        Some(bits)
+    }
+
+    /// As a set of [`Self::WORDS`].
+    pub fn bits(self) -> u32 {
+        u32::from(self.tls12) << 4 | u32::from(self.tls13) << 5
+    }
+
     /// Those that a set of [`Self::WORDS`] names and that can be had.
     pub fn from_bits(bits: u32) -> Protocols {
         Protocols {

@@ -46,7 +46,7 @@ impl Identity {
         let chain = chain(&text).ok_or_else(|| {
             Problem::new(format!(
                 "cannot load certificate \"{}\": PEM_read_bio_X509_AUX() failed \
-                 (SSL: error:0480006C:PEM routines::no start line)",
+                 (SSL: error:0480006C:PEM routines::no start line:Expecting: TRUSTED CERTIFICATE)",
                 shown(certificate)
             ))
         })?;
@@ -169,8 +169,17 @@ fn text_of(
     if let Some(data) = word.strip_prefix(b"data:") {
         return Ok(data.to_vec());
     }
-    let path = word.to_path_lossy();
-    read(&path).map_err(|error| {
+    load_file(what, &word.to_path_lossy(), read)
+}
+
+/// A file's content. `what` is what it should be, for the message: `CRL`.
+pub fn load_file(
+    what: &str,
+    path: &Path,
+    read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
+) -> Result<Vec<u8>, Problem> {
+    read(path).map_err(|error| {
+        let word = path.display();
         let number = error.raw_os_error().unwrap_or(5);
         let text = error.to_string();
         let text = text.split(" (os error").next().unwrap_or_default();

@@ -44,7 +44,7 @@ pub use certificate::Shown;
 pub use ciphers::{Choice, Protocols};
 pub use client::{ClientName, ClientOptions, ClientSettings, connect};
 pub use handshake::HandshakeError;
-pub use identity::{Identity, read_passwords};
+pub use identity::{Identity, load_file, read_passwords};
 pub use offer::{Chain, Key, Moment, Offer};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
 pub use service::{Asks, Refusal, Service, full_path};

@@ -1,7 +1,7 @@
 //! OpenSSL's names of cipher suites, groups and signature schemes: configurations and logs use them.
 
 /// A cipher suite that clients offer, and its name.
-const CIPHERS: [(u16, &str); 57] = [
+const CIPHERS: [(u16, &str); 58] = [
     (0x1301, "TLS_AES_128_GCM_SHA256"),
     (0x1302, "TLS_AES_256_GCM_SHA384"),
     (0x1303, "TLS_CHACHA20_POLY1305_SHA256"),
@@ -59,6 +59,7 @@ const CIPHERS: [(u16, &str); 57] = [
     (0x0041, "CAMELLIA128-SHA"),
     (0x0084, "CAMELLIA256-SHA"),
     (0x00ff, "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"),
+    (0x5600, "TLS_FALLBACK_SCSV"),
 ];
 
 /// The name of a cipher suite, if it has one.
@@ -123,27 +124,20 @@ pub(super) fn scheme_name(number: u16) -> String {
     .to_owned()
 }
 
-/// The names of a list, with colons between. What a client puts in to keep servers tolerant (RFC 8701) is left out, and
-/// so is the signal that stands for secure renegotiation.
+/// The names of a list, with colons between, and the numbers of what has none, such as what a client puts in to keep
+/// servers tolerant (RFC 8701).
 pub(super) fn list(numbers: &[u16], name: impl Fn(u16) -> Option<String>) -> String {
     let mut out = String::new();
     for &number in numbers {
-        if is_grease(number) || number == 0x00ff || number == 0x5600 {
-            continue;
-        }
         if !out.is_empty() {
             out.push(':');
         }
         match name(number) {
             Some(name) => out.push_str(&name),
-            None => out.push_str(&format!("0x{number:04X}")),
+            None => out.push_str(&format!("0x{number:04x}")),
         }
     }
     out
-}
-
-fn is_grease(number: u16) -> bool {
-    number & 0x0f0f == 0x0a0a && number >> 8 == number & 0xff
 }
 
 #[cfg(test)]
@@ -155,7 +149,8 @@ mod tests {
         let text = list(&[0x1301, 0x2a2a, 0xffee, 0x00ff], |number| {
             cipher_name(number).map(str::to_owned)
         });
-        assert_eq!(text, "TLS_AES_128_GCM_SHA256:0xFFEE");
+        let all = "TLS_AES_128_GCM_SHA256:0x2a2a:0xffee:TLS_EMPTY_RENEGOTIATION_INFO_SCSV";
+        assert_eq!(text, all);
         assert_eq!(group_name(0x001d), "X25519");
     }
 }

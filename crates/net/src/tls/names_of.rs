@@ -47,7 +47,7 @@ fn value(attribute: &AttributeTypeAndValue<'_>) -> Vec<u8> {
     value.data.to_vec()
 }
 
-/// `CN=a,OU=b\, c,O=d`: the last part first, and everything but printable ASCII escaped.
+/// `CN=a,OU=b\, c,O=d`: the last part first, also of those with a plus between, and everything but printable ASCII escaped.
 pub(super) fn rfc2253(name: &X509Name<'_>) -> String {
     let parts: Vec<String> = name
         .iter_rdn()
@@ -56,7 +56,7 @@ pub(super) fn rfc2253(name: &X509Name<'_>) -> String {
                 .iter()
                 .map(|attribute| format!("{}={}", type_name(attribute), escape(&value(attribute))))
                 .collect();
-            attributes.join("+")
+            attributes.into_iter().rev().collect::<Vec<_>>().join("+")
         })
         .collect();
     parts.into_iter().rev().collect::<Vec<_>>().join(",")
@@ -83,8 +83,9 @@ fn escape(value: &[u8]) -> String {
 /// `/O=d/OU=b, c/CN=a`.
 pub(super) fn oneline(name: &X509Name<'_>) -> String {
     let mut out = String::new();
-    for attribute in name.iter_attributes() {
-        out.push('/');
+    let attributes = name.iter_rdn().flat_map(|rdn| rdn.iter().enumerate());
+    for (index, attribute) in attributes {
+        out.push(if index == 0 { '/' } else { '+' });
         out.push_str(&type_name(attribute));
         out.push('=');
         for byte in value(attribute) {
@@ -95,4 +96,29 @@ pub(super) fn oneline(name: &X509Name<'_>) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of a name may have several attributes, with a plus between: the old form keeps their order, the other turns
+    /// it round like that of the parts.
+    #[test]
+    fn names_with_two_attributes_in_a_part() {
+        let attribute = |number: u8, value: u8| {
+            // SEQUENCE { OBJECT IDENTIFIER 2.5.4.number, UTF8String }
+            vec![0x30, 8, 6, 3, 0x55, 4, number, 12, 1, value]
+        };
+        let part = |attributes: &[Vec<u8>]| {
+            let content = attributes.concat();
+            [&[0x31, content.len() as u8][..], &content].concat()
+        };
+        let (name, place, unit) = (attribute(3, b'a'), attribute(7, b'b'), attribute(11, b'c'));
+        let content = [part(&[name]), part(&[place, unit])].concat();
+        let der = [&[0x30, content.len() as u8][..], &content].concat();
+        let (_, name) = X509Name::from_der(&der).expect("a good name");
+        assert_eq!(rfc2253(&name), "OU=c+L=b,CN=a");
+        assert_eq!(oneline(&name), "/CN=a/L=b+OU=c");
+    }
 }

@@ -38,7 +38,7 @@ pub struct Service {
 
 /// The path of a certificate that variables have made: it counts from the directory of the configuration.
 pub fn full_path(conf_prefix: &Path, text: &[u8]) -> BString {
-    let is_word = [&b"data:"[..], b"store:", b"/"]
+    let is_word = [&b"data:"[..], b"engine:", b"store:", b"/"]
         .iter()
         .any(|prefix| text.starts_with(prefix));
     if is_word {

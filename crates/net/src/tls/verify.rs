@@ -133,7 +133,8 @@ impl Trust {
     pub fn add_certificates(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
         let broken = || {
             Problem::new(format!(
-                "SSL_CTX_load_verify_locations(\"{name}\") failed (no certificate that can be read)"
+                "cannot load certificate \"{name}\": PEM_read_bio_X509_AUX() failed \
+                 (SSL: error:0480006C:PEM routines::no start line:Expecting: TRUSTED CERTIFICATE)"
             ))
         };
         let blocks = pem::parse(text).ok_or_else(broken)?;
@@ -152,7 +153,8 @@ impl Trust {
     pub fn add_revocations(&mut self, text: &[u8], name: &str) -> Result<(), Problem> {
         let broken = || {
             Problem::new(format!(
-                "X509_LOOKUP_load_file(\"{name}\") failed (no revocation list that can be read)"
+                "cannot load CRL \"{name}\": PEM_read_bio_X509_CRL() failed \
+                 (SSL: error:0480006C:PEM routines::no start line:Expecting: X509 CRL)"
             ))
         };
         let blocks = pem::parse(text).ok_or_else(broken)?;

@@ -18,7 +18,7 @@ use conf::{Expression, Scope};
 use crate::Transport;
 use crate::tls::{
     Choice, ClientName, ClientOptions, ClientSettings, HandshakeError, Identity, IdentityCache,
-    Problem, Protocols, Trust, connect,
+    Problem, Protocols, Trust, connect, load_file,
 };
 
 /// What the rows say. Names are those of the directives, without `…_ssl_`.
@@ -190,20 +190,11 @@ impl Secure {
         }
         let mut trust = Trust::nobody(usize::try_from(self.verify_depth).unwrap_or(0));
         let name = self.trusted_certificate.to_string_lossy().into_owned();
-        let mut text = |path: &Path, call: &str, name: &str| {
-            read(path).map_err(|error| Problem {
-                message: format!("{call}(\"{name}\") failed{}", rt::error_log::Errno(&error)),
-            })
-        };
-        let anchors = text(
-            &self.trusted_certificate,
-            "SSL_CTX_load_verify_locations",
-            &name,
-        )?;
+        let anchors = load_file("certificate", &self.trusted_certificate, read)?;
         trust.add_certificates(&anchors, &name)?;
         if !self.crl.as_os_str().is_empty() {
             let name = self.crl.to_string_lossy().into_owned();
-            let lists = text(&self.crl, "X509_LOOKUP_load_file", &name)?;
+            let lists = load_file("CRL", &self.crl, read)?;
             trust.add_revocations(&lists, &name)?;
         }
         Ok(Some(Arc::new(trust)))
@@ -221,7 +212,15 @@ impl Secure {
         for (name, value) in &self.conf_commands {
             let text = value.to_str_lossy();
             let failed = || Problem {
-                message: format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed"),
+                message: format!(
+                    "SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:0A000180:SSL routines::bad value:cmd={name}, \
+                     value={value})"
+                ),
+            };
+            let unknown = || Problem {
+                message: format!(
+                    "SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:0A000182:SSL routines::unknown cmd name:cmd={name})"
+                ),
             };
             match name.to_ascii_lowercase().as_slice() {
                 b"ciphersuites" => choice.set_ciphersuites(&text)?,
@@ -237,6 +236,10 @@ impl Secure {
                     "TLSv1.3" | "None" => {}
                     _ => return Err(failed()),
                 },
+                b"protocol" => {
+                    let bits = Protocols::command(&text, options.protocols.bits());
+                    options.protocols = Protocols::from_bits(bits.ok_or_else(failed)?);
+                }
                 b"certificate" => certificate = Some(in_prefix(value.as_bstr(), conf_prefix)),
                 b"privatekey" => {
                     let key = in_prefix(value.as_bstr(), conf_prefix);
@@ -249,8 +252,13 @@ impl Secure {
                     )?);
                 }
                 // Switches of OpenSSL's own ways, which have no counterpart.
-                b"options" | b"signaturealgorithms" | b"clientsignaturealgorithms" => {}
-                _ => return Err(failed()),
+                b"options"
+                | b"signaturealgorithms"
+                | b"clientsignaturealgorithms"
+                | b"numtickets"
+                | b"recordpadding"
+                | b"verifymode" => {}
+                _ => return Err(unknown()),
             }
         }
         Ok(())

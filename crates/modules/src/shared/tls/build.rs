@@ -48,14 +48,11 @@ pub(crate) fn service(
         }
         return Ok(Some(Arc::new(without_certificates(conf)?)));
     }
-    let passwords = Arc::new(match &conf.password_file {
-        None => Vec::new(),
-        Some(file) => {
-            let text = read(file, level)?;
-            let name = file.path.display().to_string();
-            net::tls::read_passwords(&text, &name).map_err(|problem| at(problem, file.span))?
-        }
-    });
+    let passwords = Arc::clone(&conf.passwords);
+    if conf.ech {
+        let message = "\"ssl_ech_file\" is not supported on this platform, ignored";
+        warn_once(message.to_owned(), None, level);
+    }
     let commanded = commands(conf, level)?;
     let (identities, dynamic) = identities(conf, &commanded, &passwords, level)?;
     let has_certificates = !identities.is_empty() || !dynamic.is_empty();
@@ -122,17 +119,15 @@ fn check_pairs(conf: &TlsConf) -> Result<(), Diagnostic> {
         return Ok(());
     }
     match conf.certificates.last() {
-        Some(Source::Fixed(name, span)) => Err(Diagnostic::error(
-            format!("no \"ssl_certificate_key\" is defined for certificate \"{name}\""),
-            *span,
-        )),
-        Some(Source::Dynamic(name, span)) => Err(Diagnostic::error(
-            format!(
-                "no \"ssl_certificate_key\" is defined for certificate \"{}\"",
-                name.source()
-            ),
-            *span,
-        )),
+        Some(source @ (Source::Fixed(_, span) | Source::Dynamic(_, span))) => {
+            Err(Diagnostic::error(
+                format!(
+                    "no \"ssl_certificate_key\" is defined for certificate \"{}\"",
+                    source.name()
+                ),
+                *span,
+            ))
+        }
         None => Ok(()),
     }
 }
@@ -230,12 +225,7 @@ fn identities(
     let mut identities = Vec::new();
     let mut dynamic = Vec::new();
     if let (Some(certificate), Some(key)) = (&commanded.certificate, &commanded.key) {
-        let full = |name: &BString| {
-            let path = level.build.in_conf_prefix(Path::new(&*name.to_str_lossy()));
-            BString::from(path.to_string_lossy().as_bytes())
-        };
         let span = conf.commands.first().map(|(_, _, span)| *span);
-        let (certificate, key) = (full(certificate), full(key));
         identities.push(load(
             certificate.as_ref(),
             key.as_ref(),
@@ -278,12 +268,15 @@ fn load(
     span: Option<Span>,
     level: &mut Level,
 ) -> Result<Arc<Identity>, Diagnostic> {
-    let names = (certificate.to_owned(), key.to_owned());
+    let prefix = level.build.conf_prefix.clone();
+    let full = |word| net::tls::full_path(&prefix, word);
+    let names = (full(certificate), full(key));
     if let Some(known) = level.shared::<Loaded>().0.get(&names) {
         return Ok(Arc::clone(known));
     }
     let mut read = |path: &Path| level.build.files.read(path);
-    let identity = Identity::load(certificate, key, passwords, &mut read)
+    let (certificate, key) = &names;
+    let identity = Identity::load(certificate.as_ref(), key.as_ref(), passwords, &mut read)
         .map_err(|problem| at(problem, span))?;
     let loaded = &mut level.shared::<Loaded>().0;
     loaded.insert(names, Arc::clone(&identity));
@@ -361,12 +354,14 @@ fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic
     Ok(Tickets::fixed(keys))
 }
 
-/// Reads whom to believe about clients, if they are asked.
+/// Reads whom to believe about clients, if they are asked. What is believed besides, and revocations, have to be good
+/// also if nobody is, as in nginx.
 fn client_certificates(
     conf: &TlsConf,
     level: &mut Level,
 ) -> Result<Option<ClientCertificates>, Diagnostic> {
     if conf.asks == Asks::No {
+        trust(conf, Trust::nobody(0), level)?;
         return Ok(None);
     }
     let files = (&conf.client_certificate, &conf.trusted_certificate);
@@ -377,26 +372,37 @@ fn client_certificates(
         ));
     }
     let depth = usize::try_from(conf.depth).unwrap_or(0);
-    let (mut trust, mut named) = (Trust::nobody(depth), Trust::nobody(0));
+    let (mut believed, mut named) = (Trust::nobody(depth), Trust::nobody(0));
     if let Some(file) = &conf.client_certificate {
-        add(&mut trust, file, level)?;
+        add(&mut believed, file, level)?;
         add(&mut named, file, level)?;
     }
+    let all = trust(conf, believed, level)?;
+    Ok(Some(ClientCertificates::new(all, &named)))
+}
+
+/// With `ssl_trusted_certificate` and `ssl_crl`.
+fn trust(conf: &TlsConf, mut trust: Trust, level: &mut Level) -> Result<Trust, Diagnostic> {
     if let Some(file) = &conf.trusted_certificate {
         add(&mut trust, file, level)?;
     }
     if let Some(file) = &conf.crl {
-        let text = read(file, level)?;
+        let text = load_text("CRL", file, level)?;
         let name = file.path.display().to_string();
         trust
             .add_revocations(&text, &name)
             .map_err(|problem| at(problem, file.span))?;
     }
-    Ok(Some(ClientCertificates::new(trust, &named)))
+    Ok(trust)
+}
+
+fn load_text(what: &str, file: &File, level: &mut Level) -> Result<Vec<u8>, Diagnostic> {
+    let mut read = |path: &Path| level.build.files.read(path);
+    net::tls::load_file(what, &file.path, &mut read).map_err(|problem| at(problem, file.span))
 }
 
 pub(super) fn add(trust: &mut Trust, file: &File, level: &mut Level) -> Result<(), Diagnostic> {
-    let text = read(file, level)?;
+    let text = load_text("certificate", file, level)?;
     let name = file.path.display().to_string();
     trust
         .add_certificates(&text, &name)

@@ -23,7 +23,12 @@ impl Commanded {
     pub(crate) fn apply(&mut self, name: &BStr, value: &BStr) -> Result<(), Problem> {
         let text = value.to_str_lossy();
         let failed = |why: &str| Problem {
-            message: format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed ({why})"),
+            message: format!("SSL_CONF_cmd(\"{name}\", \"{value}\") failed (SSL: error:{why})"),
+        };
+        let bad = || {
+            failed(&format!(
+                "0A000180:SSL routines::bad value:cmd={name}, value={value}"
+            ))
         };
         match name.to_str_lossy().to_ascii_lowercase().as_str() {
             "certificate" => self.certificate = Some(value.to_owned()),
@@ -32,29 +37,19 @@ impl Commanded {
             "cipherstring" => self.choice.set_ciphers(&text)?,
             "curves" | "groups" => self.choice.set_curves(&text)?,
             "minprotocol" => {
-                let from = version(&text).ok_or_else(|| failed("bad value"))?;
+                let from = Protocols::number(&text).ok_or_else(bad)?;
                 self.protocols &= u32::MAX << from;
             }
             "maxprotocol" => {
-                let to = version(&text).ok_or_else(|| failed("bad value"))?;
+                let to = Protocols::number(&text).ok_or_else(bad)?;
                 self.protocols &= (2 << to) - 1;
             }
             "protocol" => {
-                for word in text.split(',').map(str::trim) {
-                    let (on, word) = signed(word);
-                    let bits = match word {
-                        "ALL" => (1 << Protocols::WORDS.len()) - 1,
-                        word => 1 << version(word).ok_or_else(|| failed("bad value"))?,
-                    };
-                    self.protocols = match on {
-                        true => self.protocols | bits,
-                        false => self.protocols & !bits,
-                    };
-                }
+                self.protocols = Protocols::command(&text, self.protocols).ok_or_else(bad)?;
             }
             "options" => {
                 for word in text.split(',').map(str::trim) {
-                    self.option(word);
+                    self.option(word).ok_or_else(bad)?;
                 }
             }
             "signaturealgorithms"
@@ -68,13 +63,21 @@ impl Commanded {
             | "chaincafile" => {
                 self.ignored.push(format!("\"{name}\""));
             }
-            _ => return Err(failed("SSL: error:0A00018E:SSL routines::unknown cmd name")),
+            _ => {
+                return Err(failed(&format!(
+                    "0A000182:SSL routines::unknown cmd name:cmd={name}"
+                )));
+            }
         }
         Ok(())
     }
 
-    fn option(&mut self, word: &str) {
-        let (on, name) = signed(word);
+    /// `None`: OpenSSL has no such option.
+    fn option(&mut self, word: &str) -> Option<()> {
+        let (on, name) = match word.strip_prefix('-') {
+            Some(word) => (false, word),
+            None => (true, word.strip_prefix('+').unwrap_or(word)),
+        };
         match name.to_ascii_lowercase().as_str() {
             "sessionticket" => self.tickets = on,
             "serverpreference" => self.prefer_server_ciphers = on,
@@ -91,24 +94,21 @@ impl Commanded {
             | "dhsingle"
             | "antireplay"
             | "caandidates" => {}
-            _ => self.ignored.push(format!("\"Options {word}\"")),
+            "emptyfragments"
+            | "prioritizechacha"
+            | "unsafelegacyserverconnect"
+            | "clientrenegotiation"
+            | "allownodhekex"
+            | "prefernodhekex"
+            | "canames"
+            | "strictcertcheck"
+            | "txcertificatecompression"
+            | "rxcertificatecompression"
+            | "ktls"
+            | "ktlstxzerocopysendfile"
+            | "ignoreunexpectedeof" => self.ignored.push(format!("\"Options {word}\"")),
+            _ => return None,
         }
+        Some(())
     }
-}
-
-fn signed(word: &str) -> (bool, &str) {
-    match word.strip_prefix('-') {
-        Some(word) => (false, word),
-        None => (true, word.strip_prefix('+').unwrap_or(word)),
-    }
-}
-
-/// A version's place among [`Protocols::WORDS`].
-fn version(word: &str) -> Option<usize> {
-    if word.eq_ignore_ascii_case("none") {
-        return Some(0);
-    }
-    Protocols::WORDS
-        .iter()
-        .position(|known| known.eq_ignore_ascii_case(word))
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::Span;
-use bstr::BString;
+use bstr::{BStr, BString, ByteSlice};
 use conf::Expression;
 use net::tls::ocsp::Checks;
 use net::tls::{Asks, Service};
@@ -26,7 +26,10 @@ pub(crate) struct TlsConf {
     pub(crate) certificates: Vec<Source>,
     pub(crate) keys: Vec<Source>,
     pub(crate) certificate_cache: Option<CertificateCache>,
-    pub(crate) password_file: Option<File>,
+    /// Of `ssl_password_file`.
+    pub(crate) passwords: Arc<Vec<Vec<u8>>>,
+    /// `ssl_ech_file` was said.
+    pub(crate) ech: bool,
     pub(crate) compress: bool,
     /// Bits of [`net::tls::Protocols::WORDS`].
     pub(crate) protocols: u32,
@@ -79,10 +82,20 @@ pub(crate) struct File {
 /// Where a certificate or a key comes from.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// A path, or `data:` and the text.
+    /// The word as it stands: a path, or `data:` and the text.
     Fixed(BString, Span),
     /// A path that depends on the client.
     Dynamic(Expression, Span),
+}
+
+impl Source {
+    /// The word as it stands.
+    pub(crate) fn name(&self) -> &BStr {
+        match self {
+            Source::Fixed(name, _) => name.as_bstr(),
+            Source::Dynamic(expression, _) => expression.source().as_bstr(),
+        }
+    }
 }
 
 /// `ssl_certificate_cache`

@@ -22,7 +22,12 @@ pub(super) fn status(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagnostic> 
             None,
         ));
     }
-    let responder = conf.ocsp_responder.as_ref().map(responder).transpose()?;
+    let responder = match &conf.ocsp_responder {
+        None => None,
+        Some(word) => Some(responder(word).map_err(|why| {
+            Diagnostic::error(format!("{why} in \"ssl_ocsp_responder\""), word.span)
+        })?),
+    };
     let cache = conf.ocsp_cache.as_ref();
     Ok(Some(StatusCheck {
         checks,
@@ -32,14 +37,9 @@ pub(super) fn status(conf: &TlsConf) -> Result<Option<StatusCheck>, Diagnostic> 
     }))
 }
 
-fn responder(word: &Word) -> Result<Responder, Diagnostic> {
+fn responder(word: &Word) -> Result<Responder, String> {
     let url = word.text.to_str_lossy();
-    Responder::parse(&url).ok_or_else(|| {
-        Diagnostic::error(
-            format!("invalid URL prefix in OCSP responder \"{url}\""),
-            word.span,
-        )
-    })
+    Responder::parse(&url).ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))
 }
 
 /// `ssl_stapling`: has statements sent along with certificates.
@@ -63,30 +63,31 @@ pub(super) fn staple(
     for file in files.into_iter().flatten() {
         add(&mut trust, file, level)?;
     }
-    let asked = conf
-        .stapling_responder
-        .as_ref()
-        .map(responder)
-        .transpose()?;
-    for identity in identities {
-        let issuer = trust
-            .issuer_of(identity.chain())
-            .ok_or_else(|| "issuer certificate not found".to_owned());
-        let staple = issuer.and_then(|issuer| {
-            let verifies = conf.stapling_verify;
-            Staple::new(
-                identity.leaf(),
-                &issuer,
-                asked.clone(),
-                verifies,
-                ask_responder,
-            )
-        });
-        match staple {
+    for (identity, source) in identities.iter_mut().zip(&conf.certificates) {
+        match staple_of(conf, &trust, identity) {
             Ok(staple) => *identity = identity.with_staple(staple),
             // As in nginx the server goes on without.
-            Err(why) => warn_once(format!("\"ssl_stapling\" ignored, {why}"), None, level),
+            Err(why) => {
+                let name = source.name();
+                warn_once(
+                    format!("\"ssl_stapling\" ignored, {why} \"{name}\""),
+                    None,
+                    level,
+                );
+            }
         }
     }
     Ok(())
+}
+
+/// What is sent along with one certificate; or why there is nothing, which the certificate's name follows.
+fn staple_of(conf: &TlsConf, trust: &Trust, identity: &Identity) -> Result<Arc<Staple>, String> {
+    let issuer = trust
+        .issuer_of(identity.chain())
+        .ok_or_else(|| "issuer certificate not found for certificate".to_owned())?;
+    let asked = conf.stapling_responder.as_ref().map(responder).transpose();
+    let verifies = conf.stapling_verify;
+    asked
+        .and_then(|asked| Staple::new(identity.leaf(), &issuer, asked, verifies, ask_responder))
+        .map_err(|why| format!("{why} in the certificate"))
 }

@@ -1,13 +1,16 @@
 //! The rows, for http and for stream.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use bstr::{BString, ByteSlice};
+use bstr::ByteSlice;
 use conf::{Arity, Contexts, Diagnostic, Directive, Expression, Line, Repeat, Setter};
 use net::tls::ocsp::Checks;
 use net::tls::{Asks, Protocols};
 
 use super::{CertificateCache, File, SessionCaching, Source, TlsConf, Word};
+use crate::shared::tls_rows;
+use crate::shared::zones::{self, NameAndSize};
 
 /// Whose rows they are.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -221,8 +224,8 @@ const ECH_FILE: Directive<TlsConf> = row(
     "file",
     None,
     "Encrypted Client Hello is not supported: the line is accepted with a warning, and clients go on without.",
-    Setter::Custom(Arity::ONE, Repeat::Many, |_, line| {
-        line.warn("\"ssl_ech_file\" is not supported, ignored");
+    Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
+        c.ech = !line.text(0).is_empty();
         Ok(())
     }),
 );
@@ -268,7 +271,7 @@ const PASSWORD_FILE: Directive<TlsConf> = row(
     None,
     "A file of passwords, a line each, that are tried on encrypted keys.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-        c.password_file = file(line);
+        c.passwords = Arc::new(tls_rows::passwords(line)?);
         Ok(())
     }),
 );
@@ -286,10 +289,7 @@ const PROTOCOLS: Directive<TlsConf> = row(
     "[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]",
     Some("TLSv1.2 TLSv1.3"),
     "The versions of TLS. Those before 1.2 are not spoken any more (RFC 8996); a line that names them is a warning.",
-    Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
-        c.protocols = line.bits(Protocols::WORDS, 0)?;
-        Ok(())
-    }),
+    Setter::Bits(Protocols::WORDS, |c| &mut c.protocols),
 );
 
 const REJECT_HANDSHAKE: Directive<TlsConf> = row(
@@ -307,7 +307,8 @@ const SESSION_CACHE: Directive<TlsConf> = row(
     Some("none"),
     "Where sessions are remembered for clients that can not keep a ticket, and where tickets are off. A shared cache has a \
      name, a size in bytes, and outlives reloads.",
-    Setter::Custom(Arity::between(1, 2), Repeat::Once, |c, line| {
+    // As in nginx the last line of a block counts.
+    Setter::Custom(Arity::between(1, 2), Repeat::Many, |c, line| {
         c.session_cache = session_cache(line)?;
         Ok(())
     }),
@@ -323,7 +324,10 @@ const SESSION_TICKET_KEY: Directive<TlsConf> = row(
         Arity::ONE,
         Repeat::Fresh(|c| c.ticket_keys.clear()),
         |c, line| {
-            c.ticket_keys.extend(file(line));
+            c.ticket_keys.push(File {
+                path: line.path(line.arg(0)),
+                span: line.arg(0).span,
+            });
             Ok(())
         },
     ),
@@ -445,13 +449,11 @@ const ALPN: Directive<TlsConf> = row(
     None,
     "The protocols that the server offers by ALPN; a client that offers others only is refused.",
     Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
-        c.alpn = line.args().iter().map(|word| word.text.clone()).collect();
-        match c
-            .alpn
-            .iter()
-            .any(|name| name.is_empty() || name.len() > 255)
-        {
-            true => Err(line.error("protocol too long")),
+        let names = line.args().iter().map(|word| word.text.clone());
+        // An empty one is no client's.
+        c.alpn = names.filter(|name| !name.is_empty()).collect();
+        match c.alpn.iter().any(|name| name.len() > 255) {
+            true => Err(line.error("\"ssl_alpn\" directive protocol too long")),
             false => Ok(()),
         }
     }),
@@ -485,17 +487,7 @@ fn source(line: &mut Line) -> Result<Source, Diagnostic> {
     if Expression::has_variables(line.text(0)) {
         return Ok(Source::Dynamic(line.expression(0)?, span));
     }
-    let is_word = [&b"data:"[..], b"engine:", b"store:"]
-        .iter()
-        .any(|prefix| line.text(0).starts_with(prefix));
-    if is_word {
-        return Ok(Source::Fixed(line.text(0).to_owned(), span));
-    }
-    let path = line.path(line.arg(0));
-    Ok(Source::Fixed(
-        BString::from(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str())),
-        span,
-    ))
+    Ok(Source::Fixed(line.text(0).to_owned(), span))
 }
 
 fn certificate_cache(line: &mut Line) -> Result<Option<CertificateCache>, Diagnostic> {
@@ -553,6 +545,11 @@ fn ocsp_cache(line: &mut Line) -> Result<Option<(String, usize)>, Diagnostic> {
     if size < SMALLEST_CACHE {
         return Err(line.error(format!("OCSP cache \"{text}\" is too small")));
     }
+    let zone = NameAndSize {
+        name: name.into(),
+        size,
+    };
+    zones::share(line, &zone, "ssl_ocsp_cache")?;
     let name = name.to_str_lossy().into_owned();
     Ok(Some((name, usize::try_from(size).unwrap_or(usize::MAX))))
 }
@@ -581,6 +578,11 @@ fn session_cache(line: &mut Line) -> Result<SessionCaching, Diagnostic> {
                     let text = line.text(index);
                     return Err(line.error(format!("session cache \"{text}\" is too small")));
                 }
+                let zone = NameAndSize {
+                    name: name.into(),
+                    size,
+                };
+                zones::share(line, &zone, "ssl_session_cache")?;
                 let name = name.to_str_lossy().into_owned();
                 let size = usize::try_from(size).unwrap_or(usize::MAX);
                 // The shared one is asked in any case, so that the other is of no use beside it.

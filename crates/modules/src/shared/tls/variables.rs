@@ -17,6 +17,16 @@ pub(crate) const COUNT: usize = 28;
 
 /// All of them.
 pub(crate) const fn all<R: HasTls>() -> [Variable<R>; COUNT] {
+    let mut rows = rows();
+    let mut at = 0;
+    while at < rows.len() {
+        rows[at].changeable = true;
+        at += 1;
+    }
+    rows
+}
+
+const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
     [
         Variable::new("ssl_protocol", protocol, "The version of TLS: `TLSv1.3`."),
         Variable::new("ssl_cipher", cipher, "The cipher suite, by OpenSSL's name."),

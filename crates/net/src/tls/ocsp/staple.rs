@@ -64,7 +64,7 @@ impl Staple {
         let issuer = Certificate::parse(issuer).ok_or_else(unreadable)?;
         let responder = match (responder, &certificate.responder) {
             (Some(responder), _) => responder,
-            (None, None) => return Err("no OCSP responder URL in the certificate".to_owned()),
+            (None, None) => return Err("no OCSP responder URL".to_owned()),
             (None, Some(url)) => Responder::parse(url)
                 .ok_or_else(|| format!("invalid URL prefix in OCSP responder \"{url}\""))?,
         };
