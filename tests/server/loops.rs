@@ -1,8 +1,12 @@
 //! Several event loops in one worker: their number changes with a reload, and connections spread over them.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use weir_tests::{Connection, Server, Signal, Site, http, skip_on_oracle, until};
+
+use crate::tls::{CERTIFICATE, Client, ask, https};
 
 const WHY: &str = "event loops are Weir's own";
 
@@ -271,4 +275,56 @@ fn connections_that_are_never_idle_leave_a_busy_loop_and_nothing_is_lost() {
             client.get("/").expect(200);
         }
     });
+}
+
+/// Somebody works on for a request that has its answer, here a mirror's copy: the state of TLS can not be taken from them,
+/// so that the connection stays, and goes on.
+#[test]
+fn a_tls_connection_with_work_left_stays_and_is_served() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    // Takes connections, and answers nothing as long as the test goes on.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let port = silent.local_addr().expect("it is bound").port();
+    let server = https(&format!(
+        "{CERTIFICATE}
+         server {{ listen 127.0.0.1:%%PORT%%; location / {{ return 200 on; }} location /status {{ weir_status json; }} }}
+         server {{ listen 127.0.0.1:%%PORT1%% ssl; location / {{ return 200 on; }}
+         location /copied {{ mirror /mirror; alias html/text; }}
+         location = /mirror {{ internal; proxy_pass http://127.0.0.1:{port}; }} }}"
+    ))
+    .main("worker_processes 1;")
+    .file("html/text", "copied")
+    .start();
+    let client = Client::new();
+    let mut busy: Vec<_> = (0..20)
+        .map(|_| client.connect(&server, 1, "localhost"))
+        .collect();
+    for stream in &mut busy {
+        stream
+            .write_all(b"GET /copied HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .expect("it is taken");
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\ncopied") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("an answer");
+            answer.push(byte[0]);
+        }
+    }
+    let mut others = clients(&server, 40);
+    resize(&server, 1, 3);
+    // They have waited longest, so they are the first to be asked to go.
+    let most = || active(&server).into_iter().max().unwrap_or(0);
+    let even = until(|| (most() <= 24).then_some(()));
+    assert!(even.is_some(), "{:?}", active(&server));
+    for stream in &mut busy {
+        let answer = ask(stream, "/", "Host: localhost").expect("an answer");
+        assert!(answer.ends_with("\r\n\r\non"), "{answer}");
+    }
+    for client in &mut others {
+        client.get("/").expect(200);
+    }
+    // The copies fail now, or the server would wait for them.
+    drop(silent);
 }

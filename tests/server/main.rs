@@ -81,6 +81,7 @@ mod stub_status;
 mod sub_filter;
 mod thread_pools;
 mod tls;
+mod tls_hostile;
 mod try_files;
 mod tunnel;
 mod upgrade;

@@ -437,8 +437,8 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
             request.log(
                 Level::Info,
                 format_args!(
-                    "recv() failed{} while reading client request body",
-                    rt::error_log::Errno(&error)
+                    "{} while reading client request body",
+                    net::ReadFailed(&error)
                 ),
             );
             400

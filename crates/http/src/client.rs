@@ -60,6 +60,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// What is left of a time that began when the connection was accepted. All that comes before its first request has one
+    /// `client_header_timeout` together, as with nginx: PROXY protocol, TLS, telling the protocol, and the head itself.
+    pub fn rest_of(&self, timeout: Duration) -> Duration {
+        timeout.saturating_sub(rt::now().saturating_duration_since(self.accepted))
+    }
+
     /// What is written is sent at once from now on (`tcp_nodelay`): no small packet waits for the acknowledgement of the
     /// one before, which some clients put off for 40 ms.
     pub(crate) fn send_without_delay(&self) {
@@ -211,6 +217,13 @@ impl Idle {
         if self.asked.get() != Asked::Close {
             self.reach.set(Some(reach));
             self.ask(Asked::Leave);
+        }
+    }
+
+    /// Takes back that it was asked to go elsewhere.
+    pub fn stay(&self) {
+        if self.is_leaving() {
+            self.asked.set(Asked::Nothing);
         }
     }
 

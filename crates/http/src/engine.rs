@@ -404,6 +404,12 @@ impl HttpLoop {
         }
     }
 
+    /// Whether a connection that was asked to leave for another loop had better go on here: it would have to close, and
+    /// this loop does not end.
+    pub(crate) fn must_stay(&self, client: &Rc<Client>) -> bool {
+        self.leaving.get().is_none() && !moving::is_movable(client)
+    }
+
     /// Gives a connection that waits for a request to another loop or process.
     pub(crate) fn send_away(&self, client: Rc<Client>) {
         let Some(sink) = self.sink.borrow().clone() else {

@@ -61,6 +61,12 @@ struct State {
     asked_name: Option<Box<str>>,
 }
 
+/// Whether it can be packed. Where somebody works on for a request that has its answer (a mirror's copy, a fetch), the
+/// state of TLS can not be taken from them.
+pub(crate) fn is_movable(client: &Rc<Client>) -> bool {
+    !client.stream.is_tls() || Rc::strong_count(client) == 1
+}
+
 /// Packs a connection that waits for a request: here it has ended. `None`: it can not go so far, or there are no
 /// descriptors; then it closes.
 pub(crate) fn pack(client: Rc<Client>, reach: Reach) -> Option<Parcel> {

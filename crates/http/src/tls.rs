@@ -53,6 +53,7 @@ pub(crate) async fn secure(
         .client_header_timeout;
     let input = client.input.take();
     let untouched = input.is_empty();
+    let timeout = client.rest_of(timeout);
     let outcome = rt::timeout(timeout, handshake(engine, site, endpoint, client, input)).await;
     rt::set_rank(rt::Rank::Ordinary);
     let error = match outcome {

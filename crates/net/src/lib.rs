@@ -17,4 +17,4 @@ mod transport;
 pub mod upstream;
 
 pub use connect::{ConnectOptions, connect};
-pub use transport::{Parts, Transport};
+pub use transport::{Parts, ReadFailed, Transport};

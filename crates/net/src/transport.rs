@@ -28,6 +28,19 @@ pub struct Parts {
     pub tls: Option<Box<Session>>,
 }
 
+/// Why a read failed, in nginx's words: `recv() failed (104: Connection reset by peer)`, or what TLS has to say:
+/// `SSL_read() failed (SSL: …)`.
+pub struct ReadFailed<'a>(pub &'a io::Error);
+
+impl fmt::Display for ReadFailed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match crate::tls::words(self.0) {
+            Some(words) => write!(f, "SSL_read() failed (SSL: {words})"),
+            None => write!(f, "recv() failed{}", rt::error_log::Errno(self.0)),
+        }
+    }
+}
+
 impl Transport {
     /// A connection without TLS.
     pub fn plain(socket: Stream) -> Transport {

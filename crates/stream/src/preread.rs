@@ -53,10 +53,9 @@ pub async fn preread(
             // It left, or its time is over: nobody is to be told.
             Some(Ok(0)) | None => return Err(status::OK),
             Some(Err(error)) => {
-                let error = rt::error_log::Errno(&error);
                 session.log(
                     rt::error_log::Level::Info,
-                    format_args!("recv() failed{error}"),
+                    format_args!("{}", net::ReadFailed(&error)),
                 );
                 return Err(status::OK);
             }

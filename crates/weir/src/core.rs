@@ -218,7 +218,8 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "worker_rlimit_core",
         "size",
         None,
-        "The largest core dump of the worker process.",
+        "The largest core dump of the worker process. Without it a worker that has changed its user leaves none, and other \
+         programs of that user can not read its memory, with the keys in it.",
         Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
             core.core_size = Some(line.offset(0)?.unsigned_abs());
             Ok(())

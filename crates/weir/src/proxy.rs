@@ -84,21 +84,12 @@ fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> 
     Ok((startup, address, temporary))
 }
 
-/// Where systems keep the certificates that they trust, in one file: Debian and Alpine, Fedora, SUSE, BSD.
-const TRUST: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
 /// The certificates that an origin must be signed by: OpenSSL's variable, or the system's file.
 fn system_trust() -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os("SSL_CERT_FILE") {
         return Ok(path.into());
     }
-    let mut known = TRUST.iter().map(PathBuf::from);
-    known.find(|path| path.is_file()).ok_or_else(|| {
+    net::tls::system_trust().map(PathBuf::from).ok_or_else(|| {
         "no certificates are installed that an https server could be verified with\n  \
          install ca-certificates, name a file in SSL_CERT_FILE, or use --insecure"
             .to_owned()

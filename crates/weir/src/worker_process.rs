@@ -74,7 +74,11 @@ fn prepare(core: &Core, log: &Logger, master: u32, program: &str) -> Result<(), 
         log.plain(Level::Emerg, format_args!("{error}"));
         return Err(());
     }
-    if let Err(error) = process::allow_core_dumps() {
+    // They hold the keys of certificates, and who may have them may also look into the living process: other programs of the
+    // same user. So only when they are wanted.
+    if core.core_size.is_some_and(|limit| limit > 0)
+        && let Err(error) = process::allow_core_dumps()
+    {
         refused("prctl(PR_SET_DUMPABLE)", &error);
     }
     if let Some(directory) = &core.working_directory

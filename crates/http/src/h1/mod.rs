@@ -36,15 +36,7 @@ const PIPELINED_IN_A_ROW: u32 = 16;
 
 /// Serves a connection until it ends.
 pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
-    let mut connection = Connection {
-        sender: Sender::new(Rc::clone(&client)),
-        reading: Reading::default(),
-        request: None,
-        last_host: LastHost::default(),
-        staged: Staged::new(&engine.counters),
-        engine,
-        client,
-    };
+    let mut connection = Connection::new(engine, client);
     let mut in_a_row = 0;
     loop {
         match connection.one_request().await {
@@ -68,6 +60,11 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
                 let client = Rc::clone(&connection.client);
                 // So that it is the only one who knows the client.
                 drop(connection);
+                if engine.must_stay(&client) {
+                    client.idle.stay();
+                    connection = Connection::new(engine, client);
+                    continue;
+                }
                 return engine.send_away(client);
             }
             Next::Reset => {
@@ -117,6 +114,18 @@ enum Next {
 }
 
 impl Connection {
+    fn new(engine: Rc<HttpLoop>, client: Rc<Client>) -> Connection {
+        Connection {
+            sender: Sender::new(Rc::clone(&client)),
+            reading: Reading::default(),
+            request: None,
+            last_host: LastHost::default(),
+            staged: Staged::new(&engine.counters),
+            engine,
+            client,
+        }
+    }
+
     async fn one_request(&mut self) -> Next {
         self.refresh_endpoint();
         let mut room = self.request.take().unwrap_or_else(|| self.take_spare());

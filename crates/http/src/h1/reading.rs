@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use proto::h1::request::{InvalidHeaders, Underscores};
 use proto::h1::{Limits, Parser, Reject, Status};
-use rt::error_log::{Errno, Level};
+use rt::error_log::Level;
 
 use super::Connection;
 use crate::client::Asked;
@@ -99,9 +99,8 @@ impl Connection {
             let (server, site) = (self.client.first_server(), self.engine.site());
             reading.limits = limits_of(&site, server, endpoint.chooses());
             reading.limits_of = Some(generation);
-            reading
-                .timer
-                .set(site.server(server).core.client_header_timeout);
+            let timeout = site.server(server).core.client_header_timeout;
+            reading.timer.set(self.client.rest_of(timeout));
         }
         if !reading.first {
             reading.timer.set(self.client.keepalive_timeout.get());
@@ -238,6 +237,10 @@ impl Connection {
         }
         self.reading.progress = Progress::Partial;
         self.staged.enter(Stage::Reading);
+        if self.reading.first {
+            // Its time has begun when the client came.
+            return;
+        }
         let server = self.client.first_server();
         let timeout = self.engine.site().server(server).core.client_header_timeout;
         self.reading.timer.set(timeout);
@@ -280,7 +283,7 @@ impl Connection {
         self.engine.log_client(
             Level::Info,
             &self.client,
-            format_args!("recv() failed{} {what}", Errno(error)),
+            format_args!("{} {what}", net::ReadFailed(error)),
         );
     }
 

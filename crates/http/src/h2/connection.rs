@@ -398,7 +398,7 @@ impl Connection {
                         return Poll::Ready(Ok(true));
                     }
                     drop(input);
-                    self.log(Level::Info, format_args!("recv() failed{}", Errno(&error)));
+                    self.log(Level::Info, format_args!("{}", net::ReadFailed(&error)));
                     return Poll::Ready(Ok(false));
                 }
                 Poll::Pending => {

@@ -33,8 +33,9 @@ pub enum Spoken {
 pub async fn spoken(engine: &Rc<HttpLoop>, client: &Rc<Client>) -> Spoken {
     let site = engine.site();
     let server = site.server(client.endpoint.borrow().default_server);
-    let timer = rt::Timer::after(server.core.client_header_timeout);
+    let timeout = server.core.client_header_timeout;
     drop(site);
+    let timer = rt::Timer::after(client.rest_of(timeout));
     client.idle.begin(rt::now(), client.sent.get());
     loop {
         let judged = judge(&client.input.borrow());

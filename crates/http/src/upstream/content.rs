@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bstr::ByteSlice;
 use bytes::Bytes;
-use rt::error_log::Errno;
 
 use super::exchange::{Exchange, record_of};
 use super::kept::Kept;
@@ -296,8 +295,8 @@ impl Reader {
             Poll::Ready(Err(error)) if error.kind() == io::ErrorKind::Interrupted => {}
             Poll::Ready(Err(error)) => {
                 request.error(format_args!(
-                    "recv() failed{} while reading upstream",
-                    Errno(&error)
+                    "{} while reading upstream",
+                    net::ReadFailed(&error)
                 ));
                 self.cut(request);
             }

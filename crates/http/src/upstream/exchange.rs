@@ -499,8 +499,8 @@ impl Exchange {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             Err(error) => {
                 request.error(format_args!(
-                    "recv() failed{} while reading response header from upstream",
-                    Errno(&error)
+                    "{} while reading response header from upstream",
+                    net::ReadFailed(&error)
                 ));
                 Err(Failure::Broken)
             }

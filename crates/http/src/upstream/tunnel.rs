@@ -134,8 +134,8 @@ impl Tunnel {
                 request.log(
                     Level::Info,
                     format_args!(
-                        "recv() failed{} while proxying upgraded connection",
-                        Errno(&error)
+                        "{} while proxying upgraded connection",
+                        net::ReadFailed(&error)
                     ),
                 );
                 self.peer = Peer::Broken;

@@ -85,6 +85,11 @@ impl fmt::Display for HandshakeError {
 
 impl std::error::Error for HandshakeError {}
 
+/// What is wrong in TLS, when that is why a read has failed.
+pub(crate) fn words(error: &io::Error) -> Option<impl fmt::Display> {
+    error.get_ref()?.downcast_ref().map(Words)
+}
+
 /// An error of rustls with the number and the words that OpenSSL has for it, where it has them; people search for those.
 pub(super) struct Words<'a>(pub(super) &'a Error);
 

@@ -34,6 +34,7 @@ mod verify;
 
 use std::cell::Cell;
 use std::fmt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
@@ -44,6 +45,7 @@ pub use certificate::Shown;
 pub use ciphers::{Choice, Protocols};
 pub use client::{ClientName, ClientOptions, ClientSettings, connect};
 pub use handshake::HandshakeError;
+pub(crate) use handshake::words;
 pub use identity::{Identity, load_file, read_passwords};
 pub use offer::{Chain, Key, Moment, Offer};
 pub use server::{ClientCertificates, ServerOptions, ServerSettings};
@@ -72,6 +74,20 @@ impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
+}
+
+/// Where systems keep the certificates that they trust, in one file: Debian and Alpine, Fedora, SUSE, BSD.
+const SYSTEM_TRUST: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// The file of the certificates that this system trusts; `None`: none is installed.
+pub fn system_trust() -> Option<&'static Path> {
+    let mut known = SYSTEM_TRUST.iter().map(Path::new);
+    known.find(|path| path.is_file())
 }
 
 /// Has the cryptography collect its randomness. The first time in a process and on a thread it measures the jitter of the
