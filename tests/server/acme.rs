@@ -160,6 +160,9 @@ fn obtains(challenge: &str) {
     let known = files();
     assert_eq!(known.len(), 3, "account, certificate, key: {known:?}");
 
+    // Pebble says when it wishes it to be renewed.
+    server.line("error.log", "acme: \"pebble\" wishes the certificate");
+
     // A reload keeps it, and orders nothing.
     server.signal(weir_tests::Signal::HUP);
     server.line("error.log", "was issued");

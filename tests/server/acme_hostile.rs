@@ -3,11 +3,12 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
-use rcgen::{CertificateParams, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
-use weir_tests::{Scripted, Server, Signal, http, skip_on_oracle};
+use weir_tests::{Scripted, Server, Signal, http, skip_on_oracle, until};
 
 use crate::acme::NOT_IN_NGINX;
 
@@ -26,6 +27,8 @@ enum Fault {
     /// The certificate is for a key of somebody else.
     OtherKey,
     RateLimited,
+    /// What it says about renewal, and when it wants to be asked again.
+    Renewal(&'static str, &'static str),
 }
 
 /// What the authority saw when it looked at a proof. It says that it may be looked at, first and last.
@@ -69,8 +72,12 @@ fn answer(fault: Fault, at: &str, path: &str, certificate: &str) -> Said {
                 Fault::BadUrl => "no url".to_owned(),
                 _ => format!("{at}nonce"),
             };
+            let renewal = match fault {
+                Fault::Renewal(..) => format!(r#""renewalInfo":"{at}renewal","#),
+                _ => String::new(),
+            };
             ok(format!(
-                r#"{{"newNonce":"{nonces}","newAccount":"{at}account","newOrder":"{at}order","revokeCert":"","keyChange":""}}"#
+                r#"{{{renewal}"newNonce":"{nonces}","newAccount":"{at}account","newOrder":"{at}order","revokeCert":"","keyChange":""}}"#
             ))
         }
         ("/account", _) => (
@@ -93,6 +100,10 @@ fn answer(fault: Fault, at: &str, path: &str, certificate: &str) -> Said {
         ("/order/1", _) if invalid => ok(order("invalid")),
         ("/order/1" | "/finalize", _) => ok(order("valid")),
         ("/authorization", _) => ok(authorization.replace("AT/", at)),
+        (path, Fault::Renewal(content, again)) if path.starts_with("/renewal/") => {
+            let fields = format!("Retry-After: {again}\r\n");
+            ("200 OK", fields, content.to_owned())
+        }
         ("/challenge", _) => {
             ok(r#"{"type":"http-01","url":"x","token":"t","status":"pending"}"#.to_owned())
         }
@@ -212,7 +223,8 @@ fn an_authority_that_misbehaves_costs_nothing_but_its_certificate() {
             acme_certificate hostile;
             ssl_certificate $acme_certificate;
             ssl_certificate_key $acme_certificate_key;
-        }}"
+        }}
+        {WITNESS}"
     ));
     let server = site.tolerate("acme: no certificate").start();
     server.line("error.log", "status 200 that is no ACME");
@@ -239,8 +251,7 @@ fn an_authority_that_misbehaves_costs_nothing_but_its_certificate() {
     }
     // One that asked to be left alone is, also by the next configuration.
     let asked = authority.server.connections();
-    server.signal(Signal::HUP);
-    server.get("/").expect(204);
+    reload(&server);
     assert_eq!(authority.server.connections(), asked);
     assert!(!server.read("error.log").contains("PRIVATE KEY"));
 }
@@ -264,4 +275,115 @@ fn addresses_of_an_authority_that_are_none_are_refused() {
     let server = site.tolerate("acme: no certificate").start();
     server.line("error.log", "status 200 that is no ACME");
     assert!(!server.path("acme_hostile").exists(), "state_path is off");
+}
+
+/// An authority beside the other that is asked at once by each new configuration: when it was, so would the other have been.
+const WITNESS: &str = "acme_issuer witness { uri https://127.0.0.1:%%PORT9%%/directory; ssl_verify off; state_path off; }
+    server { listen 127.0.0.1:%%PORT%%; server_name witness.test; acme_certificate witness; }";
+
+/// Reads the configuration again, and waits until its issuers have been asked that are to be asked at once.
+fn reload(server: &Server) {
+    let tries = || {
+        server
+            .read("error.log")
+            .matches("no certificate of \"witness\"")
+            .count()
+    };
+    // Its first try.
+    server.line("error.log", "no certificate of \"witness\"");
+    let before = tries();
+    server.signal(Signal::HUP);
+    assert!(until(|| (tries() > before).then_some(())).is_some());
+    server.get("/").expect(204);
+}
+
+/// A certificate that an authority has issued a month ago, for two more, and its key.
+fn issued() -> (String, String) {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().expect("random bytes");
+    let issuer = CertifiedIssuer::self_signed(params, key).expect("a key that signs");
+    let key = KeyPair::generate().expect("random bytes");
+    let name = "www.example.test".to_owned();
+    let mut params = CertificateParams::new(vec![name]).expect("a host name");
+    params.use_authority_key_identifier_extension = true;
+    let now = SystemTime::now();
+    let day = Duration::from_secs(24 * 3600);
+    params.not_before = (now - 30 * day).into();
+    params.not_after = (now + 60 * day).into();
+    let certificate = params.signed_by(&key, &issuer).expect("a key that signs");
+    (certificate.pem(), key.serialize_pem())
+}
+
+#[test]
+fn what_an_authority_says_about_renewal_is_believed_within_limits() {
+    if skip_on_oracle(NOT_IN_NGINX) {
+        return;
+    }
+    let window = |start: &str, end: &str| {
+        let text = format!(
+            r#"{{"suggestedWindow":{{"start":"{start}Z","end":"{end}Z"}},"explanationURL":"https://a/"}}"#
+        );
+        &*text.leak()
+    };
+    let past = window("2001-01-01T00:00:00", "2001-01-02T00:00:00");
+    let future = window("9990-01-01T00:00:00", "9999-12-31T23:59:59");
+    let reversed = window("2031-01-02T00:00:00", "2031-01-01T00:00:00");
+    let early = "key values mismatch); the next try is in";
+    for (content, again, orders, message) in [
+        // A certificate is renewed at once, which this authority can not do; and that is tried again as any failure is.
+        (past, "1", 1, early),
+        (past, "18446744073709551615", 1, early),
+        (past, "soon", 1, early),
+        (future, "0", 0, "between 9990-01-01"),
+        (reversed, "0", 0, "its window has no width"),
+        (
+            "{\"suggestedWindow\":7}",
+            "0",
+            0,
+            "says nothing about the renewal of certificates",
+        ),
+        ("{", "0", 0, "status 200 that is no ACME"),
+        ("<html>", "-1", 0, "status 200 that is no ACME"),
+    ] {
+        let authority = Authority::start();
+        *authority.fault.lock().expect("nobody panics with it") = Fault::Renewal(content, again);
+        let port = authority.server.port();
+        let key = KeyPair::generate().expect("random bytes").serialize_pem();
+        let (certificate, own_key) = issued();
+        let site = http(&format!(
+            "acme_issuer liar {{ uri https://127.0.0.1:{port}/directory; ssl_verify off; state_path acme;
+                 account_key account.key; }}
+            server {{
+                listen 127.0.0.1:%%PORT%%;
+                server_name www.example.test;
+                acme_certificate liar;
+                location / {{ return 204; }}
+            }}
+            {WITNESS}"
+        ));
+        // As it calls the certificate in its folder.
+        let facts = format!("www.example.test P256 https://127.0.0.1:{port}/directory");
+        let sum = base::hash::murmur2(facts.as_bytes());
+        let place = format!("liar-www.example.test-{sum:08x}");
+        let server = site
+            .tolerate("acme: no certificate")
+            .file("account.key", key)
+            .file(&format!("acme/{place}.crt"), certificate)
+            .file(&format!("acme/{place}.key"), own_key)
+            .start();
+        server.line("error.log", message);
+        server.get("/").expect(204);
+        let log = server.read("error.log");
+        assert_eq!(
+            log.matches("no certificate of \"liar\"").count(),
+            orders,
+            "{log}"
+        );
+        // Neither does another configuration ask before it is time.
+        let asked = authority.server.connections();
+        assert!(asked <= 20, "{asked} requests");
+        reload(&server);
+        assert_eq!(authority.server.connections(), asked);
+    }
 }

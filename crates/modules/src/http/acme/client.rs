@@ -23,6 +23,7 @@ use proto::h1::response::ResponseHead;
 use rt::net::Address;
 use rt::sync::remote_oneshot;
 
+use super::advice;
 use crate::shared::fetch;
 
 /// How long one request may take altogether.
@@ -236,12 +237,17 @@ fn response(
     let mut wait = None;
     let mut response = http_types::Response::builder().status(head.status);
     for (name, value) in head.fields.iter() {
-        // The crate adds any number of seconds to the clock's time, and has no use for it here.
+        // The crate adds any number of seconds to the clock's time.
         if name.eq_ignore_ascii_case(b"retry-after") {
             wait = seconds(value);
             continue;
         }
         response = response.header(name, value);
+    }
+    if *method == http_types::Method::GET {
+        // Of use with information on renewal, which is nothing to the crate without it.
+        let wait = wait.unwrap_or(advice::AFTER_FAILURE).as_secs();
+        response = response.header("retry-after", wait);
     }
     *access
         .answered
@@ -257,8 +263,8 @@ fn response(
     })
 }
 
-/// Only a directory is asked for by GET; the address for nonces in it is taken as it stands. What is refused is said in
-/// JSON, and if it is not, the status says more than the fault in it.
+/// A directory and information on renewal are asked for by GET; the address for nonces in a directory is taken as it
+/// stands. What is refused is said in JSON, and if it is not, the status says more than the fault in it.
 fn is_sound(method: &http_types::Method, status: u16, content: &[u8]) -> bool {
     if *method == http_types::Method::HEAD {
         return true;
@@ -269,12 +275,15 @@ fn is_sound(method: &http_types::Method, status: u16, content: &[u8]) -> bool {
     if *method != http_types::Method::GET {
         return true;
     }
-    let directory = serde_json::from_slice::<serde_json::Value>(content).ok();
-    let nonces = directory
-        .as_ref()
-        .and_then(|directory| directory.get("newNonce"));
-    let nonces = nonces.and_then(|nonces| nonces.as_str());
-    nonces.is_some_and(|nonces| nonces.parse::<Uri>().is_ok())
+    let Ok(answer) = serde_json::from_slice::<serde_json::Map<_, _>>(content) else {
+        return false;
+    };
+    match answer.get("newNonce") {
+        None => answer.contains_key("suggestedWindow"),
+        Some(nonces) => nonces
+            .as_str()
+            .is_some_and(|nonces| nonces.parse::<Uri>().is_ok()),
+    }
 }
 
 /// `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).

@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use instant_acme::CertificateIdentifier;
 use net::tls::Identity;
 use rcgen::{CertificateParams, CustomExtension, DistinguishedName, DnType, KeyPair, RsaKeySize};
+
+use x509_parser::extensions::ParsedExtension;
 
 use super::issuer::KeyKind;
 
@@ -81,11 +84,31 @@ pub(super) fn chance() -> f64 {
 /// When a certificate is to be renewed, in milliseconds since 1970: after two thirds of its life, less up to a
 /// thirtieth. `None`: it can not be read.
 pub(super) fn renewal(pem: &str) -> Option<u64> {
+    let (from, until) = validity(pem)?;
+    Some(renewal_between(from, until.checked_sub(from)?, chance()) * 1000)
+}
+
+/// From when and until when a certificate is good, in seconds since 1970.
+pub(super) fn validity(pem: &str) -> Option<(u64, u64)> {
     let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
     let certificate = pem.parse_x509().ok()?;
     let from = u64::try_from(certificate.validity().not_before.timestamp()).ok()?;
     let until = u64::try_from(certificate.validity().not_after.timestamp()).ok()?;
-    Some(renewal_between(from, until.checked_sub(from)?, chance()) * 1000)
+    Some((from, until))
+}
+
+/// How a certificate is called when its renewal is talked about (RFC 9773, section 4.1). `None`: it does not say whose it is.
+pub(super) fn identifier(pem: &str) -> Option<CertificateIdentifier<'static>> {
+    let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    let authority = certificate
+        .iter_extensions()
+        .find_map(|one| match one.parsed_extension() {
+            ParsedExtension::AuthorityKeyIdentifier(authority) => authority.key_identifier.as_ref(),
+            _ => None,
+        })?;
+    let (authority, serial) = (authority.0.into(), certificate.raw_serial().into());
+    Some(CertificateIdentifier::new(authority, serial).into_owned())
 }
 
 /// In seconds. The year is one of four digits (RFC 5280, section 4.1.2.5.2), so that nothing overflows.

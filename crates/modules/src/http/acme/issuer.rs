@@ -11,9 +11,6 @@ use std::sync::Arc;
 
 use super::Name;
 
-/// Where the certificates of public authorities are on this kind of system.
-const SYSTEM_TRUST: &str = "/etc/ssl/certs/ca-certificates.crt";
-
 /// The longest path of certificates between the server's and a trusted one.
 const MAX_DEPTH: usize = 10;
 
@@ -103,7 +100,8 @@ struct Reading {
     external: Option<(String, Vec<u8>)>,
     profile: Option<(String, bool)>,
     common_name: bool,
-    trusted: PathBuf,
+    /// `None`: what the system trusts.
+    trusted: Option<PathBuf>,
     verifies: bool,
 }
 
@@ -120,7 +118,7 @@ impl Issuer {
             external: None,
             profile: None,
             common_name: false,
-            trusted: SYSTEM_TRUST.into(),
+            trusted: None,
             verifies: true,
         };
         for entry in line.entries() {
@@ -135,8 +133,15 @@ impl Issuer {
         }
         let mut trust = Trust::nobody(MAX_DEPTH);
         if reading.verifies {
-            let file = reading.trusted.display().to_string();
-            let text = read(line, &reading.trusted).map_err(|why| line.error(why))?;
+            let known = || net::tls::system_trust().map(Path::to_owned);
+            let Some(trusted) = reading.trusted.or_else(known) else {
+                return Err(line.error(
+                    "no certificates are installed that an authority could be verified with: install \
+                     ca-certificates, or name a file with \"ssl_trusted_certificate\"",
+                ));
+            };
+            let file = trusted.display().to_string();
+            let text = read(line, &trusted).map_err(|why| line.error(why))?;
             trust
                 .add_certificates(&text, &file)
                 .map_err(|problem| line.error(problem.message))?;
@@ -235,7 +240,7 @@ impl Reading {
             (b"profile", [name, "require"]) => self.profile = Some(((*name).to_owned(), true)),
             (b"common_name_in_csr", ["on"]) => self.common_name = true,
             (b"common_name_in_csr", ["off"]) => self.common_name = false,
-            (b"ssl_trusted_certificate", [_]) => self.trusted = line.path(&entry.args[0]),
+            (b"ssl_trusted_certificate", [_]) => self.trusted = Some(line.path(&entry.args[0])),
             (b"ssl_verify", ["on"]) => self.verifies = true,
             (b"ssl_verify", ["off"]) => self.verifies = false,
             (b"preferred_chain", [_]) => {

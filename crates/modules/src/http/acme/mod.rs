@@ -21,6 +21,7 @@
 //! [`client`], [`state`] has them for all loops and answers the server's questions, and files in the issuer's folder
 //! survive the process.
 
+mod advice;
 mod client;
 mod credential;
 mod issuer;

@@ -15,6 +15,7 @@ use instant_acme::{
 use net::resolver::Resolver;
 use rt::error_log::{Level, Logger};
 
+use super::advice::Advice;
 use super::client::{Access, Client};
 use super::credential;
 use super::issuer::{Challenge, Issuer, KeyKind};
@@ -25,7 +26,7 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(120);
 /// How long it may take to sign: a new order would not be faster.
 const SIGN_PATIENCE: Duration = Duration::from_secs(600);
 /// How long an order may take altogether, whatever the server answers.
-const ORDER_PATIENCE: Duration = Duration::from_secs(1200);
+pub(super) const ORDER_PATIENCE: Duration = Duration::from_secs(1200);
 /// How soon the server is asked again meanwhile; each time a half later.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LAST_PAUSE: Duration = Duration::from_secs(20);
@@ -55,7 +56,7 @@ pub(super) struct Keeper {
 
 /// When something is done next.
 #[derive(Clone, Copy)]
-enum Due {
+pub(super) enum Due {
     /// At a time of the wall clock, in milliseconds: certificates end by that.
     Wall(u64),
     /// At a time that does not jump.
@@ -73,7 +74,7 @@ impl Due {
 
 /// What a try came to that gave no certificate.
 pub(super) struct Failure {
-    why: String,
+    pub(super) why: String,
     kind: Kind,
 }
 
@@ -126,18 +127,25 @@ impl Keeper {
             dates.push((due.unwrap_or(Due::At(rt::now())), FIRST_RETRY));
         }
         loop {
-            let waits = dates.iter().map(|(due, _)| due.wait()).enumerate();
-            let Some((index, wait)) = waits.min_by_key(|(_, wait)| *wait) else {
+            let dues = self.orders.iter().zip(&dates);
+            let dues = dues.map(|(wanted, (due, _))| self.advised(wanted, *due).wait());
+            let Some((index, wait)) = dues.enumerate().min_by_key(|(_, wait)| *wait) else {
                 return;
             };
-            let wait = wait.max(self.state.pause(&self.issuer.account_name()));
-            if !wait.is_zero() {
+            let pause = self.state.pause(&self.issuer.account_name());
+            let (wait, question) = (wait.max(pause), self.ask_in().max(pause));
+            if wait.is_zero() {
+                let (wanted, (due, retry)) = (&self.orders[index], &mut dates[index]);
+                if matches!(due, Due::Wall(_)) && !due.wait().is_zero() {
+                    self.state.advise(&wanted.what, Advice::hasten);
+                }
+                (*due, *retry) = self.attempt(wanted, *retry).await;
+            } else if question.is_zero() {
+                self.ask().await;
+            } else {
                 // Not longer than a day: the clock may be set meanwhile.
-                rt::sleep(wait.min(LAST_RETRY)).await;
-                continue;
+                rt::sleep(wait.min(question).min(LAST_RETRY)).await;
             }
-            let (due, retry) = &mut dates[index];
-            (*due, *retry) = self.attempt(&self.orders[index], *retry).await;
         }
     }
 
@@ -213,7 +221,7 @@ impl Keeper {
         Some(Due::Wall(due))
     }
 
-    fn access(&self) -> Arc<Access> {
+    pub(super) fn access(&self) -> Arc<Access> {
         Arc::new(Access {
             resolver: Arc::clone(&self.resolver),
             resolver_timeout: self.resolver_timeout,
@@ -227,19 +235,15 @@ impl Keeper {
     /// Obtains a certificate; tells when it is to be renewed.
     async fn obtain(&self, wanted: &Wanted, access: &Arc<Access>) -> Result<u64, Failure> {
         let account = self.account(access).await?;
-        let identifiers: Vec<Identifier> =
-            wanted.names.iter().map(|name| identifier(name)).collect();
-        let mut request = NewOrder::new(&identifiers);
-        if let Some((profile, required)) = &self.issuer.profile {
-            let known = account.profiles().any(|known| known.name == profile);
+        let mut profile = None;
+        if let Some((wish, required)) = &self.issuer.profile {
+            let known = account.profiles().any(|known| known.name == wish);
             if *required && !known {
-                return Err(format!("the server has no profile \"{profile}\"").into());
+                return Err(format!("the server has no profile \"{wish}\"").into());
             }
-            if known {
-                request = request.profile(profile);
-            }
+            profile = known.then_some(wish.as_str());
         }
-        let mut order = account.new_order(&request).await?;
+        let mut order = self.order(wanted, &account, profile).await?;
         // There until the order is ready.
         let proofs = self.prove(&mut order).await?;
         self.wait_for(&mut order, OrderStatus::Ready, access, LOOK_PATIENCE)
@@ -264,8 +268,40 @@ impl Keeper {
         Ok(due)
     }
 
+    /// Places an order. To an authority that gives advice about renewal it says which certificate it replaces (RFC 9773,
+    /// section 5); one that does not want to know is not told.
+    async fn order(
+        &self,
+        wanted: &Wanted,
+        account: &Account,
+        profile: Option<&str>,
+    ) -> Result<Order, Failure> {
+        let identifiers: Vec<Identifier> =
+            wanted.names.iter().map(|name| identifier(name)).collect();
+        let request = || {
+            let request = NewOrder::new(&identifiers);
+            match profile {
+                Some(profile) => request.profile(profile),
+                None => request,
+            }
+        };
+        let old = match self.state.advice(&wanted.what).is_given() {
+            true => self.state.issued(&wanted.what),
+            false => None,
+        };
+        let old = old.and_then(|old| credential::identifier(&old.certificate));
+        if let Some(old) = old {
+            let replacing = request().replaces(old);
+            match account.new_order(&replacing).await.map_err(Failure::from) {
+                Err(failure) if failure.kind == Kind::Other => {}
+                done => return done,
+            }
+        }
+        Ok(account.new_order(&request()).await?)
+    }
+
     /// Our account: the one of the configuration's key, that of an earlier order, or a new one.
-    async fn account(&self, access: &Arc<Access>) -> Result<Account, Failure> {
+    pub(super) async fn account(&self, access: &Arc<Access>) -> Result<Account, Failure> {
         let builder = || Account::builder_with_http(Box::new(Client::new(Arc::clone(access))));
         let contacts: Vec<&str> = self.issuer.contacts.iter().map(String::as_str).collect();
         if let Some(pem) = &self.issuer.account_key {
@@ -304,7 +340,7 @@ impl Keeper {
     }
 
     /// The account that was made earlier, by this server process or another, if it is one of this authority.
-    async fn kept_account(&self) -> Option<AccountCredentials> {
+    pub(super) async fn kept_account(&self) -> Option<AccountCredentials> {
         let text = match self.state.account(&self.issuer.account_name()) {
             Some(text) => text,
             None => {

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 
 use net::tls::Identity;
 
+use super::advice::Advice;
+
 /// Proofs that are kept at a time; more orders wait for theirs.
 const MAX_PROOFS: usize = 1000;
 
@@ -27,6 +29,8 @@ pub(super) struct State {
     issued: Mutex<HashMap<String, Arc<Issued>>>,
     /// By [`super::issuer::Issuer::account_name`]; as many as the configuration has issuers.
     issuers: Mutex<HashMap<String, Known>>,
+    /// By what was ordered, too.
+    advice: Mutex<HashMap<String, Advice>>,
     /// HTTP-01: what to answer for a token.
     tokens: Mutex<HashMap<String, String>>,
     /// TLS-ALPN-01: what to show for a name.
@@ -46,6 +50,7 @@ impl State {
     /// Forgets what the configuration does not name any more.
     pub(super) fn retain(&self, orders: &[&str], issuers: &[String]) {
         lock(&self.issued).retain(|what, _| orders.contains(&what.as_str()));
+        lock(&self.advice).retain(|what, _| orders.contains(&what.as_str()));
         lock(&self.issuers).retain(|name, _| issuers.contains(name));
     }
 
@@ -84,7 +89,18 @@ impl State {
     }
 
     pub(super) fn set_issued(&self, what: &str, issued: Issued) {
+        self.advise(what, Advice::renew);
         lock(&self.issued).insert(what.to_owned(), Arc::new(issued));
+    }
+
+    /// What the authority says about a certificate's renewal.
+    pub(super) fn advice(&self, what: &str) -> Advice {
+        lock(&self.advice).get(what).cloned().unwrap_or_default()
+    }
+
+    /// Changes that.
+    pub(super) fn advise(&self, what: &str, change: impl FnOnce(&mut Advice)) {
+        change(lock(&self.advice).entry(what.to_owned()).or_default());
     }
 
     pub(super) fn token(&self, token: &str) -> Option<String> {
