@@ -23,7 +23,7 @@ use proto::h1::response::ResponseHead;
 use rt::net::Address;
 use rt::sync::remote_oneshot;
 
-use super::advice;
+use super::{advice, answer};
 use crate::shared::fetch;
 
 /// How long one request may take altogether.
@@ -32,8 +32,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const MAX_ANSWER: usize = 256 * 1024;
 /// Redirects of the directory that are followed.
 const MAX_REDIRECTS: usize = 5;
-/// The longest time that a server may ask us to wait.
-const MAX_WAIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How the server of an issuer is reached.
 pub(super) struct Access {
@@ -230,7 +228,7 @@ fn response(
     head: &ResponseHead,
     content: Vec<u8>,
 ) -> Result<BytesResponse, String> {
-    if !is_sound(method, head.status, &content) {
+    if !answer::is_sound(method, head.status, &content) {
         let status = head.status;
         return Err(format!("an answer with status {status} that is no ACME"));
     }
@@ -239,7 +237,7 @@ fn response(
     for (name, value) in head.fields.iter() {
         // The crate adds any number of seconds to the clock's time.
         if name.eq_ignore_ascii_case(b"retry-after") {
-            wait = seconds(value);
+            wait = answer::wait(value, rt::wall_millis() / 1000);
             continue;
         }
         response = response.header(name, value);
@@ -261,40 +259,4 @@ fn response(
         parts,
         body: Box::new(Bytes::from(content)),
     })
-}
-
-/// A directory and information on renewal are asked for by GET; the address for nonces in a directory is taken as it
-/// stands. What is refused is said in JSON, and if it is not, the status says more than the fault in it.
-fn is_sound(method: &http_types::Method, status: u16, content: &[u8]) -> bool {
-    if *method == http_types::Method::HEAD {
-        return true;
-    }
-    if status >= 400 {
-        return serde_json::from_slice::<serde_json::Map<_, _>>(content).is_ok();
-    }
-    if *method != http_types::Method::GET {
-        return true;
-    }
-    let Ok(answer) = serde_json::from_slice::<serde_json::Map<_, _>>(content) else {
-        return false;
-    };
-    match answer.get("newNonce") {
-        None => answer.contains_key("suggestedWindow"),
-        Some(nonces) => nonces
-            .as_str()
-            .is_some_and(|nonces| nonces.parse::<Uri>().is_ok()),
-    }
-}
-
-/// `Retry-After`: seconds, or a date (RFC 9110, section 10.2.3).
-fn seconds(value: &[u8]) -> Option<Duration> {
-    let value = value.trim();
-    let wait = match value.to_str().ok()?.parse() {
-        Ok(seconds) => Duration::from_secs(seconds),
-        Err(_) => {
-            let until = u64::try_from(proto::date::parse(value)?).ok()?;
-            Duration::from_secs(until.saturating_sub(rt::wall_millis() / 1000))
-        }
-    };
-    Some(wait.min(MAX_WAIT))
 }

@@ -22,6 +22,7 @@
 //! survive the process.
 
 mod advice;
+mod answer;
 mod client;
 mod credential;
 mod issuer;

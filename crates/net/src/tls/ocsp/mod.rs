@@ -17,6 +17,8 @@ use std::time::Duration;
 use crate::resolver::Resolver;
 
 pub use check::{Checks, StatusCache, StatusCheck};
+#[doc(hidden)]
+pub use message::is_believed;
 pub use staple::Staple;
 
 /// How long a responder is waited for altogether, as in nginx.
