@@ -286,13 +286,18 @@ impl File {
     }
 
     /// [`File::resident_prefix`], saying whether it is asked for one client more: a range that many take is in use, and
-    /// need not be looked at each time. While files are being loaded it is at most the rest of a block of 128 KB, to be sent
-    /// before the next one is asked about.
+    /// need not be looked at each time. While files are being loaded it ends with the first block of 128 KB that is not
+    /// locked into memory, to be sent before the next one is asked about.
     pub fn resident_prefix_for(&self, taker: Taker, offset: u64, max: u64) -> u64 {
         if self.never_waits() {
             return max;
         }
-        residency::prefix(self, offset, residency::asked_at_once(offset, max), taker)
+        residency::prefix(
+            self,
+            offset,
+            residency::asked_at_once(self, offset, max),
+            taker,
+        )
     }
 
     /// Whether [`File::resident_prefix`] can tell anything of this file, as far as is known. Some file systems (overlayfs

@@ -8,12 +8,15 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{File, residency};
+use super::{File, locked, residency};
 use crate::pool::{Device, Pool, Ticket};
 use crate::sync::remote_oneshot::{self, Sender};
 
 /// What is read ahead of a range that several clients want, in lengths of the range; of others it is one.
 const AHEAD_OF_SHARED: u64 = 4;
+
+/// So many who wait for one range show that it is in use: it is locked into memory.
+const IN_USE_WAITERS: usize = 8;
 
 /// A range that is being loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -108,10 +111,13 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
         };
         let mut end = End(Some(range));
         let loaded = residency::load(&file, range.offset, range.len, rest.min(ahead));
-        end.tell(loaded.map_err(|error| {
+        let told = end.tell(loaded.map_err(|error| {
             let unknown = rustix::io::Errno::IO.raw_os_error();
             error.raw_os_error().unwrap_or(unknown)
         }));
+        if told >= IN_USE_WAITERS {
+            locked::want_range(&file, range.offset, range.len);
+        }
     })
 }
 
@@ -140,11 +146,15 @@ fn begin(range: Range) -> usize {
 struct End(Option<Range>);
 
 impl End {
-    fn tell(&mut self, outcome: Outcome) {
-        for waiter in self.take() {
+    /// Gives how many waited.
+    fn tell(&mut self, outcome: Outcome) -> usize {
+        let waiters = self.take();
+        let count = waiters.len();
+        for waiter in waiters {
             // One that has left does not want to know.
             let _ = waiter.send(outcome);
         }
+        count
     }
 
     fn take(&mut self) -> Vec<Sender<Outcome>> {

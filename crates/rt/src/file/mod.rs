@@ -15,6 +15,7 @@ pub mod errno;
 mod links;
 mod listing;
 mod loading;
+mod locked;
 mod metadata;
 mod mounts;
 mod namespace;

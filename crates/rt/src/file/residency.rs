@@ -15,7 +15,8 @@
 //!
 //! While files are being loaded nothing is believed, and a block is proven just before it is sent: memory is being turned
 //! over, and the kernel drops what is in use as well. In a disk's load one believed page in a second was gone, and each
-//! made a loop wait behind everything that the disk had to do, 300 ms.
+//! made a loop wait behind everything that the disk had to do, 300 ms. Blocks that are in use then are locked into memory
+//! ([`super::locked`]), and these are believed as before.
 
 use std::cell::RefCell;
 use std::io;
@@ -25,12 +26,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use rustix::fs::Advice;
 use rustix::io::Errno;
 
-use super::File;
+use super::{File, locked};
 use crate::time;
 
 const PAGE: u64 = 4096;
 /// What is proven and believed at a time.
-const BLOCK: u64 = 128 * 1024;
+pub(super) const BLOCK: u64 = 128 * 1024;
 /// How long a proof of a block in use holds. Where the page cache is turned over faster than this, a loop may wait.
 const BELIEVED_TICKS: u64 = 100;
 /// Blocks remembered by each thread: 2^11 × 128 KB = 256 MB of hot data, in 80 KB of memory.
@@ -127,17 +128,25 @@ thread_local! {
 }
 
 /// How many of `max` bytes from `offset` on to ask about before some of them are sent: while memory is being turned over
-/// no more than a block, since the next one may be gone when its turn comes.
-pub(super) fn asked_at_once(offset: u64, max: u64) -> u64 {
-    match is_turned_over(time::tick()) {
-        true => max.min((offset / BLOCK + 1) * BLOCK - offset),
-        false => max,
+/// no more than a block beyond those that are locked, since the next one may be gone when its turn comes.
+pub(super) fn asked_at_once(file: &File, offset: u64, max: u64) -> u64 {
+    let now = time::tick();
+    if !is_turned_over(now) {
+        return max;
     }
+    let file = file.identity();
+    let mut block = offset / BLOCK;
+    let last = offset.saturating_add(max) / BLOCK;
+    while block < last && locked::holds(file, block, now) {
+        block += 1;
+    }
+    max.min((block + 1) * BLOCK - offset)
 }
 
 /// Bytes from `offset` on, at most `max`, that are in memory.
 pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
-    let turned_over = is_turned_over(time::tick());
+    let now = time::tick();
+    let turned_over = is_turned_over(now);
     let end = offset.saturating_add(max);
     let mut position = offset;
     while position < end {
@@ -145,20 +154,25 @@ pub(super) fn prefix(file: &File, offset: u64, max: u64, taker: Taker) -> u64 {
         let stop = block_end.min(end);
         // Pages are proven, not bytes.
         let pages = (position / PAGE * PAGE, stop.next_multiple_of(PAGE));
-        if turned_over || !believed(file, position / BLOCK, pages) {
+        let block = position / BLOCK;
+        let may_be_gone = turned_over && !locked::holds(file.identity(), block, now);
+        if may_be_gone || !believed(file, block, pages) {
             let reached = prove(file, position, stop);
             if reached < stop {
                 return reached - offset;
             }
-            note(file, position / BLOCK, pages, taker);
+            let in_use = note(file, block, pages, taker);
+            if in_use && may_be_gone {
+                locked::want(file, block);
+            }
         }
         position = stop;
     }
     max
 }
 
-/// Notes that pages of a block were proven.
-fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) {
+/// Notes that pages of a block were proven; gives whether the block is in use.
+fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) -> bool {
     let (file, now) = (file.identity(), time::tick());
     PROOFS.with(|proofs| {
         let mut proofs = proofs.borrow_mut();
@@ -168,7 +182,9 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) {
         let old = &mut proofs[place(file, block)];
         if old.is_of(file, block) && now.saturating_sub(old.last) <= APART_TICKS {
             old.add(begin, end, now, taker);
-        } else if !old.holds(now) {
+            return old.holds(now);
+        }
+        if !old.holds(now) {
             // A stream of cold blocks must not push out what is in use.
             *old = Proof {
                 file,
@@ -180,7 +196,8 @@ fn note(file: &File, block: u64, (begin, end): (u64, u64), taker: Taker) {
                 takers: 1,
             };
         }
-    });
+        false
+    })
 }
 
 fn believed(file: &File, block: u64, (begin, end): (u64, u64)) -> bool {

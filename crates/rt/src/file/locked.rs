@@ -1,0 +1,292 @@
+//! Blocks in use, locked into memory while other files are read from disks.
+//!
+//! The kernel drops pages that many clients are being sent, too, when memory is turned over, and they come back behind
+//! everything that the disk has to do. So a bounded number of blocks that are in use are mapped and locked (`mlock`), until
+//! nobody has wanted them for [`IDLE_TICKS`]. A map is never read through, so that a file that is cut short under it
+//! does no harm; what a cut, or a hole, takes out of a locked block is found missing by the proofs that go on
+//! ([`super::residency`]).
+//!
+//! Locking may wait for a disk: a thread does it that does nothing else, and that is there from the first block on. Loops only
+//! look up blocks in a table of atomics. How much is locked is bounded by [`MOST`] and by `RLIMIT_MEMLOCK`, 8 MB if
+//! nobody has changed it.
+
+use std::ffi::c_void;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::process::Resource;
+
+use super::File;
+use super::residency::BLOCK;
+use crate::time;
+
+/// Blocks that may be locked: 32 MB.
+const MOST: usize = 256;
+/// Left of `RLIMIT_MEMLOCK` for others, in blocks.
+const SPARED: u64 = 4;
+/// A block that was not asked about for so long is let go.
+const IDLE_TICKS: u64 = 10_000;
+/// How often idle ones are looked for.
+const LOOK: Duration = Duration::from_secs(1);
+/// Blocks that wait to be locked.
+const WANTED: usize = 64;
+/// Places in the table, eight for each hash; four times as many as blocks, so that one in thousands finds no place.
+const PLACES: usize = 4 * MOST;
+const WAYS: usize = 8;
+
+/// A locked block, or a free place (`key` 0).
+struct Place {
+    key: AtomicU64,
+    /// When it was asked about last.
+    used: AtomicU64,
+}
+
+static PLACED: [Place; PLACES] = [const {
+    Place {
+        key: AtomicU64::new(0),
+        used: AtomicU64::new(0),
+    }
+}; PLACES];
+/// There is room for more, and the last one was not refused within the last [`LOOK`].
+static HAS_ROOM: AtomicBool = AtomicBool::new(true);
+/// How many blocks are locked: with none, nothing is looked up.
+static LOCKED: AtomicUsize = AtomicUsize::new(0);
+
+struct Wanted {
+    key: u64,
+    file: File,
+    offset: u64,
+}
+
+struct Queue {
+    wanted: Vec<Wanted>,
+    has_thread: bool,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue {
+    wanted: Vec::new(),
+    has_thread: false,
+});
+static COMES: Condvar = Condvar::new();
+
+fn queue() -> MutexGuard<'static, Queue> {
+    // Nothing that can panic halfway is done under this lock.
+    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn key(file: u64, block: u64) -> u64 {
+    ((file ^ block.rotate_left(32)).wrapping_mul(0x9E37_79B9_7F4A_7C15)).max(1)
+}
+
+fn places(key: u64) -> &'static [Place] {
+    let set = (key >> 32) as usize % (PLACES / WAYS);
+    &PLACED[set * WAYS..(set + 1) * WAYS]
+}
+
+/// Whether a block is locked; it counts as used now. (Two blocks in 2^64 may be taken for each other; a loop may wait then.)
+pub(super) fn holds(file: u64, block: u64, now: u64) -> bool {
+    if LOCKED.load(Relaxed) == 0 {
+        return false;
+    }
+    let key = key(file, block);
+    let place = places(key)
+        .iter()
+        .find(|place| place.key.load(Relaxed) == key);
+    if let Some(place) = place
+        // The line is shared by all loops.
+        && now.saturating_sub(place.used.load(Relaxed)) > IDLE_TICKS / 100
+    {
+        place.used.store(now, Relaxed);
+    }
+    place.is_some()
+}
+
+/// A block is in use and in memory: it should stay there.
+pub(super) fn want(file: &File, block: u64) {
+    if !HAS_ROOM.load(Relaxed) {
+        return;
+    }
+    let key = key(file.identity(), block);
+    let mut queue = queue();
+    if queue.wanted.len() == WANTED || queue.wanted.iter().any(|wanted| wanted.key == key) {
+        return;
+    }
+    queue.wanted.push(Wanted {
+        key,
+        file: file.clone(),
+        offset: block * BLOCK,
+    });
+    if !queue.has_thread {
+        let thread = std::thread::Builder::new().name("locks".to_owned());
+        // Without a thread nothing is locked, which is as before.
+        queue.has_thread = thread.spawn(run).is_ok();
+        HAS_ROOM.store(queue.has_thread, Relaxed);
+    }
+    drop(queue);
+    COMES.notify_one();
+}
+
+/// [`want`] of all blocks that are touched by a range.
+pub(super) fn want_range(file: &File, offset: u64, len: u64) {
+    let end = offset.saturating_add(len);
+    for block in offset / BLOCK..end.div_ceil(BLOCK) {
+        want(file, block);
+    }
+}
+
+/// What the thread does, for as long as the process lives.
+fn run() {
+    let mut held: Vec<Lock> = Vec::new();
+    let room = room();
+    let mut refused = false;
+    loop {
+        let wanted = next(held.is_empty() && !refused);
+        refused = false;
+        for wanted in wanted {
+            if held.len() == room || held.iter().any(|lock| lock.key() == wanted.key) {
+                continue;
+            }
+            match Lock::new(&wanted) {
+                Some(lock) => held.push(lock),
+                None => refused = true,
+            }
+        }
+        let now = time::real_tick();
+        held.retain(|lock| now.saturating_sub(lock.place.used.load(Relaxed)) < IDLE_TICKS);
+        HAS_ROOM.store(held.len() < room && !refused, Relaxed);
+    }
+}
+
+/// What is wanted now; waits for it, not longer than [`LOOK`] while something is held.
+fn next(is_idle: bool) -> Vec<Wanted> {
+    let mut queue = queue();
+    if queue.wanted.is_empty() {
+        queue = match is_idle {
+            true => COMES.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            false => {
+                COMES
+                    .wait_timeout(queue, LOOK)
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .0
+            }
+        };
+    }
+    std::mem::take(&mut queue.wanted)
+}
+
+/// How many blocks may be locked.
+fn room() -> usize {
+    let limit = rustix::process::getrlimit(Resource::Memlock).current;
+    let blocks = limit.map_or(u64::MAX, |bytes| (bytes / BLOCK).saturating_sub(SPARED));
+    usize::try_from(blocks).unwrap_or(MOST).min(MOST)
+}
+
+/// A mapped and locked block; dropped, it is neither.
+struct Lock {
+    address: *mut c_void,
+    len: usize,
+    place: &'static Place,
+}
+
+impl Lock {
+    fn key(&self) -> u64 {
+        self.place.key.load(Relaxed)
+    }
+
+    /// `None`: there is no place in the table, the file has no such block, or the system refuses.
+    fn new(wanted: &Wanted) -> Option<Self> {
+        let place = places(wanted.key)
+            .iter()
+            .find(|place| place.key.load(Relaxed) == 0)?;
+        let size = wanted.file.metadata().ok()?.len;
+        let len = size.saturating_sub(wanted.offset).min(BLOCK) as usize;
+        if len == 0 {
+            return None;
+        }
+        let address = map(&wanted.file, wanted.offset, len).ok()?;
+        place.used.store(time::real_tick(), Relaxed);
+        place.key.store(wanted.key, Relaxed);
+        LOCKED.fetch_add(1, Relaxed);
+        Some(Self {
+            address,
+            len,
+            place,
+        })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        LOCKED.fetch_sub(1, Relaxed);
+        self.place.key.store(0, Relaxed);
+        unmap(self.address, self.len);
+    }
+}
+
+fn map(file: &File, offset: u64, len: usize) -> io::Result<*mut c_void> {
+    // SAFETY: a new mapping, where the kernel chooses; no reference to its memory is ever made, and it is neither read nor
+    // written, so that it does not matter who changes or cuts the file. `mlock` gets what was mapped.
+    // JUSTIFICATION: the kernel has no other way for a process without rights to keep pages of a file in memory.
+    unsafe {
+        let address = rustix::mm::mmap(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ,
+            MapFlags::SHARED,
+            file,
+            offset,
+        )?;
+        match rustix::mm::mlock(address, len) {
+            Ok(()) => Ok(address),
+            Err(error) => {
+                unmap(address, len);
+                Err(error.into())
+            }
+        }
+    }
+}
+
+fn unmap(address: *mut c_void, len: usize) {
+    // SAFETY: address and length are those of a mapping that `map` made; nothing refers to it.
+    // JUSTIFICATION: as in `map`.
+    let unmapped = unsafe { rustix::mm::munmap(address, len) };
+    debug_assert!(unmapped.is_ok(), "what was mapped can be unmapped");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_locked_until_it_is_let_go_whatever_becomes_of_its_file() {
+        if room() == 0 {
+            return;
+        }
+        let path = std::env::temp_dir().join(format!("weir-locked-{}", std::process::id()));
+        std::fs::write(&path, vec![b'x'; BLOCK as usize + 10]).expect("a file");
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path);
+        let file = File::from_fd(file.expect("it is there").into());
+        let wanted = |block| Wanted {
+            key: key(file.identity(), block),
+            file: file.clone(),
+            offset: block * BLOCK,
+        };
+        let now = time::real_tick();
+        let held = |block| holds(file.identity(), block, now);
+        assert!(Lock::new(&wanted(2)).is_none(), "there is no such block");
+        let locks = [0, 1].map(|block| Lock::new(&wanted(block)).expect("room for two"));
+        assert!(held(0) && held(1) && !held(2));
+        assert_eq!(locks[1].len, 10);
+        rustix::fs::ftruncate(&file, 5).expect("it is cut");
+        assert!(Lock::new(&wanted(1)).is_none(), "not any more");
+        drop(locks);
+        assert!(!held(0) && !held(1));
+        std::fs::remove_file(&path).expect("it was there");
+    }
+}
