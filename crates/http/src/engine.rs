@@ -54,6 +54,10 @@ pub(crate) fn next_generation() -> u64 {
     GENERATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
+/// So many connections are looked at to see what work they make, others the next time: to look at all of 50,000 would make
+/// the others wait.
+const LOOKED_AT: usize = 4096;
+
 /// Numbers connections, over all loops.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(1);
 
@@ -155,6 +159,7 @@ impl Configuration for HttpConfiguration {
             site: RefCell::new(Site::new(Arc::clone(&self.frozen))),
             sockets: Sockets::new(&context),
             connections: RefCell::default(),
+            looked_at: Cell::new(0),
             next_key: Cell::new(0),
             limit: Cell::new(context.main.worker_connections),
             sink: RefCell::default(),
@@ -188,6 +193,8 @@ pub struct HttpLoop {
     site: RefCell<Rc<Site>>,
     sockets: Sockets,
     connections: RefCell<NumberMap<Connection>>,
+    /// Of these, which ones were looked at last to see what work they make: so many come before them in the map's order.
+    looked_at: Cell<usize>,
     next_key: Cell<u64>,
     limit: Cell<usize>,
     /// Where connections go that are asked to leave.
@@ -276,7 +283,11 @@ impl LoopEngine for Running {
     }
 
     fn note_work(&self) {
-        for connection in self.0.connections.borrow().values() {
+        let connections = self.0.connections.borrow();
+        let begin = self.0.looked_at.get() + LOOKED_AT;
+        let begin = if begin < connections.len() { begin } else { 0 };
+        self.0.looked_at.set(begin);
+        for connection in connections.values().skip(begin).take(LOOKED_AT) {
             connection.idle.note_work();
         }
     }
@@ -290,10 +301,14 @@ impl LoopEngine for Running {
         let connections = self.0.connections.borrow();
         let works: Vec<_> = connections
             .values()
+            .skip(self.0.looked_at.get())
+            .take(LOOKED_AT)
             .map(|connection| (connection.idle.take_work(), &connection.idle))
             .collect();
-        let all: u64 = works.iter().map(|(work, _)| work).sum();
-        let mut wanted = (all as f64 * part) as u64;
+        let seen: u64 = works.iter().map(|(work, _)| work).sum();
+        // The others work as hard, one with another.
+        let all = seen as f64 * connections.len() as f64 / works.len().max(1) as f64;
+        let mut wanted = (all * part) as u64;
         for (work, idle) in works {
             // One that did more than is to go would only have the other loop be the busy one.
             if work > 0 && work <= wanted && idle.may_go(reach) {
