@@ -9,6 +9,7 @@
 
 pub mod body;
 pub mod body_reader;
+mod buffers;
 pub mod cache;
 pub mod client;
 pub mod clock;

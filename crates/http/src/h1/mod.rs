@@ -92,7 +92,6 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // A request that was cut short takes everything with it.
         if let Some(mut room) = self.request.take() {
-            room.out = std::mem::take(&mut self.sender.out);
             room.last_host = std::mem::take(&mut self.last_host);
             self.engine.spares.give(room);
         }
@@ -148,7 +147,6 @@ impl Connection {
     /// Begins with what another connection has left.
     fn take_spare(&mut self) -> Box<Room> {
         let mut room = self.engine.spares.take();
-        self.sender.out = std::mem::take(&mut room.out);
         self.last_host = std::mem::take(&mut room.last_host);
         room
     }
@@ -240,9 +238,10 @@ impl Connection {
             let keepalive = self.may_keep_alive(request);
             self.avoid_delays(request);
             request.ledger.responded = Some(rt::now());
-            let framing = head::write(request, keepalive, &mut self.sender.out);
+            let out = self.sender.begin();
+            let framing = head::write(request, keepalive, out);
             if rt::error_log::debug_is_on() {
-                debug_response(request, &self.sender.out);
+                debug_response(request, out);
             }
             let sent = match self.sender.send_at_once(request, framing) {
                 Some(()) => Ok(()),

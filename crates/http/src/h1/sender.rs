@@ -15,6 +15,7 @@ use rt::file::Taker;
 
 use super::head::Framing;
 use crate::body::{Body, BodyError, Chunk, FileRange};
+use crate::buffers;
 use crate::client::Client;
 use crate::core::location::LocationConf;
 use crate::request::Request;
@@ -22,6 +23,9 @@ use crate::request::Request;
 /// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
 /// a second system call. Measured in `docs/design/2026-11-21-small-files.md`.
 const READ_FILES_UP_TO: u64 = 32 * 1024;
+
+/// Content in memory up to this size is copied behind the head, in bytes: a second place to send from costs the kernel more.
+const COPIED_UP_TO: usize = 2 * 1024;
 
 /// The output is sent when this much has been gathered, in bytes.
 const GATHER: usize = 64 * 1024;
@@ -53,8 +57,9 @@ pub enum SendError {
 /// Sends responses on one connection, one after the other.
 pub struct Sender {
     client: Rc<Client>,
-    /// What has been gathered and not yet sent.
-    pub out: Vec<u8>,
+    /// What has been gathered and not yet sent. Between two responses it has no memory of its own: idle connections need
+    /// none, and the loop's buffer that was used last is still in the processor's cache.
+    out: Vec<u8>,
     timer: rt::Timer,
 }
 
@@ -82,25 +87,42 @@ impl Sender {
         }
     }
 
+    /// Where the head of a response is written; [`Sender::send_at_once`] or [`Sender::send`] goes on from there.
+    pub fn begin(&mut self) -> &mut Vec<u8> {
+        self.out = buffers::take();
+        &mut self.out
+    }
+
     /// Sends head and content in one call, when the content is small and at hand and the socket takes it all. `None`
     /// when it does not come to that; then [`Sender::send`] goes on from where this stopped.
     ///
     /// Most responses end here, without a future of their own.
     pub fn send_at_once(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
-        self.gather(request, framing)?;
-        let sent = self.client.stream.try_write(&self.out).ok()?;
+        let content = self.gather(request, framing)?;
+        let stream = &self.client.stream;
+        let written = match content.is_empty() {
+            true => stream.try_write(&self.out),
+            false => stream.try_writev(&[IoSlice::new(&self.out), IoSlice::new(&content)]),
+        };
+        let sent = *written.as_ref().unwrap_or(&0);
         self.count(request, sent as u64);
-        if sent < self.out.len() || self.client.stream.has_pending() {
-            self.out.drain(..sent);
+        if written.is_err()
+            || sent < self.out.len() + content.len()
+            || self.client.stream.has_pending()
+        {
+            let head = sent.min(self.out.len());
+            self.out.drain(..head);
+            self.out.extend_from_slice(&content[sent - head..]);
             return None;
         }
-        self.out.clear();
+        self.release();
         request.ledger.complete = true;
         Some(())
     }
 
-    /// Appends the content to the head; `None` when that is not possible right now.
-    fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<()> {
+    /// Appends the content to the head, or gives it where it is in memory and large enough not to be copied; `None` when
+    /// neither is possible right now.
+    fn gather(&mut self, request: &mut Request, framing: Framing) -> Option<Bytes> {
         let length = match framing {
             Framing::Empty => 0,
             Framing::Length(_) if request.flow.header_only => 0,
@@ -109,7 +131,7 @@ impl Sender {
         };
         if length == 0 {
             request.out.body = Body::Empty;
-            return Some(());
+            return Some(Bytes::new());
         }
         if length > READ_FILES_UP_TO
             || request.out.body.length() != Some(length)
@@ -117,7 +139,11 @@ impl Sender {
         {
             return None;
         }
-        match &request.out.body {
+        let mut apart = Bytes::new();
+        match &mut request.out.body {
+            Body::Bytes(bytes) if bytes.len() > COPIED_UP_TO && !self.client.stream.is_tls() => {
+                apart = std::mem::take(bytes);
+            }
             Body::Bytes(bytes) => self.out.extend_from_slice(bytes),
             Body::File(range) if !range.file.is_direct() => {
                 let head = self.out.len();
@@ -133,7 +159,7 @@ impl Sender {
         }
         request.out.body = Body::Empty;
         request.ledger.body_bytes_sent = length;
-        Some(())
+        Some(apart)
     }
 
     fn count(&mut self, request: &mut Request, sent: u64) {
@@ -669,11 +695,9 @@ impl Sender {
         .await
     }
 
-    /// Gives back the memory of an unusually large output.
+    /// Leaves the output's memory to the next response of the loop.
     fn release(&mut self) {
-        if self.out.capacity() > 2 * GATHER {
-            self.out = Vec::new();
-        }
+        buffers::give(std::mem::take(&mut self.out));
     }
 }
 

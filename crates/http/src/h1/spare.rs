@@ -21,8 +21,6 @@ pub(super) struct Room {
     pub(super) request: Option<Request>,
     /// What it is made of, while there is none.
     pub(super) memory: Memory,
-    /// What was gathered to be sent.
-    pub(super) out: Vec<u8>,
     pub(super) last_host: LastHost,
 }
 
@@ -50,10 +48,6 @@ impl Spares {
         room.request = None;
         if room.memory.size() > LARGEST {
             room.memory = Memory::default();
-        }
-        room.out.clear();
-        if room.out.capacity() > LARGEST {
-            room.out = Vec::new();
         }
         spares.push(room);
     }

@@ -19,7 +19,6 @@ use proto::h1::response::ResponseHead;
 use rt::error_log::{Errno, Level};
 use rt::net::Address;
 
-use super::buffers;
 use super::chooser::Chooser;
 use super::interim;
 use super::protocol::{Content, HeadProgress, Protocol};
@@ -28,6 +27,7 @@ use super::settings::{NextUpstream, SettingsRef, Store};
 use super::sticky::{Moment, Stickiness};
 use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
 use crate::body_reader;
+use crate::buffers;
 use crate::lane::Presence;
 use crate::module::internal_status;
 use crate::request::Request;

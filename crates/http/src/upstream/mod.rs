@@ -17,7 +17,6 @@
 //! An exchange belongs to a [`Request`](crate::Request), but not to the client of it: what watches the client is
 //! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
 
-mod buffers;
 pub mod chooser;
 mod content;
 pub mod exchange;

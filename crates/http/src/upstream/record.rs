@@ -1,5 +1,6 @@
 //! What a request remembers of its upstream exchanges, for `$upstream_…` and the error log.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -69,6 +70,31 @@ impl PeerName {
     }
 }
 
+/// Records that a loop keeps for those that come; more than this are given back to the system.
+const MOST_SPARE: usize = 64;
+
+thread_local! {
+    // Boxes, because a record travels in the box that it will be given back in.
+    #[allow(clippy::vec_box)]
+    static SPARE: RefCell<Vec<Box<Record>>> = const { RefCell::new(Vec::new()) };
+}
+
+fn take_record() -> Box<Record> {
+    SPARE.with_borrow_mut(Vec::pop).unwrap_or_default()
+}
+
+fn give_record(mut record: Box<Record>) {
+    record.clear();
+    // A thread that ends has no use for it any more.
+    let _ended = SPARE.try_with(|all| {
+        if let Ok(mut all) = all.try_borrow_mut()
+            && all.len() < MOST_SPARE
+        {
+            all.push(record);
+        }
+    });
+}
+
 /// Where a request keeps its record, if it has one. The memory goes to the next request that needs one.
 #[derive(Default)]
 pub struct Slot(Option<Box<Record>>);
@@ -81,7 +107,7 @@ impl Slot {
 
     /// The record, made now if there is none.
     pub fn get_or_make(&mut self) -> &mut Record {
-        self.0.get_or_insert_with(super::buffers::take_record)
+        self.0.get_or_insert_with(take_record)
     }
 
     /// Takes over the record of an exchange that was another request's so far.
@@ -105,14 +131,14 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         if let Some(record) = self.0.take() {
-            super::buffers::give_record(record);
+            give_record(record);
         }
     }
 }
 
 impl Record {
     /// Forgets everything and keeps the memory.
-    pub(super) fn clear(&mut self) {
+    fn clear(&mut self) {
         self.tries.clear();
         self.trailers.clear();
         self.target.clear();

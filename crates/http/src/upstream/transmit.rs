@@ -179,7 +179,7 @@ impl Transmit {
     pub(super) fn release(&mut self) {
         self.abandon();
         self.first_sent = 0;
-        super::buffers::give(std::mem::take(&mut self.first));
+        crate::buffers::give(std::mem::take(&mut self.first));
     }
 
     /// Sends no more: the peer does not want it.
