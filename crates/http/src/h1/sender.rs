@@ -21,7 +21,7 @@ use crate::core::location::LocationConf;
 use crate::request::Request;
 
 /// Up to this size a file is read into the output instead of sent by `sendfile`: one copy of so little costs less than
-/// a second system call. Measured in `docs/design/2026-11-21-small-files.md`.
+/// a second system call. Measured in `docs/design/2026-11-21-cpu-per-request.md`.
 const READ_FILES_UP_TO: u64 = 32 * 1024;
 
 /// Content in memory up to this size is copied behind the head, in bytes: a second place to send from costs the kernel more.

@@ -23,8 +23,8 @@ use super::File;
 use super::residency::BLOCK;
 use crate::time;
 
-/// Blocks that may be locked: 32 MB.
-const MOST: usize = 256;
+/// Blocks that may be locked: 16 MB.
+const MOST: usize = 128;
 /// Left of `RLIMIT_MEMLOCK` for others, in blocks.
 const SPARED: u64 = 4;
 /// A block that was not asked about for so long is let go.
