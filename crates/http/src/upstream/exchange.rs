@@ -23,7 +23,7 @@ use super::chooser::Chooser;
 use super::interim;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
-use super::settings::{NextUpstream, SettingsRef, Store};
+use super::settings::{NextUpstream, Settings, SettingsRef, Store};
 use super::sticky::{Moment, Stickiness};
 use super::transmit::{ContentSource, Progress, SendFailure, Transmit};
 use crate::body_reader;
@@ -169,17 +169,18 @@ impl Exchange {
         let (announced, source) = describe_content(request, content);
         let mut first = buffers::take();
         first.reserve(FIRST_CAPACITY);
+        request.upstream.get_or_make().target.clear();
         protocol
             .write_head(request, announced, &mut first)
             .map_err(Stop::Status)?;
         let record = request.upstream.get_or_make();
         record.begin();
-        record.target.clear();
-        record.target.extend_from_slice(protocol.target());
         let scheme = protocol.scheme();
+        // Each look through the reference finds the settings anew.
+        let said: &Settings = &settings;
         let watch_client = watch_client
-            && !settings.ignore_client_abort
-            && matches!(settings.store, Store::Off)
+            && !said.ignore_client_abort
+            && matches!(said.store, Store::Off)
             && !request.flow.background
             && !request.flow.post_action;
         let client = request.presence();
@@ -189,16 +190,16 @@ impl Exchange {
         };
         let (mut selection, looked_up) = super::target::select(request, &group);
         let chooser = super::chooser::of(&group);
-        if settings.next_upstream_tries > 0 {
-            selection.limit_tries(u32::try_from(settings.next_upstream_tries).unwrap_or(u32::MAX));
+        if said.next_upstream_tries > 0 {
+            selection.limit_tries(u32::try_from(said.next_upstream_tries).unwrap_or(u32::MAX));
         }
-        let buffering = settings.buffering;
+        let buffering = said.buffering;
         let host = protocol.secure_host().map(BStr::to_owned);
         let asked = host.map(|host| {
             let dialect = protocol.dialect();
-            settings.secure.asked(request, host.as_bstr(), dialect)
+            said.secure.asked(request, host.as_bstr(), dialect)
         });
-        let local = local_address(request, &settings);
+        let local = local_address(request, said);
         let transmit = Transmit::new(first, source, request, &mut *protocol);
         let mut exchange = Box::new(Exchange {
             settings,
@@ -864,7 +865,7 @@ fn log_connect_error(request: &Request, address: &Address, error: &io::Error) {
 }
 
 /// The address of `bind` for this request.
-fn local_address(request: &mut Request, settings: &SettingsRef) -> Option<Address> {
+fn local_address(request: &mut Request, settings: &Settings) -> Option<Address> {
     let bind = settings.bind.as_ref()?;
     let text = request.value(&bind.address);
     if text.is_empty() {

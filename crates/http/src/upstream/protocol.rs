@@ -22,12 +22,8 @@ pub trait Protocol {
     /// What stands before the peer's name in logs: `http://`, `fastcgi://`.
     fn scheme(&self) -> &'static str;
 
-    /// What stands after the peer's name in logs: the path that is asked for.
-    fn target(&self) -> &[u8] {
-        b""
-    }
-
-    /// Appends the head of the request. Called once per exchange. `content` says what follows.
+    /// Appends the head of the request. Called once per exchange. `content` says what follows. What stands after the peer's
+    /// name in logs, the path that is asked for, goes to `target` of the request's record, which is empty.
     ///
     /// The error is the status to answer with; it has been logged.
     fn write_head(

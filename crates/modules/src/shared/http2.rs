@@ -277,10 +277,6 @@ impl<S: Speaker> Protocol for Http2<S> {
         self.speaker.secure_host()
     }
 
-    fn target(&self) -> &[u8] {
-        &self.wanted.path
-    }
-
     fn dialect(&self) -> &'static str {
         "h2"
     }
@@ -300,6 +296,8 @@ impl<S: Speaker> Protocol for Http2<S> {
         _out: &mut Vec<u8>,
     ) -> Result<(), u16> {
         self.speaker.ask(request, content, &mut self.wanted)?;
+        let record = request.upstream.get_or_make();
+        record.target.extend_from_slice(&self.wanted.path);
         self.content = match &self.wanted.content {
             Some(content) => Content::Length(content.len() as u64),
             None => content,

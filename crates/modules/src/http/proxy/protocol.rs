@@ -21,8 +21,6 @@ pub(super) struct Http1 {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
     address: Arc<url::Address>,
-    /// Path and arguments, for the log.
-    target: Vec<u8>,
     method: Method,
     chunked_request: bool,
     asks_upgrade: bool,
@@ -50,7 +48,6 @@ impl Http1 {
             conf,
             settings,
             address,
-            target: Vec::new(),
             method: Method::Get,
             chunked_request: false,
             asks_upgrade: false,
@@ -100,12 +97,13 @@ impl Http1 {
         Ok(HeadProgress::Complete(used))
     }
 
+    /// Gives whether there is anything to ask for.
     fn write_request_line(
         &mut self,
         request: &mut Request,
         address: &url::Address,
         out: &mut Vec<u8>,
-    ) {
+    ) -> bool {
         let start = out.len();
         write_method(request, &self.conf, out);
         // nginx compares without regard to case here.
@@ -116,12 +114,16 @@ impl Http1 {
         out.push(b' ');
         let target = out.len();
         url::write_target(request, &self.conf, address, out);
-        self.target.extend_from_slice(&out[target..]);
+        let target = &out[target..];
+        let is_something = !target.is_empty();
+        let record = request.upstream.get_or_make();
+        record.target.extend_from_slice(target);
         out.extend_from_slice(if self.conf.http_1_0 {
             b" HTTP/1.0\r\n"
         } else {
             b" HTTP/1.1\r\n"
         });
+        is_something
     }
 }
 
@@ -163,10 +165,6 @@ impl Protocol for Http1 {
         self.address.secure.as_deref().map(BStr::new)
     }
 
-    fn target(&self) -> &[u8] {
-        &self.target
-    }
-
     fn write_head(
         &mut self,
         request: &mut Request,
@@ -174,8 +172,7 @@ impl Protocol for Http1 {
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
         let address = Arc::clone(&self.address);
-        self.write_request_line(request, &address, out);
-        if self.target.is_empty() {
+        if !self.write_request_line(request, &address, out) {
             request.error(format_args!("zero length URI to proxy"));
             return Err(500);
         }
