@@ -414,6 +414,9 @@ fn a_full_session_cache_forgets() {
 
 #[test]
 fn a_ticket_is_good_while_its_key_is_known() {
+    if skip_on_oracle("its old worker may take a connection when the new one does already") {
+        return;
+    }
     let (old, new): (Vec<u8>, Vec<u8>) = ((0..80).collect(), (100..180).collect());
     let block = |round: usize, keys: &str| {
         format!(
