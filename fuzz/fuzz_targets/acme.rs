@@ -96,6 +96,9 @@ async fn converse(server: Server) -> Result<(), Error> {
             let _ = challenge.key_authorization().digest();
             challenge.set_ready().await?;
         }
+    }
+    let mut authorizations = order.authorizations();
+    while let Some(Ok(mut one)) = authorizations.next().await {
         one.refresh().await?;
     }
     order.refresh().await?;
