@@ -363,17 +363,7 @@ fn a_websocket_over_http_2() {
     assert!(
         matches!(settings, Heard::Settings(list) if list.contains(&(id::ENABLE_CONNECT_PROTOCOL, 1)))
     );
-    let stream = client.begin(
-        &[
-            (":method", "CONNECT"),
-            (":protocol", "websocket"),
-            (":scheme", "http"),
-            (":path", "/chat"),
-            (":authority", "localhost"),
-            ("sec-websocket-version", "13"),
-        ],
-        false,
-    );
+    let stream = connect_websocket(&mut client, "/chat");
     let head = client.hear(|heard| matches!(heard, Heard::Headers { .. }));
     let Heard::Headers { fields, ends, .. } = head else {
         panic!("a head comes first");
@@ -381,6 +371,53 @@ fn a_websocket_over_http_2() {
     assert!(fields.contains(&(":status".into(), "200".into())) && !ends);
     client.data(stream, b"and you!", false);
     assert_eq!(client.reply(stream).text(), "helloand you!");
+}
+
+/// Begins a WebSocket as RFC 8441 has it.
+fn connect_websocket(client: &mut Http2, path: &str) -> u32 {
+    client.begin(
+        &[
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "localhost"),
+            ("sec-websocket-version", "13"),
+        ],
+        false,
+    )
+}
+
+#[test]
+fn a_websocket_that_breaks_or_is_none_does_not_seem_to_be_one() {
+    if skip_on_oracle("nginx has no extended CONNECT (RFC 8441)") {
+        return;
+    }
+    let origin = Scripted::start(|stream, _| {
+        read_until(stream, b"\r\n\r\n");
+        send(
+            stream,
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+        );
+        // What is not read when it closes makes the end a reset.
+        let mut first = [0];
+        let _ = std::io::Read::read(stream, &mut first);
+    });
+    let port = origin.port();
+    let server = site(&format!(
+        "location / {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.1; \
+         proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection; }} \
+         location /page {{ return 200 page; }}"
+    ))
+    .start();
+    let mut client = client(&server);
+    let stream = connect_websocket(&mut client, "/page");
+    let reply = client.reply(stream);
+    assert_eq!((reply.status, reply.text()), (501, String::new()));
+    let stream = connect_websocket(&mut client, "/");
+    client.data(stream, b"and you!", false);
+    let end = client.hear(|heard| matches!(heard, Heard::Reset(number, _) if *number == stream));
+    assert!(matches!(end, Heard::Reset(_, ErrorCode::CANCEL)));
 }
 
 #[test]

@@ -251,6 +251,15 @@ async fn respond(request: &mut Request, stream: &Rc<Stream>) {
         request.out.body = Body::Empty;
         return stream.reset(ErrorCode::PROTOCOL_ERROR);
     }
+    if is_refused_websocket(request) {
+        request.log(
+            Level::Info,
+            format_args!("client sent a WebSocket's CONNECT where there is none"),
+        );
+        request.out.status = 501;
+        request.out.content_length = None;
+        request.out.body = Body::Empty;
+    }
     request.ledger.responded = Some(rt::now());
     let sent = match sender::send_at_once(request, stream) {
         Some(()) => Ok(()),
@@ -277,7 +286,18 @@ async fn respond(request: &mut Request, stream: &Rc<Stream>) {
             if !matches!(error, BodyError::Producer | BodyError::Withdrawn) {
                 request.log(Level::Alert, format_args!("response was cut: {error}"));
             }
-            stream.reset(ErrorCode::INTERNAL_ERROR);
+            stream.reset(match request.flow.upgraded {
+                // The other end's TCP connection was reset (RFC 8441, section 5).
+                true => ErrorCode::CANCEL,
+                false => ErrorCode::INTERNAL_ERROR,
+            });
         }
     }
+}
+
+/// Whether a client that asked for a WebSocket (RFC 8441) would take the answer, a page, for an open one.
+fn is_refused_websocket(request: &Request) -> bool {
+    // Clients of HTTP/2 cannot send this field: it stands for `:protocol`.
+    let asked = request.head.wire.fields.has(Known::Upgrade);
+    asked && !request.flow.upgraded && (200..300).contains(&request.out.status)
 }

@@ -202,6 +202,11 @@ impl Source for Tunnel {
                 }
                 Peer::Ended if self.client_ended => return self.finish(request),
                 Peer::Ended => {}
+                Peer::Broken if request.lane.is_some() => {
+                    // A stream can say that it was no good end.
+                    self.exchange.finish(request, false);
+                    return Poll::Ready(Some(Err(BodyError::Producer)));
+                }
                 Peer::Broken => return self.finish(request),
             }
             if self.peer == Peer::Open {
