@@ -17,8 +17,6 @@ pub(crate) struct Machine {
     pub(crate) processor: String,
     pub(crate) cores: usize,
     pub(crate) memory_mb: u64,
-    /// The kernel, and how its TCP decides how much is under way: with `bbr` a server's CPU time for large responses over
-    /// loopback is several times that with `cubic` or `reno`.
     pub(crate) kernel: String,
     /// Programs and what they say of themselves.
     pub(crate) programs: BTreeMap<String, String>,
@@ -34,8 +32,6 @@ impl Machine {
             value.map_or(String::new(), |(_, value)| value.trim().to_owned())
         };
         let memory = line("/proc/meminfo", "MemTotal");
-        let congestion = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
-        let congestion = congestion.unwrap_or_default();
         let kilobytes: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
         Self {
             date: said("date", &["+%F"]),
@@ -43,10 +39,17 @@ impl Machine {
             processor: line("/proc/cpuinfo", "model name"),
             cores: std::thread::available_parallelism().map_or(1, usize::from),
             memory_mb: kilobytes / 1024,
-            kernel: format!("{}, TCP {}", said("uname", &["-sr"]), congestion.trim()),
+            kernel: said("uname", &["-sr"]),
             programs: programs(weir, nginx),
         }
     }
+}
+
+/// How the kernel's TCP decides how much is under way, by its name for it: with `bbr` a server's CPU time for large
+/// responses over loopback is several times that with `cubic` or `reno`.
+pub(crate) fn congestion_control() -> String {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
+    text.unwrap_or_default().trim().to_owned()
 }
 
 fn programs(weir: &Path, nginx: &Path) -> BTreeMap<String, String> {

@@ -28,10 +28,10 @@ mod strace;
 mod wrk;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-use machine::{Machine, load_average};
+use machine::{Machine, congestion_control, load_average};
 use report::{Report, Section};
 use xtask::flags::Flags;
 use xtask::{Outcome, shell};
@@ -149,6 +149,8 @@ usage: weir-bench [EXPERIMENT] [flags]      without a name: all, and a report
   --rounds N       rounds, of which the median counts (5)
   --rows A,B       only these rows
   --cpus S,L       cores of the server and of the load (0,1)
+  --tcp NAME       how TCP decides how much is under way: in a network namespace of its own, as root
+                   (default: as the system has it)
   --keep FOLDER    figures and page go there, in place of an earlier run's of the same experiment
                    (default for all: benches/runs/DATE and benches/report; for one: not kept)
 ";
@@ -161,7 +163,12 @@ fn main() -> ExitCode {
         help();
         return ExitCode::SUCCESS;
     }
-    match run(name.as_deref(), &mut flags) {
+    let outcome = match flags.value("--tcp", String::new()) {
+        Err(problem) => Err(problem),
+        Ok(tcp) if tcp.is_empty() => run(name.as_deref(), &mut flags),
+        Ok(tcp) => run_apart(&tcp, name, &mut flags),
+    };
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("\nweir-bench: {problem}");
@@ -188,6 +195,25 @@ fn help() {
         ("strace", strace::FLAGS),
     ] {
         println!("\n{title}\n  {flags}");
+    }
+}
+
+/// Runs all of it once more, in a network namespace where TCP is as wished: what the system has is not for a benchmark
+/// to change.
+fn run_apart(tcp: &str, name: Option<String>, flags: &mut Flags) -> Outcome {
+    const SET_UP: &str =
+        "ip link set lo up && sysctl -qw net.ipv4.tcp_congestion_control=$0 && exec \"$@\"";
+    let this = std::env::current_exe().map_err(|error| error.to_string())?;
+    let ended = Command::new("unshare")
+        .args(["--net", "sh", "-c", SET_UP, tcp])
+        .arg(this)
+        .args(name)
+        .args(flags.take_rest())
+        .status()
+        .map_err(|error| format!("unshare: {error}"))?;
+    match ended.success() {
+        true => Ok(()),
+        false => Err(format!("{ended} (--tcp {tcp})")),
     }
 }
 
@@ -272,6 +298,7 @@ fn timed(id: &str, bench: &Bench, flags: &mut Flags, run: Experiment) -> Result<
     let (before, began) = (load_average(), Instant::now());
     let mut section = run(bench, flags)?;
     section.id = id.to_owned();
+    section.how = format!("{} TCP {}.", section.how, congestion_control());
     section.load = (before, load_average());
     section.seconds = began.elapsed().as_secs_f64();
     Ok(section)
