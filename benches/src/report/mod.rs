@@ -214,11 +214,13 @@ impl Table {
 
 impl Goal {
     pub(crate) fn shown(self) -> String {
+        // What was computed from a measurement has more digits than anybody wants to read.
+        let short = |limit: f64| (limit * 1e4).round() / 1e4;
         match self {
-            Goal::RatioAtMost(limit) => format!("goal: ratio ≤ {limit}"),
-            Goal::RatioAtLeast(limit) => format!("goal: ratio ≥ {limit}"),
-            Goal::AtMost(limit) => format!("goal: ≤ {limit}"),
-            Goal::AtLeast(limit) => format!("goal: ≥ {limit}"),
+            Goal::RatioAtMost(limit) => format!("goal: ratio ≤ {}", short(limit)),
+            Goal::RatioAtLeast(limit) => format!("goal: ratio ≥ {}", short(limit)),
+            Goal::AtMost(limit) => format!("goal: ≤ {}", short(limit)),
+            Goal::AtLeast(limit) => format!("goal: ≥ {}", short(limit)),
         }
     }
 }
