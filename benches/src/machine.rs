@@ -46,7 +46,7 @@ impl Machine {
 }
 
 /// How the kernel's TCP decides how much is under way, by its name for it: with `bbr` a server's CPU time for large
-/// responses over loopback is several times that with `cubic` or `reno`.
+/// responses over loopback is several times that with `reno`.
 pub(crate) fn congestion_control() -> String {
     let text = fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control");
     text.unwrap_or_default().trim().to_owned()
