@@ -6,6 +6,7 @@ mod access;
 mod acme;
 mod acme_hostile;
 mod addition;
+mod advisories;
 mod auth_request;
 mod autoindex;
 mod bodies;

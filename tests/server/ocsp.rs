@@ -1,14 +1,15 @@
 //! OCSP: what authorities say about certificates, those of the server and those of clients.
 
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use rcgen::{CertifiedIssuer, KeyPair, SigningKey};
-use weir_tests::{Scripted, http, read_until, send, skip_on_oracle, until};
+use weir_tests::{Scripted, http, read_until, send, skip_on_oracle, until, whole};
 
-use crate::tls::{CERTIFICATE, Client, Pair, authority, body, https, signed_by};
+use crate::tls::{CERTIFICATE, Client, Pair, authority, body, https, https_files, signed_by};
 
 /// What a responder says.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -149,6 +150,34 @@ fn clients_are_asked_about() {
         }
     }
     assert_eq!(responder.server.connections(), 8);
+}
+
+#[test]
+fn a_revoked_client_is_refused_in_stream_too() {
+    if skip_on_oracle("ssl_ocsp in stream is newer") {
+        return;
+    }
+    let ours = authority("Ours");
+    let pair = signed_by(&ours, "client.example");
+    let responder = Responder::of(&ours);
+    let url = responder.url();
+    let server = https_files(whole(&format!(
+        "events {{ }} stream {{ server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_verify_client on;
+         ssl_client_certificate ca.crt; ssl_ocsp leaf; ssl_ocsp_responder {url}; return in; }} }}"
+    )))
+    .file("ca.crt", ours.pem())
+    .start();
+    for (says, expected) in [(Says::Good, "in"), (Says::Revoked, "")] {
+        responder.says(says);
+        for version in BOTH {
+            let client = Client::with(Some(&pair), version);
+            let mut stream = client.connect(&server, 0, "localhost");
+            let mut answer = Vec::new();
+            // A refusal may be an alert or an end.
+            let _ = stream.read_to_end(&mut answer);
+            assert_eq!(String::from_utf8_lossy(&answer), expected);
+        }
+    }
 }
 
 #[test]
