@@ -78,6 +78,7 @@ mod ssi;
 mod stalls;
 mod static_files;
 mod stream;
+mod stream_datagrams;
 mod stub_status;
 mod sub_filter;
 mod thread_pools;

@@ -25,7 +25,8 @@ pub struct Datagrams {
     socket: UdpSocket,
     sessions: RefCell<HashMap<Address, Rc<Flow>>>,
     next: Cell<u64>,
-    /// Datagrams that a session had not taken when it ended: they begin the next one.
+    /// Datagrams that came to a session after the one that began it, and that it had not read when it ended: they begin
+    /// the next one. Each session keeps one, so this ends.
     returned: RefCell<VecDeque<(Address, Vec<u8>)>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -44,6 +45,10 @@ pub struct Flow {
     /// Tells it from an earlier session of the same client.
     id: u64,
     client: Address,
+    /// The datagram that began the session, until it is read. Read or not, it belongs to this session and begins no
+    /// other: a session that ends without a look at it (`return`, `deny`) would follow itself for ever.
+    opening: RefCell<Option<Vec<u8>>>,
+    /// What came behind it.
     waiting: RefCell<VecDeque<Vec<u8>>>,
     waker: RefCell<Option<Waker>>,
 }
@@ -105,10 +110,10 @@ impl Datagrams {
             datagrams: Rc::clone(self),
             id,
             client: client.clone(),
+            opening: RefCell::new(Some(datagram)),
             waiting: RefCell::default(),
             waker: RefCell::default(),
         });
-        flow.push(datagram);
         sessions.insert(client, Rc::clone(&flow));
         Some(flow)
     }
@@ -126,8 +131,16 @@ impl Flow {
         bound.unwrap_or_else(|_| Address::Unix(rt::net::UnixPath::default()))
     }
 
+    /// The length of the datagram that began the session, unless it has been read.
+    pub fn opening_length(&self) -> Option<usize> {
+        self.opening.borrow().as_ref().map(Vec::len)
+    }
+
     /// The next datagram of the client.
     pub fn poll_receive(&self, context: &mut Context<'_>) -> Poll<Vec<u8>> {
+        if let Some(datagram) = self.opening.borrow_mut().take() {
+            return Poll::Ready(datagram);
+        }
         match self.waiting.borrow_mut().pop_front() {
             Some(datagram) => Poll::Ready(datagram),
             None => {
@@ -146,7 +159,8 @@ impl Flow {
             .map(drop)
     }
 
-    /// The next datagram of this client begins another session, and so do those that this one has not taken.
+    /// The next datagram of this client begins another session, and so do those that this one has not read, but for the
+    /// one that began it.
     pub fn detach(&self) {
         self.leave();
         let waiting = std::mem::take(&mut *self.waiting.borrow_mut());

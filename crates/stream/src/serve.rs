@@ -185,7 +185,14 @@ fn begin(engine: Rc<StreamLoop>, newcomer: Newcomer) -> Option<Session> {
             client.socket
         ),
     );
-    Some(Session::new(engine, site, Rc::new(client), endpoint))
+    // The datagram that begins a session counts for it, whether anything reads it or not.
+    let received = match &client.transport {
+        Transport::Datagrams(flow) => flow.opening_length().unwrap_or(0),
+        Transport::Stream(_) => 0,
+    };
+    let mut session = Session::new(engine, site, Rc::new(client), endpoint);
+    session.received = received as u64;
+    Some(session)
 }
 
 /// Runs the phases up to the content; gives the status that the session ends with.

@@ -22,8 +22,8 @@ use super::{Conf, Ended, last, proxy_header, traffic};
 
 /// What comes next.
 enum Event {
-    /// A datagram of the client.
-    Request(Vec<u8>),
+    /// A datagram of the client; the one that began the session counts as received already.
+    Request { datagram: Vec<u8>, is_opening: bool },
     /// One of the server, of this length.
     Response(usize),
     /// The server can not be reached.
@@ -46,11 +46,15 @@ struct Exchange {
 
 impl Exchange {
     fn poll(&mut self, context: &mut Context<'_>, received: (u64, u64)) -> Poll<Event> {
-        if !self.up.waits(context)
-            && self.up.allows(received.0) > 0
+        // The datagram that began the session is counted already, and no rate keeps it back.
+        let is_opening = self.flow.opening_length().is_some();
+        if (is_opening || !self.up.waits(context) && self.up.allows(received.0) > 0)
             && let Poll::Ready(datagram) = self.flow.poll_receive(context)
         {
-            return Poll::Ready(Event::Request(datagram));
+            return Poll::Ready(Event::Request {
+                datagram,
+                is_opening,
+            });
         }
         // A pace that allows nothing has set its timer just now, which is to wake this task.
         let _ = self.up.waits(context);
@@ -149,9 +153,14 @@ async fn exchange_all(
         let event = poll_fn(|context| exchange.poll(context, received)).await;
         exchange.timer.clear();
         match event {
-            Event::Request(datagram) => {
+            Event::Request {
+                datagram,
+                is_opening,
+            } => {
                 exchange.requests += 1;
-                session.received += datagram.len() as u64;
+                if !is_opening {
+                    session.received += datagram.len() as u64;
+                }
                 exchange.up.spend(datagram.len());
                 // The header goes before the first datagram, in the same one.
                 let datagram = [std::mem::take(&mut header), datagram].concat();
