@@ -12,6 +12,7 @@ use std::time::Duration;
 pub struct Dns {
     port: u16,
     queries: Arc<AtomicUsize>,
+    names: Arc<Mutex<Vec<String>>>,
     answer: Arc<Mutex<Answer>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -43,6 +44,8 @@ impl Dns {
             Arc::new(AtomicBool::new(false)),
         );
         let (said, count, end) = (Arc::clone(&answer), Arc::clone(&queries), Arc::clone(&stop));
+        let names = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&names);
         let streams = TcpListener::bind(("127.0.0.1", port)).ok();
         if let Some(streams) = &streams {
             streams.set_nonblocking(true).expect("it can be polled");
@@ -60,6 +63,8 @@ impl Dns {
                     continue;
                 };
                 count.fetch_add(1, Ordering::SeqCst);
+                let name = question_name(&query[..length]);
+                heard.lock().expect("nobody panics with it").push(name);
                 let answer = said.lock().expect("nobody panics with it").clone();
                 if let Some(reply) = reply(&query[..length], &answer) {
                     let _ = socket.send_to(&reply, from);
@@ -69,6 +74,7 @@ impl Dns {
         Dns {
             port,
             queries,
+            names,
             answer,
             stop,
             thread: Some(thread),
@@ -83,6 +89,11 @@ impl Dns {
     /// How many queries there have been.
     pub fn queries(&self) -> usize {
         self.queries.load(Ordering::SeqCst)
+    }
+
+    /// The names that datagrams have asked for, as they were written.
+    pub fn names(&self) -> Vec<String> {
+        self.names.lock().expect("nobody panics with it").clone()
     }
 
     /// Gives another answer from now on.
@@ -140,6 +151,23 @@ fn reply(query: &[u8], answer: &Answer) -> Option<Vec<u8>> {
         reply.extend_from_slice(&data);
     }
     Some(reply)
+}
+
+/// The name of the first question.
+fn question_name(query: &[u8]) -> String {
+    let mut labels = Vec::new();
+    let mut at = 12;
+    while let Some(length) = query
+        .get(at)
+        .copied()
+        .map(usize::from)
+        .filter(|length| *length > 0)
+    {
+        let label = query.get(at + 1..at + 1 + length).unwrap_or_default();
+        labels.push(String::from_utf8_lossy(label).into_owned());
+        at += 1 + length;
+    }
+    labels.join(".")
 }
 
 /// Where the first question ends: a name, then its type and class.

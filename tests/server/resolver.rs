@@ -51,6 +51,27 @@ fn all_loops_ask_once() {
 }
 
 #[test]
+fn the_case_of_a_question_is_random() {
+    if skip_on_oracle("nginx asks in small letters") {
+        return;
+    }
+    let dns = Dns::start(Answer::Addresses(vec![HERE], 60));
+    let server = site(dns.port(), "ipv6=off").start();
+    let host = "a-name-that-is-long-enough-for-chance.example";
+    let other = "another-name-that-is-long-enough.example";
+    for name in [host, other] {
+        server.get(&format!("/?name={name}")).expect(200);
+    }
+    let names = dns.names();
+    let lower: Vec<String> = names.iter().map(|name| name.to_ascii_lowercase()).collect();
+    assert_eq!(lower, [host, other]);
+    let has = |name: &String, is: fn(&char) -> bool| name.chars().any(|letter| is(&letter));
+    for name in names {
+        assert!(has(&name, char::is_ascii_uppercase) && has(&name, char::is_ascii_lowercase));
+    }
+}
+
+#[test]
 fn one_kind_of_address_may_be_enough() {
     let dns = Dns::start(Answer::Addresses(vec![HERE], 60));
     let server = site(dns.port(), "ipv6=off").start();

@@ -2,7 +2,9 @@
 //!
 //! Every attempt has a socket of its own, so that its port is one that the kernel chose by lot. A forger would have to
 //! guess that and the random number in the query, and can not send from anywhere but the server's address: the socket
-//! is connected to it.
+//! is connected to it. The letters of the name are written in a case chosen by lot, which the answer must repeat
+//! ("0x20", the bit that the cases of a letter differ by): one more bit to guess for each letter. What becomes of servers
+//! that do not go along with it is in [`super::case`].
 
 use std::io;
 use std::time::Duration;
@@ -12,8 +14,9 @@ use rt::error_log::{Errno, Level};
 use rt::net::{Address, UdpSocket};
 
 use super::Resolver;
+use super::case::{Asked, Verdict};
 use super::error::ResolveError;
-use super::message::{self, Answer, Kind, Query, Reply};
+use super::message::{self, Answer, Case, Kind, Query, Reply, Way};
 use crate::{ConnectOptions, connect};
 
 /// After how long a question is asked again, of the next server, when nobody has answered.
@@ -31,7 +34,42 @@ const DATAGRAM: usize = 4096;
 /// A question, and the answer once there is one.
 struct Question {
     query: Query,
+    /// In small letters because there was nothing by the name with capitals.
+    again: bool,
     answer: Option<Answer>,
+}
+
+impl Question {
+    fn new(name: &BStr, kind: Kind, random_case: bool) -> Result<Question, ResolveError> {
+        let id = getrandom::u32().map_err(|_| ResolveError::FAILURE)? as u16;
+        let mut case = Case::default();
+        if random_case {
+            getrandom::fill(&mut case).map_err(|_| ResolveError::FAILURE)?;
+        }
+        let query = Query::new(id, name, kind, random_case.then_some(&case));
+        Ok(Question {
+            query: query.ok_or(ResolveError::UNKNOWN)?,
+            again: false,
+            answer: None,
+        })
+    }
+}
+
+impl Question {
+    fn asked(&self) -> Asked {
+        match (self.query.random_case, self.again) {
+            (true, _) => Asked::Randomly,
+            (false, true) => Asked::Again,
+            (false, false) => Asked::Plainly,
+        }
+    }
+}
+
+/// A server and its number in the settings.
+#[derive(Clone, Copy)]
+struct Server<'a> {
+    number: usize,
+    address: &'a Address,
 }
 
 /// How an attempt ended.
@@ -42,6 +80,8 @@ enum Attempt {
     Unreachable,
     /// The server does not understand what we ask.
     NotUnderstood,
+    /// It has answered in another case, and can not be asked by a connection whether it meant that.
+    OtherCase,
 }
 
 /// Asks for all `kinds` of records of a name. The answers are in their order.
@@ -55,19 +95,25 @@ pub(super) async fn ask(
 ) -> Result<Vec<Answer>, ResolveError> {
     let mut questions = Vec::new();
     for &kind in kinds {
-        let id = getrandom::u32().map_err(|_| ResolveError::FAILURE)? as u16;
-        let query = Query::new(id, name, kind).ok_or(ResolveError::UNKNOWN)?;
-        questions.push(Question {
-            query,
-            answer: None,
-        });
+        questions.push(Question::new(name, kind, false)?);
     }
     let servers = &resolver.settings.servers;
     let mut server = resolver.first_server();
     let mut useless_servers = 0;
+    let mut silence = false;
     for _ in 0..MAX_ATTEMPTS {
-        let attempt = attempt(resolver, &servers[server], &mut questions);
-        match rt::timeout(RESEND, attempt).await {
+        let random_case = resolver.cases.asks_randomly(server, silence);
+        for question in questions
+            .iter_mut()
+            .filter(|question| question.answer.is_none())
+        {
+            *question = Question::new(name, question.query.kind, random_case)?;
+        }
+        let asked = Server {
+            number: server,
+            address: &servers[server],
+        };
+        match rt::timeout(RESEND, attempt(resolver, asked, name, &mut questions)).await {
             Ok(Attempt::Complete) => {
                 return Ok(questions
                     .into_iter()
@@ -82,7 +128,13 @@ pub(super) async fn ask(
                 rt::sleep(RETRY).await;
             }
             Ok(Attempt::NotUnderstood | Attempt::Unreachable) => useless_servers += 1,
-            Err(_) => useless_servers = 0,
+            // The same server at once. After a few times it counts as one that does not keep the case.
+            Ok(Attempt::OtherCase) if wanted() => continue,
+            Ok(Attempt::OtherCase) => {}
+            Err(_) => {
+                useless_servers = 0;
+                silence = true;
+            }
         }
         if !wanted() {
             break;
@@ -93,14 +145,28 @@ pub(super) async fn ask(
 }
 
 /// Asks one server everything that is not answered yet. Does not end by itself while the server is silent.
-async fn attempt(resolver: &Resolver, server: &Address, questions: &mut [Question]) -> Attempt {
-    match over_udp(resolver, server, questions).await {
+async fn attempt(
+    resolver: &Resolver,
+    server: Server<'_>,
+    name: &BStr,
+    questions: &mut [Question],
+) -> Attempt {
+    let known = resolver.cases.is_not_kept(server.number);
+    let attempt = over_udp(resolver, server, name, questions).await;
+    if !known && resolver.cases.is_not_kept(server.number) {
+        let text = "the DNS server does not keep the case of names, so that its answers are easier to forge";
+        resolver.log.plain(
+            Level::Warn,
+            format_args!("{text}, resolver: {}", server.address),
+        );
+    }
+    match attempt {
         Ok(attempt) => attempt,
         Err(error) => {
             let errno = Errno(&error);
             resolver.log.plain(
                 Level::Error,
-                format_args!("DNS query failed{errno}, resolver: {server}"),
+                format_args!("DNS query failed{errno}, resolver: {}", server.address),
             );
             Attempt::Unreachable
         }
@@ -109,10 +175,11 @@ async fn attempt(resolver: &Resolver, server: &Address, questions: &mut [Questio
 
 async fn over_udp(
     resolver: &Resolver,
-    server: &Address,
+    server: Server<'_>,
+    name: &BStr,
     questions: &mut [Question],
 ) -> io::Result<Attempt> {
-    let socket = UdpSocket::connect(server)?;
+    let socket = UdpSocket::connect(server.address)?;
     for question in questions
         .iter()
         .filter(|question| question.answer.is_none())
@@ -122,42 +189,78 @@ async fn over_udp(
     let mut buffer = vec![0; DATAGRAM];
     while questions.iter().any(|question| question.answer.is_none()) {
         let length = socket.recv(&mut buffer).await?;
-        let mut reply = take(resolver, server, questions, &buffer[..length]);
-        if let (Some(index), Reply::Truncated) = reply {
-            let bytes = over_tcp(server, &questions[index].query).await?;
-            reply = take(resolver, server, questions, &bytes);
-            if let (_, Reply::Truncated | Reply::Useless(_)) = reply {
+        let bytes = &buffer[..length];
+        let (Some(index), mut reply) = read(resolver, server, questions, bytes, Way::Datagram)
+        else {
+            continue;
+        };
+        let other_case = reply == Reply::OtherCase;
+        if other_case && resolver.cases.is_kept(server.number) {
+            // Not from the server, then; its own answer is on its way.
+            continue;
+        }
+        if other_case || reply == Reply::Truncated {
+            let query = &questions[index].query;
+            let bytes = match over_tcp(server.address, query).await {
+                Ok(bytes) => bytes,
+                Err(error) if !other_case => return Err(error),
+                Err(_) => {
+                    resolver.cases.note_other_case(server.number);
+                    return Ok(Attempt::OtherCase);
+                }
+            };
+            // Nobody can forge that from afar.
+            if other_case && !query.is_repeated_by(&bytes) {
+                resolver.cases.note_not_kept(server.number);
+            }
+            reply = read(resolver, server, questions, &bytes, Way::Stream).1;
+        }
+        match reply {
+            Reply::NotUnderstood => return Ok(Attempt::NotUnderstood),
+            Reply::Answer(answer) => {
+                let question = &mut questions[index];
+                let kind = question.query.kind;
+                match resolver
+                    .cases
+                    .judge(server.number, question.asked(), &answer)
+                {
+                    Verdict::Good => question.answer = Some(answer),
+                    Verdict::AskInLowerCase => {
+                        let again = Question::new(name, kind, false);
+                        *question = again.map_err(|_| io::ErrorKind::Other)?;
+                        question.again = true;
+                        socket.send(&question.query.bytes).await?;
+                    }
+                }
+            }
+            Reply::Truncated | Reply::OtherCase | Reply::Useless(_) => {
                 return Ok(Attempt::Unreachable);
             }
-        }
-        if reply.1 == Reply::NotUnderstood {
-            return Ok(Attempt::NotUnderstood);
         }
     }
     Ok(Attempt::Complete)
 }
 
-/// Reads a message and keeps the answer in it.
-fn take(
+/// Reads a message, and says to which question it belongs. What is of no use is logged.
+fn read(
     resolver: &Resolver,
-    server: &Address,
-    questions: &mut [Question],
+    server: Server<'_>,
+    questions: &[Question],
     bytes: &[u8],
+    way: Way,
 ) -> (Option<usize>, Reply) {
     let open: Vec<usize> = (0..questions.len())
         .filter(|&index| questions[index].answer.is_none())
         .collect();
     let queries: Vec<&Query> = open.iter().map(|&index| &questions[index].query).collect();
-    let (index, reply) = message::read(bytes, &queries);
-    let index = index.map(|index| open[index]);
-    match (index, &reply) {
-        (Some(index), Reply::Answer(answer)) => questions[index].answer = Some(answer.clone()),
-        (_, Reply::Useless(why)) => resolver
+    let (index, reply) = message::read(bytes, &queries, way);
+    if let Reply::Useless(why) = &reply {
+        let server = server.address;
+        resolver
             .log
-            .plain(Level::Error, format_args!("{why}, resolver: {server}")),
-        _ => {}
+            .plain(Level::Error, format_args!("{why}, resolver: {server}"));
     }
-    (index, reply)
+    (index.map(|index| open[index]), reply)
 }
 
 /// RFC 1035, section 4.2.2: the length in two bytes, then the message; in both directions.

@@ -32,11 +32,16 @@ impl Kind {
     }
 }
 
+/// Random bits that choose the case of a name's letters: one for each byte that a name can have.
+pub(super) type Case = [u8; 32];
+
 /// A question on its way.
 pub(super) struct Query {
     /// What makes an answer ours. Random, for nobody else is to guess it.
     pub(super) id: u16,
     pub(super) kind: Kind,
+    /// The case of its name was chosen by lot.
+    pub(super) random_case: bool,
     name: Name<Vec<u8>>,
     /// The message.
     pub(super) bytes: Vec<u8>,
@@ -48,6 +53,9 @@ pub(super) enum Reply {
     /// Something that no question of ours asked for, or that can not be read: who sent it may still send the real one.
     /// With what the error log is to say.
     Useless(String),
+    /// The name that was asked for, written in another case. Either the server does not keep the case, or somebody else
+    /// sent this.
+    OtherCase,
     /// The answer is too long for a datagram: to be asked again over TCP.
     Truncated,
     /// The server did not understand the question: another one might.
@@ -71,6 +79,13 @@ pub(super) struct Answer {
     pub(super) negative_ttl: Option<u32>,
 }
 
+impl Answer {
+    /// Does it say anything of the name?
+    pub(super) fn has_records(&self) -> bool {
+        !self.addresses.is_empty() || !self.services.is_empty() || self.alias.is_some()
+    }
+}
+
 /// A SRV record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Service {
@@ -80,9 +95,30 @@ pub(super) struct Service {
     pub(super) target: BString,
 }
 
+/// How a message came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Anybody may have sent it: the case of the letters is a part of the secret.
+    Datagram,
+    /// By a connection to the server.
+    Stream,
+}
+
 impl Query {
+    /// A question for `name`, in lower case, or as the bits of `case` choose: 1 is upper case.
+    ///
     /// `None` if `name` is no name in DNS: an empty label, or one of more than 63 bytes, or more than 255 in all.
-    pub(super) fn new(id: u16, name: &BStr, kind: Kind) -> Option<Query> {
+    pub(super) fn new(id: u16, name: &BStr, kind: Kind, case: Option<&Case>) -> Option<Query> {
+        let mut name = name.to_ascii_lowercase();
+        let mut bits = case.into_iter().flat_map(|case| case.iter());
+        for letters in name.chunks_mut(8) {
+            let bits = bits.next().copied().unwrap_or(0);
+            for (place, letter) in letters.iter_mut().enumerate() {
+                if bits >> place & 1 == 1 {
+                    letter.make_ascii_uppercase();
+                }
+            }
+        }
         let mut builder = NameBuilder::new_vec();
         for label in name.split_str(".") {
             builder
@@ -99,6 +135,7 @@ impl Query {
         Some(Query {
             id,
             kind,
+            random_case: case.is_some(),
             bytes: message.finish(),
             name,
         })
@@ -109,11 +146,27 @@ impl Query {
             && question.qclass() == Class::IN
             && question.qname().name_eq(&self.name)
     }
+
+    /// Does a response repeat the name in its very letters?
+    pub(super) fn is_repeated_by(&self, bytes: &[u8]) -> bool {
+        let Ok(message) = Message::from_octets(bytes) else {
+            return false;
+        };
+        message
+            .sole_question()
+            .is_ok_and(|question| self.has_case_of(&question))
+    }
+
+    fn has_case_of(&self, question: &Question<ParsedName<&[u8]>>) -> bool {
+        let (ours, theirs) = (self.name.iter(), question.qname().iter());
+        ours.zip(theirs)
+            .all(|(ours, theirs)| ours.as_slice() == theirs.as_slice())
+    }
 }
 
 /// Reads a message that came from the server that was asked. `queries` are the questions that it has not answered yet;
 /// the number says to which of them the reply belongs.
-pub(super) fn read(bytes: &[u8], queries: &[&Query]) -> (Option<usize>, Reply) {
+pub(super) fn read(bytes: &[u8], queries: &[&Query], way: Way) -> (Option<usize>, Reply) {
     let useless = |text: String| (None, Reply::Useless(text));
     let Ok(message) = Message::from_octets(bytes) else {
         return useless("short DNS response".into());
@@ -129,7 +182,12 @@ pub(super) fn read(bytes: &[u8], queries: &[&Query]) -> (Option<usize>, Reply) {
         return (Some(index), Reply::NotUnderstood);
     }
     match message.sole_question() {
-        Ok(question) if queries[index].asked(&question) => {}
+        Ok(question) if queries[index].asked(&question) => {
+            let query = queries[index];
+            if way == Way::Datagram && query.random_case && !query.has_case_of(&question) {
+                return (Some(index), Reply::OtherCase);
+            }
+        }
         Ok(question) => {
             return useless(format!("unexpected DNS response for {}", question.qname()));
         }
@@ -263,14 +321,20 @@ mod tests {
     }
 
     fn query(kind: Kind) -> Query {
-        Query::new(7, BStr::new("a.Example.net"), kind).expect("a good name")
+        Query::new(
+            7,
+            BStr::new("a.Example.net"),
+            kind,
+            Some(&[0b1010_1010; 32]),
+        )
+        .expect("a good name")
     }
 
     const ADDRESS: &[u8] = &[0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 9, 0, 4, 127, 0, 0, 1];
     const ALIAS: &[u8] = &[0xc0, 12, 0, 5, 0, 1, 0, 0, 0, 3, 0, 4, 1, b'B', 0xc0, 14];
 
     fn answer(bytes: &[u8], query: &Query) -> Option<Answer> {
-        match read(bytes, &[query]) {
+        match read(bytes, &[query], Way::Datagram) {
             (Some(0), Reply::Answer(answer)) => Some(answer),
             _ => None,
         }
@@ -289,16 +353,19 @@ mod tests {
     #[test]
     fn only_what_was_asked_is_answered() {
         let asked = query(Kind::A);
-        let other = Query::new(7, BStr::new("b.example.net"), Kind::A).expect("a good name");
+        let other = Query::new(7, BStr::new("b.example.net"), Kind::A, None).expect("a good name");
         assert!(matches!(
-            read(&response(&asked, 0x8180, &[]), &[&other]),
+            read(&response(&asked, 0x8180, &[]), &[&other], Way::Datagram),
             (None, Reply::Useless(_))
         ));
         let mut bytes = response(&asked, 0x8180, &[ADDRESS]);
         bytes[1] = 8;
-        assert!(matches!(read(&bytes, &[&asked]), (None, Reply::Useless(_))));
         assert!(matches!(
-            read(&asked.bytes, &[&asked]),
+            read(&bytes, &[&asked], Way::Datagram),
+            (None, Reply::Useless(_))
+        ));
+        assert!(matches!(
+            read(&asked.bytes, &[&asked], Way::Datagram),
             (None, Reply::Useless(_))
         ));
     }
@@ -307,11 +374,11 @@ mod tests {
     fn truncated_and_not_understood_are_told_apart() {
         let query = query(Kind::A);
         assert_eq!(
-            read(&response(&query, 0x8380, &[]), &[&query]),
+            read(&response(&query, 0x8380, &[]), &[&query], Way::Datagram),
             (Some(0), Reply::Truncated)
         );
         assert_eq!(
-            read(&response(&query, 0x8181, &[]), &[&query]),
+            read(&response(&query, 0x8181, &[]), &[&query], Way::Datagram),
             (Some(0), Reply::NotUnderstood)
         );
         assert_eq!(
@@ -328,7 +395,10 @@ mod tests {
         let whole = response(&query, 0x8180, &[ALIAS, ADDRESS]);
         for end in 0..whole.len() {
             assert!(
-                matches!(read(&whole[..end], &[&query]), (None, Reply::Useless(_))),
+                matches!(
+                    read(&whole[..end], &[&query], Way::Datagram),
+                    (None, Reply::Useless(_))
+                ),
                 "{end}"
             );
         }
@@ -353,7 +423,27 @@ mod tests {
             &"a.".repeat(127),
             &"a.".repeat(128),
         ] {
-            assert!(Query::new(1, BStr::new(name), Kind::A).is_none(), "{name}");
+            assert!(
+                Query::new(1, BStr::new(name), Kind::A, None).is_none(),
+                "{name}"
+            );
         }
+    }
+
+    #[test]
+    fn the_case_of_a_name_is_chosen_and_must_come_back() {
+        let plain = Query::new(7, BStr::new("A.Example"), Kind::A, None).expect("a good name");
+        assert_eq!(&plain.bytes[12..23], b"\x01a\x07example\0");
+        let case = [0xff; 32];
+        let upper =
+            Query::new(7, BStr::new("a.example"), Kind::A, Some(&case)).expect("a good name");
+        assert_eq!(&upper.bytes[12..23], b"\x01A\x07EXAMPLE\0");
+        let other = response(&plain, 0x8180, &[ADDRESS]);
+        assert_eq!(
+            read(&other, &[&upper], Way::Datagram),
+            (Some(0), Reply::OtherCase)
+        );
+        let (index, reply) = read(&other, &[&upper], Way::Stream);
+        assert!(index == Some(0) && matches!(reply, Reply::Answer(_)));
     }
 }

@@ -8,6 +8,7 @@
 //! and names are looked up all the same, the system's settings are used, `/etc/hosts` among them.
 
 mod asking;
+mod case;
 mod error;
 mod message;
 mod settings;
@@ -25,6 +26,7 @@ use conf::{Diagnostic, Line};
 use rt::error_log::{Level, Logger, MainLog};
 use rt::sync::remote_oneshot::{Receiver, Sender, channel};
 
+use case::Cases;
 pub use error::ResolveError;
 use message::{Answer, Kind, Service};
 pub use settings::Settings;
@@ -53,6 +55,8 @@ pub struct Resolver {
     settings: Settings,
     log: Logger,
     memory: Mutex<Memory>,
+    /// What is known of the servers.
+    cases: Cases,
     /// Counts questions, so that the servers take turns.
     asked: AtomicUsize,
     /// Counts answers from memory, so that the addresses take turns.
@@ -119,6 +123,7 @@ impl Resolver {
     /// A resolver that has asked nothing yet. `log` gets what servers do wrong.
     pub fn new(settings: Settings, log: Logger) -> Arc<Resolver> {
         Arc::new(Resolver {
+            cases: Cases::new(settings.servers.len()),
             settings,
             log,
             memory: Mutex::new(Memory {

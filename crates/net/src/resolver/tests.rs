@@ -18,10 +18,27 @@ struct Dns {
     thread: Option<JoinHandle<()>>,
 }
 
+/// What a server does with the letters of a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Letters {
+    /// Repeats them, as it should.
+    Keeps,
+    /// Writes small ones.
+    Lowers,
+    /// Knows no name that has capitals.
+    Compares,
+    /// Does not answer when there are capitals.
+    Ignores,
+}
+
 type Script = fn(&str, u16, usize) -> Option<(u8, Vec<Vec<u8>>)>;
 
 impl Dns {
     fn start(script: Script) -> Dns {
+        Dns::with(Letters::Keeps, script)
+    }
+
+    fn with(letters: Letters, script: Script) -> Dns {
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a free port");
         socket
             .set_read_timeout(Some(Duration::from_millis(20)))
@@ -39,7 +56,7 @@ impl Dns {
                     continue;
                 };
                 let number = count.fetch_add(1, Ordering::Relaxed);
-                if let Some(reply) = reply(&buffer[..length], script, number) {
+                if let Some(reply) = reply(&buffer[..length], letters, script, number) {
                     socket
                         .send_to(&reply, from)
                         .expect("the query came from there");
@@ -73,7 +90,7 @@ impl Drop for Dns {
     }
 }
 
-fn reply(query: &[u8], script: Script, number: usize) -> Option<Vec<u8>> {
+fn reply(query: &[u8], letters: Letters, script: Script, number: usize) -> Option<Vec<u8>> {
     let mut name = String::new();
     let mut at = 12;
     while query[at] != 0 {
@@ -83,8 +100,16 @@ fn reply(query: &[u8], script: Script, number: usize) -> Option<Vec<u8>> {
         at = end;
     }
     let kind = u16::from_be_bytes([query[at + 1], query[at + 2]]);
-    let (code, records) = script(name.trim_end_matches('.'), kind, number)?;
     let mut reply = query.to_vec();
+    let capitals = name.bytes().any(|byte| byte.is_ascii_uppercase());
+    match letters {
+        Letters::Lowers => reply[12..at].make_ascii_lowercase(),
+        Letters::Ignores if capitals => return None,
+        Letters::Compares if capitals => name = "?".into(),
+        Letters::Keeps | Letters::Ignores | Letters::Compares => {}
+    }
+    let name = name.to_ascii_lowercase();
+    let (code, records) = script(name.trim_end_matches('.'), kind, number)?;
     reply[2..4].copy_from_slice(&[0x81, 0x80 | code]);
     reply[7] = records.len() as u8;
     records.iter().for_each(|record| reply.extend(record));
@@ -335,5 +360,71 @@ fn without_servers_only_literals_resolve() {
             Err(ResolveError::NoResolver)
         );
         assert!(resolver.lookup_host(b"192.0.2.1", SECOND).await.is_ok());
+    });
+}
+
+/// There is one name, and the question is as long as chance needs to choose a capital.
+fn one_name(name: &str, _: u16, _: usize) -> Option<(u8, Vec<Vec<u8>>)> {
+    match name {
+        LONG_NAME => Some((0, vec![record(A, 0, &[127, 0, 0, 1])])),
+        _ => Some((3, vec![])),
+    }
+}
+
+const LONG_NAME: &str = "abcdefghijklmnopqrstuvwxyz.abcdefghijklmnopqrstuvwxyz.example";
+
+#[test]
+fn letters_of_a_name_must_come_back_as_they_went() {
+    let dns = Dns::with(Letters::Keeps, one_name);
+    let resolver = resolver(Settings {
+        ipv6: false,
+        ..dns.settings()
+    });
+    let cases = resolver.clone();
+    on_loop(async move {
+        for _ in 0..3 {
+            assert!(
+                resolver
+                    .lookup_host(LONG_NAME.as_bytes(), SECOND)
+                    .await
+                    .is_ok()
+            );
+        }
+    });
+    assert!(cases.cases.is_kept(0));
+    assert_eq!(dns.asked(), 3);
+}
+
+#[test]
+fn servers_that_do_not_keep_the_letters_are_asked_in_small_ones() {
+    for (letters, questions) in [(Letters::Lowers, 5), (Letters::Compares, 3)] {
+        let dns = Dns::with(letters, one_name);
+        let resolver = resolver(Settings {
+            ipv6: false,
+            ..dns.settings()
+        });
+        let cases = resolver.clone();
+        on_loop(async move {
+            for _ in 0..2 {
+                let found = resolver.lookup_host(LONG_NAME.as_bytes(), SECOND).await;
+                assert!(found.is_ok(), "{found:?}");
+            }
+        });
+        assert!(!cases.cases.asks_randomly(0, false));
+        // The first time so often until that was known; the second time once.
+        assert_eq!(dns.asked(), questions);
+    }
+}
+
+#[test]
+fn a_server_that_is_silent_about_capitals_is_asked_without() {
+    let dns = Dns::with(Letters::Ignores, one_name);
+    let resolver = resolver(Settings {
+        ipv6: false,
+        ..dns.settings()
+    });
+    on_loop(async move {
+        let found = resolver.lookup_host(LONG_NAME.as_bytes(), 9 * SECOND).await;
+        assert!(found.is_ok(), "{found:?}");
     });
 }
