@@ -275,3 +275,51 @@ fn many_loops_at_once_lose_no_connection() {
     assert_eq!(group.state().idle_connections(), 0);
     assert_eq!(group.state().status()[0].connections, 0);
 }
+
+/// Requests of a loop while all idle connections are with loops whose turns last 30 ms, again and again.
+#[test]
+fn loops_that_are_late_do_not_fill_the_pool() {
+    const LATE: Duration = Duration::from_millis(30);
+    const CONNECTIONS: usize = 4;
+    let echo = Echo::start();
+    let group = echo.group(keepalive(64));
+    let (ready, opened) = std::sync::mpsc::channel();
+    let end = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let home = {
+        let (group, end) = (group.clone(), end.clone());
+        std::thread::spawn(move || {
+            on_a_loop(move || async move {
+                let tasks: Vec<_> = (0..CONNECTIONS)
+                    .map(|_| {
+                        let group = group.clone();
+                        rt::spawn_handle("client", async move {
+                            request(&group, b'a', 0).await;
+                        })
+                    })
+                    .collect();
+                for task in tasks {
+                    task.await.expect("no panic");
+                }
+                ready.send(()).expect("somebody waits");
+                while !end.load(Ordering::SeqCst) {
+                    // What a machine that is too busy does to a loop.
+                    std::thread::sleep(LATE);
+                    rt::sleep(Duration::from_micros(100)).await;
+                }
+            });
+        })
+    };
+    opened.recv().expect("opened");
+    for _ in 0..20 {
+        // A loop of its own each time: what it leaves goes with it, as if it were the late one's.
+        let group = group.clone();
+        on_a_loop(move || async move {
+            request(&group, b'a', 0).await;
+            net::upstream::close_idle();
+        });
+    }
+    end.store(true, Ordering::SeqCst);
+    home.join().expect("no panic");
+    // Each of the four may be used up; no other one is opened as long as one of them is left.
+    assert!(echo.accepted() <= 20, "{}", echo.accepted());
+}

@@ -182,9 +182,7 @@ impl Lease {
 
     /// An idle connection to this peer, of this loop or another one. `reuse` says who will use it.
     pub async fn reuse(&self, reuse: Reuse) -> Option<Connection> {
-        let peer = &self.peer;
-        let idle = self.state.idle();
-        idle.take(peer.address(), &peer.idle_chain, reuse).await
+        Idle::take(&self.state, &self.peer, reuse).await
     }
 
     /// Keeps a connection for the next request. It is closed if the group keeps none, or if its time is over.

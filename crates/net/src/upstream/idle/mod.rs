@@ -18,9 +18,10 @@ use rt::net::Address;
 use rt::sync::remote_oneshot;
 
 use super::group::Keepalive;
+use super::peer::Peer;
 use super::state::GroupState;
 use crate::transport::{Parts, Transport};
-use parked::{Key, Place, park, unpark};
+use parked::{park, unpark};
 use pool::{EntryId, Found, Left, Pool};
 
 pub use parked::close_idle;
@@ -147,26 +148,27 @@ impl Idle {
         }
     }
 
-    /// An idle connection to `address`: the one that was left last, preferably on this loop.
+    /// An idle connection to a peer: the one that was left last, preferably on this loop.
     pub(crate) async fn take(
-        &self,
-        address: &Address,
-        hint: &ChainHint,
+        state: &Arc<GroupState>,
+        peer: &Arc<Peer>,
         reuse: Reuse,
     ) -> Option<Connection> {
+        let idle = state.idle();
+        let in_use = usize::try_from(peer.load.connections.get()).unwrap_or(0);
         loop {
             // A statement of its own: the lock must be free again before the wait below.
-            let found = self.pool().find(address, hint, &reuse);
-            let Found {
-                number,
-                place,
-                home,
-            } = found?;
-            let key = (self.id, number);
-            let taken = match home {
-                None => unpark(place, key),
+            let found = idle
+                .pool()
+                .find(peer.address(), &peer.idle_chain, &reuse, in_use);
+            let found = found?;
+            let taken = match found.home.clone() {
+                None => unpark(found.place, (idle.id, found.number)),
                 // Seldom: its state is not to weigh on every exchange.
-                Some(home) => Box::pin(hand_over(place, key, home)).await,
+                Some(home) => match Box::pin(hand_over(state, peer, &found, home)).await {
+                    Ok(taken) => taken,
+                    Err(TookTooLong) => return None,
+                },
             };
             if let Some(mut connection) = taken
                 && connection.stream.is_quiet()
@@ -239,28 +241,59 @@ impl Idle {
     }
 }
 
-/// Asks another loop for a socket.
-async fn hand_over(place: Place, key: Key, home: rt::Handle) -> Option<Connection> {
+/// A loop did not hand its connection over in time.
+struct TookTooLong;
+
+/// Asks another loop for a socket. Without an error and without a connection: it is gone.
+async fn hand_over(
+    state: &Arc<GroupState>,
+    peer: &Arc<Peer>,
+    found: &Found,
+    home: rt::Handle,
+) -> Result<Option<Connection>, TookTooLong> {
     let (sender, receiver) = remote_oneshot::channel::<HandedOver>();
+    let (place, key) = (found.place, (state.idle().id, found.number));
+    let (state, peer) = (Arc::clone(state), Arc::clone(peer));
     let message = move || {
-        if let Some(connection) = unpark(place, key) {
-            // If nobody waits any more the socket is closed.
-            let _left = sender.send(HandedOver {
-                parts: connection.stream.into_parts(),
-                carried: connection.carried,
-                reuse: connection.reuse,
-                since: connection.since,
-                requests: connection.requests,
-            });
+        let Some(connection) = unpark(place, key) else {
+            return;
+        };
+        // Nobody waits any more, and the connection is as good as it was: the next one gets it.
+        if let Err(back) = sender.send(HandedOver::from(connection))
+            && let Some(connection) = back.into_connection()
+        {
+            Idle::keep(&state, peer.address(), &peer.idle_chain, connection);
         }
     };
-    home.post(message).ok()?;
-    let there = rt::timeout(HAND_OVER, receiver).await.ok()?.ok()?;
-    Some(Connection {
-        stream: Transport::from_parts(there.parts).ok()?,
-        carried: there.carried,
-        reuse: there.reuse,
-        since: there.since,
-        requests: there.requests,
-    })
+    if home.post(message).is_err() {
+        return Ok(None);
+    }
+    match rt::timeout(HAND_OVER, receiver).await {
+        Ok(Ok(there)) => Ok(there.into_connection()),
+        Ok(Err(_gone)) => Ok(None),
+        Err(_) => Err(TookTooLong),
+    }
+}
+
+impl HandedOver {
+    fn from(connection: Connection) -> HandedOver {
+        HandedOver {
+            parts: connection.stream.into_parts(),
+            carried: connection.carried,
+            reuse: connection.reuse,
+            since: connection.since,
+            requests: connection.requests,
+        }
+    }
+
+    /// The connection, of the loop that calls this. `None`: the loop cannot have it.
+    fn into_connection(self) -> Option<Connection> {
+        Some(Connection {
+            stream: Transport::from_parts(self.parts).ok()?,
+            carried: self.carried,
+            reuse: self.reuse,
+            since: self.since,
+            requests: self.requests,
+        })
+    }
 }

@@ -13,8 +13,12 @@ use rt::net::Address;
 use super::parked::Place;
 use super::{Keepalive, Reuse};
 
-/// A loop whose turn lasts longer than this is not asked for a connection: a new one is sooner there.
+/// A loop whose turn lasts longer than this is asked for a connection only if loops like it have many: else a new one is
+/// sooner there.
 const TOO_LATE: Duration = Duration::from_millis(10);
+
+/// A loop whose turn lasts longer than this is stuck, and is not asked at all.
+const STUCK: Duration = Duration::from_millis(100);
 
 /// So many entries of an address are looked at before one of another loop is taken, if there is one.
 const LOOKED_AT: usize = 64;
@@ -176,18 +180,22 @@ impl Pool {
         self.append(Row::Chain(chain), index);
     }
 
-    /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time.
+    /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time. On a busy
+    /// machine no loop may have any for a while; a new connection for each such moment would fill the pool, so a late loop
+    /// is asked once there are half as many idle ones as are in use.
     pub(super) fn find(
         &mut self,
         address: &Address,
         hint: &ChainHint,
         reuse: &Reuse,
+        in_use: usize,
     ) -> Option<Found> {
         let local = self.settings.is_some_and(|settings| settings.local);
         let now = rt::now();
         let chain = self.known_chain(address, hint)?;
         let mut foreign = NONE;
         let mut found = NONE;
+        let (mut late, mut late_ones) = (NONE, 0);
         let mut next = self.chains[chain as usize].ends.last;
         let mut looked_at = 0;
         while next != NONE && (looked_at < LOOKED_AT || foreign == NONE) {
@@ -201,14 +209,24 @@ impl Pool {
                 found = index;
                 break;
             }
-            if foreign == NONE && entry.home.late() < TOO_LATE {
-                foreign = index;
+            if foreign != NONE {
+                continue;
+            }
+            match entry.home.late() {
+                time if time < TOO_LATE => foreign = index,
+                time if time < STUCK => {
+                    late_ones += 1;
+                    late = if late == NONE { index } else { late };
+                }
+                _ => {}
             }
         }
-        match (found, foreign) {
-            (NONE, NONE) => None,
-            (NONE, index) | (index, _) => Some(self.take(index)),
+        if late_ones * 2 < in_use {
+            late = NONE;
         }
+        let best = [found, foreign, late];
+        let best = best.into_iter().find(|index| *index != NONE)?;
+        Some(self.take(best))
     }
 
     /// Takes out the entry that was left first.
@@ -378,7 +396,7 @@ mod tests {
                         model.push((which, id.number, id));
                     }
                     2 => {
-                        let found = pool.find(&addresses[which], &hints[which], &Reuse::default());
+                        let found = pool.find(&addresses[which], &hints[which], &Reuse::default(), 1);
                         let expected = model.iter().rposition(|entry| entry.0 == which);
                         assert_eq!(
                             found.map(|found| found.number),
@@ -412,7 +430,7 @@ mod tests {
             for port in 1..10_000 {
                 let (address, hint) = (address(port), ChainHint::default());
                 leave(&mut pool, &address, &hint);
-                assert!(pool.find(&address, &hint, &Reuse::default()).is_some());
+                assert!(pool.find(&address, &hint, &Reuse::default(), 1).is_some());
             }
             assert!(pool.chains.len() <= MOST_EMPTY_CHAINS);
             assert_eq!(pool.chains.len(), pool.by_address.len());
@@ -420,11 +438,11 @@ mod tests {
             let stale = ChainHint::default();
             leave(&mut pool, &address(20_000), &stale);
             assert!(
-                pool.find(&address(20_001), &stale, &Reuse::default())
+                pool.find(&address(20_001), &stale, &Reuse::default(), 1)
                     .is_none()
             );
             assert!(
-                pool.find(&address(20_000), &stale, &Reuse::default())
+                pool.find(&address(20_000), &stale, &Reuse::default(), 1)
                     .is_some()
             );
         });
