@@ -17,6 +17,7 @@ mod cache_fills;
 mod cache_parts;
 mod cache_purge;
 mod cache_ranges;
+mod cache_repeats;
 mod charset;
 mod command_line;
 mod compression;

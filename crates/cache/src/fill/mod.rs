@@ -43,6 +43,8 @@ pub enum Failure {
     Producer(Arc<str>),
     /// The body is not as long as its head said.
     Length,
+    /// It broke off, and what the producer got when it asked again was something else. Nothing of it is kept.
+    Changed,
     /// The part that this follower needs next could not be read back from the store.
     Storage(Arc<str>),
 }
@@ -53,6 +55,7 @@ impl fmt::Display for Failure {
             Self::ProducerGone => f.write_str("the fill was given up"),
             Self::Producer(why) => f.write_str(why),
             Self::Length => f.write_str("the body is not as long as announced"),
+            Self::Changed => f.write_str("the origin has another response by now"),
             Self::Storage(why) => write!(f, "reading a fill back failed: {why}"),
         }
     }
@@ -771,7 +774,8 @@ impl Writer {
             return;
         }
         let whole = end.is_ok();
-        if end == Err(Failure::Length) || !whole && !self.0.is_worth_keeping() {
+        let useless = matches!(end, Err(Failure::Length | Failure::Changed));
+        if useless || !whole && !self.0.is_worth_keeping() {
             self.0.core.fills.remove(&self.0);
             self.0.change(|state| state.end = Some(end.clone()));
             return;
@@ -785,6 +789,11 @@ impl Writer {
     /// The end of what was brought: where a broken fetch resumes.
     pub fn position(&self) -> u64 {
         self.0.state().received
+    }
+
+    /// A cursor over what was brought so far, from its beginning. `None`: it is not stored, so the beginning may be gone.
+    pub fn follow_from_start(&self) -> Option<Follower> {
+        self.0.follow()
     }
 
     /// How many follow now.

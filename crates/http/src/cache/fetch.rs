@@ -7,7 +7,7 @@
 //!       ├─ an error, and stale is allowed ▶ followers serve the stale object
 //!       ├─ not to be stored ──────────────▶ the exchange goes to the first client, the others ask for themselves
 //!       └─ stored ── content ─┬─ end ─────▶ committed
-//!                             └─ broken ──▶ the rest is asked for with Range and If-Range, else it has failed
+//!                             └─ broken ──▶ the rest is asked for, or all of it again (`content`), else it has failed
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -19,29 +19,23 @@ use std::task::{Context, Waker};
 use bstr::BString;
 use bytes::Bytes;
 use cache::{
-    Failure, Follower, Head, Instead, Key, Kind as ObjectKind, Meta, Mode, Object, Purge, Store,
-    Writer,
+    Follower, Head, Instead, Key, Kind as ObjectKind, Meta, Mode, Object, Purge, Store, Writer,
 };
 use proto::caching::{
     self, Asked, Freshness, Response, Reuse, Rules, Source as Says, Verdict, vary,
 };
 use proto::h1::response::ResponseHead;
 use proto::{Fields, Known, etag};
-use rt::error_log::Level;
 
 use super::Source;
 use super::head::{Kind, Marker, StoredHead, Variant, head_of, values};
 use super::parts::{is_begun_by, wanted};
-use crate::body::{Body, Chunk};
 use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::interim::Relay;
 use crate::upstream::record::Try;
 use crate::upstream::settings::NextUpstream;
 use crate::upstream::{ContentLength, Exchange, SettingsRef, Slot, Stop};
-
-/// How often a fetch whose content broke off asks for the rest.
-const RESUMES: u32 = 3;
 
 /// What a fetch says to the server beside what the client's request says. The client's own conditions and ranges are not
 /// sent: the response is for everybody.
@@ -224,6 +218,8 @@ pub(super) struct Fetch {
     pub(super) born: u64,
     /// What is fetched, if it is not the whole.
     pub(super) missing: Option<Missing>,
+    /// What the exchange said of its length.
+    pub(super) framed: ContentLength,
 }
 
 /// What a response is good for.
@@ -260,7 +256,7 @@ impl Fetch {
         writer.instead(Instead::new(Told::Status(502)));
     }
 
-    async fn exchange(&mut self) -> Result<Box<Exchange>, Stop> {
+    pub(super) async fn exchange(&mut self) -> Result<Box<Exchange>, Stop> {
         let mut plan = (self.source.plan)(&mut self.request).map_err(|outcome| match outcome {
             Outcome::Status(status) => Stop::Status(status),
             _ => Stop::Status(500),
@@ -397,7 +393,7 @@ impl Fetch {
         stored
     }
 
-    fn judge(&mut self, status: u16, fields: &Fields) -> Judged {
+    pub(super) fn judge(&mut self, status: u16, fields: &Fields) -> Judged {
         let response = Response {
             status,
             fields,
@@ -409,6 +405,7 @@ impl Fetch {
 
     /// Goes on with a response of which nothing is decided yet but that it comes from the origin.
     pub(super) async fn go_on(mut self, writer: Writer, mut exchange: Box<Exchange>) {
+        self.framed = exchange.content_length();
         let head = Arc::clone(&self.request.upstream.get_or_make().head);
         if let Some(missing) = self.missing.take_if(|missing| missing.is_in(&head)) {
             return self.fill_hole(writer, exchange, missing).await;
@@ -533,6 +530,7 @@ impl Fetch {
         freshness: Freshness,
     ) {
         self.store.forget_uncacheable(&self.key);
+        self.framed = exchange.content_length();
         let now_ms = rt::wall_millis();
         let header_only = self.request.flow.header_only;
         let length = match exchange.content_length() {
@@ -599,106 +597,6 @@ impl Fetch {
         });
         key
     }
-
-    /// Brings the content into the store, up to `end` if it is a part. `length` is that of the whole.
-    async fn content(
-        mut self,
-        mut writer: Writer,
-        stored: &StoredHead,
-        length: Option<u64>,
-        end: u64,
-    ) {
-        let mut resumes = 0;
-        loop {
-            let mut bytes = match Body::next_of(&mut self.request).await {
-                None => break,
-                Some(Ok(Chunk::Flush)) => continue,
-                Some(Ok(Chunk::Bytes(bytes))) => bytes,
-                Some(Ok(Chunk::File(range))) => {
-                    // Only a reader that works ahead of a slow client writes files, and this one has none.
-                    let len = usize::try_from(range.length).unwrap_or(0);
-                    let pool = rt::pool::default_pool();
-                    match range
-                        .file
-                        .read_at(Vec::new(), range.offset, len, &pool)
-                        .await
-                    {
-                        Ok(bytes) => bytes.into(),
-                        Err(error) => {
-                            return writer.fail(Failure::Producer(error.to_string().into()));
-                        }
-                    }
-                }
-                // All that it announced is there.
-                Some(Err(_)) if writer.is_complete() => break,
-                Some(Err(error)) => {
-                    self.publish();
-                    resumes += 1;
-                    let position = writer.position();
-                    if resumes > RESUMES || !self.resume(stored, position..end, length).await {
-                        return writer.fail(Failure::Producer(error.to_string().into()));
-                    }
-                    continue;
-                }
-            };
-            let most = end.saturating_sub(writer.position());
-            bytes.truncate(usize::try_from(most).unwrap_or(usize::MAX));
-            if writer.write(bytes).await.is_err() {
-                self.request.log(
-                    Level::Info,
-                    format_args!("nobody follows a response that cannot be stored, so upstream connection is closed too"),
-                );
-                return;
-            }
-        }
-        self.publish();
-        writer.finish();
-    }
-
-    /// Asks for the rest of content that broke off. True when the request's body goes on with it.
-    async fn resume(
-        &mut self,
-        stored: &StoredHead,
-        range: Range<u64>,
-        length: Option<u64>,
-    ) -> bool {
-        let fields = &stored.head.fields;
-        let position = range.start;
-        let ranges = fields.get_known(Known::AcceptRanges);
-        let possible = stored.head.status == 200
-            && stored.version(length) != 0
-            && position > 0
-            // Whoever sent a part can send parts.
-            && (range.end != u64::MAX
-                || ranges.is_some_and(|value| value.eq_ignore_ascii_case(b"bytes")));
-        let (Some(length), true, Some(validator)) = (length, possible, validator(fields)) else {
-            return false;
-        };
-        self.request.log(
-            Level::Warn,
-            format_args!(
-                "upstream broke off at {position} of {length} bytes, the rest is asked for"
-            ),
-        );
-        self.request.set_state(Ask::for_part(&range, validator));
-        let Ok(exchange) = self.exchange().await else {
-            return false;
-        };
-        self.publish();
-        let head = Arc::clone(&self.request.upstream.get_or_make().head);
-        if !continues(&head, fields, position..range.end.min(length), length) {
-            self.request.log(
-                Level::Error,
-                format_args!(
-                    "upstream did not send the rest of a response: status {}",
-                    head.status
-                ),
-            );
-            return false;
-        }
-        self.request.out.body = exchange.into_content(&mut self.request);
-        true
-    }
 }
 
 /// Fields with a date: that of a hit is the date of the response, not of the hit (RFC 9110, section 6.6.1).
@@ -734,7 +632,12 @@ impl Missing {
 }
 
 /// Whether a response is this part of one with these fields and this length.
-fn continues(head: &ResponseHead, fields: &Fields, part: Range<u64>, length: u64) -> bool {
+pub(super) fn continues(
+    head: &ResponseHead,
+    fields: &Fields,
+    part: Range<u64>,
+    length: u64,
+) -> bool {
     let range = head
         .fields
         .get_known(Known::ContentRange)

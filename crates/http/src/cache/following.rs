@@ -205,6 +205,7 @@ impl Visit {
             requested_ms: rt::wall_millis(),
             born: 0,
             missing: None,
+            framed: upstream::ContentLength::Unknown,
         }
     }
 

@@ -5,6 +5,7 @@
 //!   visit      one request at the cache: key, lookup, what is done with what is found
 //!   following  a request that fetches, or follows whoever does
 //!   fetch      a fetch: a task of its own with a request of its own, which writes into the store
+//!   content    its content, and what is done when that breaks off
 //!   answer     the response of what is stored, or of what somebody fetches
 //!   parts      an object of which something is missing: what is there is served, the rest fetched alone
 //!   changes    requests that change what the cache has: purges, unsafe methods
@@ -21,6 +22,7 @@
 
 mod answer;
 mod changes;
+mod content;
 mod fetch;
 mod following;
 mod head;

@@ -47,6 +47,8 @@ pub struct Settings {
     pub max_range_offset: Option<u64>,
     /// A range of what is not stored is asked for as a range, and kept as a part.
     pub partial: bool,
+    /// A response without validators that broke off is asked for again if no more than this had come, in bytes.
+    pub repeat_max: u64,
     /// How long a key whose response could not be stored is remembered.
     pub uncacheable_time: Duration,
     /// What the client's `Cache-Control` says counts.

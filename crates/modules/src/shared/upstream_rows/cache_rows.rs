@@ -184,6 +184,13 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.partial),
     ),
     row(
+        "cache_repeat_max",
+        "size",
+        Some("16m"),
+        "A response without `ETag` and `Last-Modified` that broke off is asked for again if no more of it than this had come. What comes again is compared with that, byte by byte. `0`: only one of which nothing had come.",
+        Setter::Size(|c| &mut c.cache.repeat_max),
+    ),
+    row(
         "cache_uncacheable_time",
         "time",
         Some("120s"),

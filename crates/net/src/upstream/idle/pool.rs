@@ -396,7 +396,8 @@ mod tests {
                         model.push((which, id.number, id));
                     }
                     2 => {
-                        let found = pool.find(&addresses[which], &hints[which], &Reuse::default(), 1);
+                        let found =
+                            pool.find(&addresses[which], &hints[which], &Reuse::default(), 1);
                         let expected = model.iter().rposition(|entry| entry.0 == which);
                         assert_eq!(
                             found.map(|found| found.number),
