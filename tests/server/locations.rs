@@ -212,3 +212,48 @@ fn limit_except_holds_for_other_methods() {
         403
     );
 }
+
+#[test]
+fn an_exact_location_that_passes_requests_on_adds_its_slash() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location = /proxy/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location = /fastcgi/ { fastcgi_pass 127.0.0.1:%%PORT1%%; }
+        location = /uwsgi/ { uwsgi_pass 127.0.0.1:%%PORT1%%; }
+        location = /scgi/ { scgi_pass 127.0.0.1:%%PORT1%%; }
+        location = /grpc/ { grpc_pass 127.0.0.1:%%PORT1%%; }
+        location = /memcached/ { set $memcached_key x; memcached_pass 127.0.0.1:%%PORT1%%; }
+        location = /both/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /both/ { return 200 both; }
+        location = /text/ { return 200 text; }
+        location /in { return 200 in; location = /in/ner/ { proxy_pass http://127.0.0.1:%%PORT1%%; } }
+        location = /here { return 200 here; }
+        location = /here/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location ~ ^/regex$ { return 200 regex; }
+        location = /regex/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+    }
+    server { listen 127.0.0.1:%%PORT1%%; return 200 up; }";
+    let server = http(conf).start();
+    let port = server.port(0);
+    let slash = |path: &str| format!("http://localhost:{port}{path}");
+    for name in [
+        "proxy",
+        "fastcgi",
+        "uwsgi",
+        "scgi",
+        "grpc",
+        "memcached",
+        "both",
+        "in/ner",
+        "regex",
+    ] {
+        let (path, target) = (format!("/{name}?a=b"), slash(&format!("/{name}/?a=b")));
+        server.answers(&[(&path, 301, &target)]);
+    }
+    server.answers(&[
+        ("/proxy/", 200, "up"),
+        ("/text", 404, ""),
+        ("/here", 200, "here"),
+        ("/PROXY", 404, ""),
+    ]);
+}

@@ -83,17 +83,17 @@ impl Tree {
         None
     }
 
-    /// A prefix location that is `path` with a slash added.
-    fn with_slash(&self, path: &[u8]) -> Option<LocationId> {
-        let at = self
+    /// The location that is `path` with a slash added, if it asks for that slash: an exact one, or a prefix.
+    fn with_slash(&self, path: &[u8], site: &Frozen) -> Option<LocationId> {
+        let compare = |text: &BString| text.iter().cmp(path.iter().chain(b"/"));
+        let exact = self.exact.binary_search_by(|(text, _)| compare(text));
+        let prefix = self
             .prefixes
-            .partition_point(|prefix| prefix.text.as_slice() <= path);
-        let prefix = self.prefixes[at..].iter().find(|prefix| {
-            prefix.text.len() == path.len() + 1
-                && prefix.text.starts_with(path)
-                && prefix.text.ends_with(b"/")
-        })?;
-        Some(prefix.location)
+            .binary_search_by(|prefix| compare(&prefix.text));
+        let exact = exact.ok().map(|at| self.exact[at].1);
+        let prefix = prefix.ok().map(|at| self.prefixes[at].location);
+        let adds_slash = |id: &LocationId| site.location(*id).adds_slash;
+        exact.filter(adds_slash).or(prefix.filter(adds_slash))
     }
 }
 
@@ -143,9 +143,18 @@ fn search(
         *chosen = tree.exact[at].1;
         return Search::Done;
     }
+    let prefix = tree.longest_prefix(path);
+    // As in nginx a location that is the path itself goes before one that is the path with a slash, and that one before
+    // what is nested in a shorter prefix.
+    let is_whole = |location: LocationId| site.location(location).name.len() == path.len();
+    if !prefix.is_some_and(is_whole)
+        && let Some(location) = tree.with_slash(path, site)
+    {
+        return Search::AddSlash(location);
+    }
     let mut result = Search::Nothing;
     let mut regexes = true;
-    if let Some(location) = tree.longest_prefix(path) {
+    if let Some(location) = prefix {
         *chosen = location;
         result = Search::Prefix;
         let here = site.location(location);
@@ -156,11 +165,6 @@ fn search(
             Search::Nothing | Search::Prefix => {}
             decided => return decided,
         }
-    }
-    if let Some(location) = tree.with_slash(path)
-        && site.location(location).adds_slash
-    {
-        return Search::AddSlash(location);
     }
     if regexes {
         for (pattern, location) in &tree.regexes {
