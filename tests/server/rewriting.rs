@@ -413,3 +413,38 @@ fn links_are_resolved_in_realpath_root() {
     let expected = format!("{root} {} {root}/f", real.display());
     assert_eq!(server.get("/f").text(), expected);
 }
+
+#[test]
+fn rewrites_and_internal_redirects_count_together() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location / { rewrite ^ /app last; }
+        location /app { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /named { error_page 404 = @a; proxy_intercept_errors on; recursive_error_pages on;
+                          proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location @a { error_page 404 = @b; proxy_intercept_errors on; recursive_error_pages on;
+                      proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location @b { error_page 404 = @a; proxy_intercept_errors on; recursive_error_pages on;
+                      proxy_pass http://127.0.0.1:%%PORT1%%; }
+    }
+    log_format path $uri;
+    server {
+        listen 127.0.0.1:%%PORT1%%;
+        access_log %%DIR%%/asked.log path;
+        location /app { add_header X-Accel-Redirect /again; return 200; }
+    }";
+    let server = http(conf).start();
+    server.answers(&[("/", 500, "")]);
+    // Eleven changes of place are one too many: a rewrite and a redirect each time, and a rewrite at the end.
+    assert_eq!(server.lines("asked.log", 5), ["/app"; 5]);
+    server.line(
+        "error.log",
+        "rewrite or internal redirection cycle while processing \"/app\"",
+    );
+    server.answers(&[("/named", 500, "")]);
+    server.line(
+        "error.log",
+        "rewrite or internal redirection cycle while redirect to named location \"@a\"",
+    );
+    assert_eq!(server.lines("asked.log", 16).len(), 16);
+}

@@ -21,7 +21,7 @@ use crate::route;
 use crate::site::{LocationId, LocationKind, Satisfy};
 use crate::special;
 
-/// Changes of place that a request may make, internal redirects and rewrites each.
+/// Changes of place that a request may make, internal redirects and rewrites together.
 pub const MAX_JUMPS: u8 = 10;
 
 /// Serves the request: afterwards `request.out` is the response, complete but for the filters.
@@ -50,8 +50,6 @@ struct Walk {
     next: usize,
     /// The location in which the phase began: a handler may move the request, and its phase still ends where it began.
     location: LocationId,
-    /// How often rewrites changed the path in this pass.
-    changes: u8,
     /// The refusal of an access handler, while another one may still grant.
     refused: Option<u16>,
 }
@@ -79,7 +77,6 @@ impl Walk {
             place: Place::Arrived,
             next: 0,
             location: request.location,
-            changes: 0,
             refused: None,
         };
         walk.begin_pass(request);
@@ -88,12 +85,8 @@ impl Walk {
 
     /// Starts from where `flow.entry` says.
     fn begin_pass(&mut self, request: &mut Request) {
-        self.changes = 0;
         if request.flow.jumps > MAX_JUMPS {
-            let path = request.uri.path.clone();
-            request.error(format_args!(
-                "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
-            ));
+            report_cycle(request);
             return self.end_pass(Outcome::Status(500), request);
         }
         match request.flow.entry {
@@ -233,8 +226,8 @@ impl Walk {
 
     /// Finds the location of a path that rewrites have changed.
     fn find_again(&mut self, request: &mut Request) {
-        self.changes += 1;
-        if self.changes > MAX_JUMPS {
+        request.flow.jumps += 1;
+        if request.flow.jumps > MAX_JUMPS {
             let path = request.uri.path.clone();
             request.error(format_args!(
                 "rewrite or internal redirection cycle while processing \"{path}\""
@@ -249,6 +242,22 @@ impl Walk {
             Outcome::Ok => self.enter(Phase::Rewrite, request),
             other => self.end_pass(other, request),
         }
+    }
+}
+
+/// Logs where the internal redirect that is one too many would have led.
+fn report_cycle(request: &Request) {
+    let path = &request.uri.path;
+    match request.flow.entry {
+        Entry::Location => {
+            let name = &request.site.location(request.location).name;
+            request.error(format_args!(
+                "rewrite or internal redirection cycle while redirect to named location \"{name}\""
+            ));
+        }
+        Entry::Server | Entry::Content => request.error(format_args!(
+            "rewrite or internal redirection cycle while internally redirecting to \"{path}\""
+        )),
     }
 }
 

@@ -133,7 +133,7 @@ impl Uri {
 pub struct Flow {
     /// Where the next pass begins.
     pub entry: Entry,
-    /// Internal redirects so far.
+    /// Changes of place so far: internal redirects, and rewrites after which the location was chosen again.
     pub jumps: u8,
     /// Whether the request was sent here by the server itself, so that `internal` locations are open to it.
     pub internal: bool,
