@@ -1,6 +1,6 @@
 //! `return`, `rewrite`, `break`, `set`, `if`, and the variables they make.
 
-use weir_tests::http;
+use weir_tests::{http, skip_on_oracle};
 
 #[test]
 fn return_in_all_its_forms() {
@@ -447,4 +447,60 @@ fn rewrites_and_internal_redirects_count_together() {
         "rewrite or internal redirection cycle while redirect to named location \"@a\"",
     );
     assert_eq!(server.lines("asked.log", 16).len(), 16);
+}
+
+#[test]
+fn statuses_have_the_phrases_that_nginx_has() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /300 { return 300 text; }
+        location /302 { return 302 /; }
+        location /418 { return 418 text; }
+        location /451 { return 451; }
+        location /498 { return 498; }
+        location /511 { return 511 text; }
+    }";
+    let server = http(conf).start();
+    for (status, phrase, text) in [
+        (300, "", "text"),
+        (302, "Moved Temporarily", ""),
+        (418, "", "text"),
+        (451, "", ""),
+        (498, "", "404 Not Found"),
+        (511, "", "text"),
+    ] {
+        let mut connection = server.connect();
+        connection.request("GET", &format!("/{status}"), &["Connection: close"]);
+        let reply = String::from_utf8_lossy(&connection.rest()).into_owned();
+        let line = format!("HTTP/1.1 {status} {phrase}\r\n");
+        assert!(reply.starts_with(&line) && reply.contains(text), "{reply}");
+    }
+}
+
+#[test]
+fn a_request_that_timed_out_gets_no_answer() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        error_page 408 /page;
+        location / { return 408; }
+        location /text { return 408 text; }
+    }";
+    let server = http(conf).start();
+    let get = |path: &str| server.raw_or_closed(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert!(get("/").is_none());
+    assert_eq!(get("/text").map(|reply| reply.status), Some(408));
+}
+
+#[test]
+fn an_interim_status_is_sent_without_content() {
+    if skip_on_oracle("nginx sends a length and text (docs/compat.md, Responses and logs)") {
+        return;
+    }
+    let conf = "server { listen 127.0.0.1:%%PORT%%; return 103 text; }";
+    let server = http(conf).start();
+    let mut connection = server.connect();
+    connection.request("GET", "/", &[]);
+    let reply = String::from_utf8_lossy(&connection.rest()).into_owned();
+    let is_whole = reply.starts_with("HTTP/1.1 103 Early Hints\r\n") && reply.ends_with("\r\n\r\n");
+    assert!(is_whole && !reply.contains("Content-"), "{reply}");
 }

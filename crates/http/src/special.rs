@@ -33,7 +33,9 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
         "http special response: {status}, \"{}?{}\"",
         request.uri.path, request.uri.args
     ));
-    if status == internal::CLOSE || status == internal::CLIENT_CLOSED {
+    // Who was too slow to say what it wants is not answered either, as in nginx, with whatever page.
+    let is_late = status == 408 && !request.is_subrequest();
+    if is_late || status == internal::CLOSE || status == internal::CLIENT_CLOSED {
         request.out.clear();
         request.out.status = status;
         request.flow.silent = true;
@@ -271,6 +273,8 @@ fn title(status: u16) -> Option<&'static str> {
         internal::NO_CERTIFICATE => "400 No required SSL certificate was sent",
         internal::HTTP_TO_HTTPS => "400 The plain HTTP request was sent to HTTPS port",
         500 => "500 Internal Server Error",
+        // nginx had a use for 498 once; what is left of it is this page.
+        498 => "404 Not Found",
         501 => "501 Not Implemented",
         502 => "502 Bad Gateway",
         503 => "503 Service Temporarily Unavailable",

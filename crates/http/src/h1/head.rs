@@ -132,7 +132,9 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
                 out.last_modified = None;
             }
         }
-        return (Framing::Empty, keepalive);
+        // After an interim response the client waits for the final one, which will not come: the next response must not be
+        // taken for it (RFC 9110, section 15.2).
+        return (Framing::Empty, keepalive && out.status >= 200);
     }
     let empty = request.flow.header_only;
     let chunks = version >= Version::Http11 && core.chunked_transfer_encoding;

@@ -240,16 +240,15 @@ fn log_refusal(request: &Request, refusal: &Refusal) {
 /// Sends the response.
 async fn respond(request: &mut Request, stream: &Rc<Stream>) {
     if request.flow.silent {
-        return stream.reset(ErrorCode::INTERNAL_ERROR);
+        // As on HTTP/1: a client that is silent gets no answer but the end.
+        return stream.reset(match request.out.status {
+            408 => ErrorCode::PROTOCOL_ERROR,
+            _ => ErrorCode::INTERNAL_ERROR,
+        });
     }
     if stream.is_gone() {
         request.out.body = Body::Empty;
         return;
-    }
-    if request.out.status == 408 {
-        // As on HTTP/1: a client that is silent gets no answer but the end.
-        request.out.body = Body::Empty;
-        return stream.reset(ErrorCode::PROTOCOL_ERROR);
     }
     if is_refused_websocket(request) {
         request.log(
