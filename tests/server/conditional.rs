@@ -218,3 +218,19 @@ fn conditions_do_not_touch_other_statuses() {
         200
     );
 }
+
+#[test]
+fn a_failed_condition_says_nothing_of_the_content() {
+    let conf = "
+    server { listen 127.0.0.1:%%PORT%%; add_header X-Always always always;
+             location / { proxy_cache z; proxy_cache_valid 1m; proxy_pass http://127.0.0.1:%%PORT1%%; } }
+    proxy_cache_path %%DIR%%/cache keys_zone=z:1m;
+    server { listen 127.0.0.1:%%PORT1%%; add_header X-Up up; location / { } }";
+    let server = http(conf).file("html/f", "text").start();
+    assert_eq!(server.get("/f").expect(200).field("X-Up"), "up");
+    let reply = server.get_with("/f", &["If-Match: \"other\""]).expect(412);
+    assert_eq!(
+        (reply.all("X-Up"), reply.all("X-Always")),
+        (vec![], vec!["always"])
+    );
+}

@@ -1,6 +1,6 @@
 //! Byte ranges (RFC 9110 section 14): single, multiple, unsatisfiable, `If-Range`.
 
-use weir_tests::{Reply, Server, http};
+use weir_tests::{Reply, Server, http, skip_on_oracle};
 
 /// A server with `/a`, the 26 letters.
 fn alphabet(directives: &str) -> Server {
@@ -224,4 +224,51 @@ fn a_slow_client_gets_all_parts() {
     assert!(!reply.cut && reply.body.len() > 6_000_000);
     let has = |part: &[u8]| reply.body.windows(part.len()).any(|window| window == part);
     assert!(has(&large[2_999_000..3_000_000]) && has(&large[6_999_000..7_000_000]));
+}
+
+#[test]
+fn a_range_that_cannot_be_had_says_what_the_content_varies_by() {
+    let conf = "gzip on; gzip_vary on; gzip_types text/plain; default_type text/plain;
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        location / { }
+        location /page/ { error_page 416 /small; }
+        location /other/ { gzip off; }
+    }";
+    let server = http(conf)
+        .file("html/f", "x".repeat(100))
+        .file("html/page/f", "x".repeat(100))
+        .file("html/other/f", "x".repeat(100))
+        .file("html/small", "small")
+        .start();
+    for (path, vary) in [("/f", "Accept-Encoding"), ("/page/f", ""), ("/other/f", "")] {
+        let reply = server.get_with(path, &["Range: bytes=200-"]).expect(416);
+        assert_eq!(reply.field("Vary"), vary, "{path}");
+    }
+}
+
+#[test]
+fn a_range_that_cannot_be_had_has_added_fields_once() {
+    if skip_on_oracle("nginx adds its fields twice: docs/compat.md, Responses and logs") {
+        return;
+    }
+    let conf = "proxy_cache_path %%DIR%%/cache keys_zone=z:1m;
+    add_header X-Some some;
+    add_header X-Always always always;
+    server { listen 127.0.0.1:%%PORT%%; location /f { }
+             location / { proxy_cache z; proxy_cache_valid 1m; proxy_pass http://127.0.0.1:%%PORT1%%; }
+             location /page/ { error_page 416 /f; alias html/; } }
+    server { listen 127.0.0.1:%%PORT1%%; add_header X-Up up; }";
+    let server = http(conf)
+        .file("html/f", "x".repeat(100))
+        .file("html/g", "x".repeat(100))
+        .start();
+    for path in ["/f", "/g", "/g", "/page/f"] {
+        let reply = server.get_with(path, &["Range: bytes=200-"]).expect(416);
+        assert_eq!(reply.all("X-Always"), ["always"], "{path}");
+    }
+    assert_eq!(
+        server.get_with("/g", &["Range: bytes=200-"]).field("X-Up"),
+        "up"
+    );
 }

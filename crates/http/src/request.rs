@@ -151,6 +151,11 @@ pub struct Flow {
     pub forced_status: Option<u16>,
     /// A response without content, whatever it says: HEAD.
     pub header_only: bool,
+    /// A filter looked at `Accept-Encoding` where `gzip_vary` is on: `Vary: Accept-Encoding` is added at the wire, also
+    /// to the built-in page of an error that came after it.
+    pub varies_by_encoding: bool,
+    /// The fields of `add_header` are there, on a page that took the place of the response they were added to.
+    pub has_added_fields: bool,
     /// The connection must close after this response.
     pub close: bool,
     /// The content of the response is sent in chunks.
@@ -486,6 +491,7 @@ impl Request {
         self.flow.path_after_alias = false;
         self.flow.rewritten = false;
         self.flow.uri_changed = false;
+        self.flow.varies_by_encoding = false;
         self.states.clear();
         self.facts.clear();
         Outcome::Jump

@@ -60,8 +60,6 @@ pub struct Transforms {
     pub ranges: bool,
     /// The request's conditions may be applied: 304 and 412.
     pub conditions: bool,
-    /// Adds `Vary: Accept-Encoding` at the wire when `gzip_vary` is on.
-    pub varies_by_encoding: bool,
     /// The reason for which the on-the-fly compression must leave this response alone.
     pub keep_encoding: bool,
     /// An only-one-range answer, as `slice` and caches want it.

@@ -122,6 +122,7 @@ fn send_error_page(request: &mut Request, page: &ErrorPage) -> Outcome {
 /// Clears the response for whoever makes the error page, but keeps what belongs to the status: a redirect stays one,
 /// whatever its page shows.
 fn prepare_jump(request: &mut Request) {
+    request.flow.has_added_fields = false;
     request.out.body = Body::Empty;
     request.out.last_modified = None;
     request.out.etag = None;
@@ -272,9 +273,9 @@ fn title(status: u16) -> Option<&'static str> {
         internal::CERTIFICATE_ERROR => "400 The SSL certificate error",
         internal::NO_CERTIFICATE => "400 No required SSL certificate was sent",
         internal::HTTP_TO_HTTPS => "400 The plain HTTP request was sent to HTTPS port",
-        500 => "500 Internal Server Error",
         // nginx had a use for 498 once; what is left of it is this page.
         498 => "404 Not Found",
+        500 => "500 Internal Server Error",
         501 => "501 Not Implemented",
         502 => "502 Bad Gateway",
         503 => "503 Service Temporarily Unavailable",

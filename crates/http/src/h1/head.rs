@@ -54,7 +54,7 @@ pub fn write(request: &mut Request, keepalive: bool, out: &mut Vec<u8>) -> Frami
         write_field(b"Location", &location, out);
     }
     write_connection_fields(request, framing, keepalive, out);
-    if core_gzip_vary(request) {
+    if request.flow.varies_by_encoding {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
     }
     if let Some(etag) = &request.out.etag {
@@ -109,10 +109,6 @@ fn write_usual_opening(server: &str, out: &mut Vec<u8>) {
         }
         out.extend_from_slice(&last.text);
     });
-}
-
-fn core_gzip_vary(request: &Request) -> bool {
-    request.out.transforms.varies_by_encoding
 }
 
 fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {

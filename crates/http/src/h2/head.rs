@@ -152,7 +152,7 @@ fn each_field(request: &Request, mut take: impl FnMut(Known, &[u8], &[u8])) {
     if let Some(location) = &response.location {
         add(Known::Location, location);
     }
-    if response.transforms.varies_by_encoding {
+    if request.flow.varies_by_encoding {
         add(Known::Vary, b"Accept-Encoding");
     }
     if let Some(etag) = &response.etag {

@@ -209,7 +209,7 @@ fn is_usual(status: u16) -> bool {
 }
 
 fn add_headers(request: &mut Request) -> Verdict {
-    if request.is_subrequest() {
+    if request.is_subrequest() || request.flow.has_added_fields {
         return Verdict::Pass;
     }
     let conf = request.conf::<Conf>();

@@ -49,7 +49,11 @@ fn judge(request: &mut Request) -> Verdict {
     };
     match conditional::evaluate(fields, validators, dates) {
         Outcome::Proceed => Verdict::Pass,
-        Outcome::PreconditionFailed => Verdict::Status(412),
+        Outcome::PreconditionFailed => {
+            // What the handler said is about content that is not sent.
+            request.out.fields.clear();
+            Verdict::Status(412)
+        }
         Outcome::NotModified => {
             not_modified(request);
             Verdict::Pass

@@ -52,6 +52,7 @@ fn apply(request: &mut Request) -> Verdict {
                 .out
                 .fields
                 .push_known_with(Known::ContentRange, write);
+            request.flow.has_added_fields = true;
             Verdict::Status(416)
         }
     }

@@ -159,7 +159,7 @@ pub(crate) fn accepts_coding(request: &Request, coding: &[u8]) -> bool {
 /// Notes that the response depends on `Accept-Encoding`, for `gzip_vary`.
 pub(crate) fn varies(request: &mut Request) {
     if says_vary(request) {
-        request.out.transforms.varies_by_encoding = true;
+        request.flow.varies_by_encoding = true;
     }
 }
 
