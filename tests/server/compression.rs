@@ -162,3 +162,34 @@ fn settings_out_of_range_are_named() {
         );
     }
 }
+
+#[test]
+fn what_has_no_announced_length_is_compressed_however_short_it_is() {
+    let conf = "gzip on; gzip_min_length 1000; gzip_types text/plain; gzip_proxied any;
+    proxy_cache_path %%DIR%%/cache keys_zone=z:1m;
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        location / { proxy_http_version 1.1; proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /stored { proxy_http_version 1.1; proxy_cache z; proxy_cache_valid 1m;
+                           proxy_pass http://127.0.0.1:%%PORT1%%/chunked; }
+    }
+    server {
+        listen 127.0.0.1:%%PORT1%%;
+        gzip off;
+        default_type text/plain;
+        location /announced { return 200 text; }
+        location /chunked { add_trailer X x; return 200 text; }
+    }";
+    let server = http(conf).start();
+    for (path, coding) in [
+        ("/announced", ""),
+        ("/chunked", "gzip"),
+        ("/stored", "gzip"),
+        ("/stored", "gzip"),
+    ] {
+        let reply = server
+            .get_with(path, &["Accept-Encoding: gzip"])
+            .expect(200);
+        assert_eq!(reply.field("Content-Encoding"), coding, "{path}");
+    }
+}

@@ -62,6 +62,9 @@ pub struct Transforms {
     pub conditions: bool,
     /// The reason for which the on-the-fly compression must leave this response alone.
     pub keep_encoding: bool,
+    /// The content's length is known because all of it has come, not because its head named it: what decides by the
+    /// length of a response takes it for unknown, so that it does not depend on how the content came.
+    pub unannounced_length: bool,
     /// An only-one-range answer, as `slice` and caches want it.
     pub single_range: bool,
 }

@@ -207,7 +207,9 @@ fn head(request: &mut Request) {
 /// Makes what the script said the response.
 fn respond(request: &mut Request, scope: &Scope) -> Outcome {
     head(request);
-    request.out.body = Body::bytes(scope.output.take());
+    let out = &mut request.out;
+    out.transforms.unannounced_length = out.content_length.is_none();
+    out.body = Body::bytes(scope.output.take());
     Outcome::Respond
 }
 

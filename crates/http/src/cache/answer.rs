@@ -88,6 +88,7 @@ impl Answer<'_> {
         };
         out.body = self.body;
         out.transforms.conditions = true;
+        out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         if !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none")) {
             out.transforms.ranges = true;

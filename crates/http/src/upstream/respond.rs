@@ -54,6 +54,7 @@ impl Exchange {
             ContentLength::Unknown => None,
         };
         request.out.body = self.into_body(request, &head);
+        out.transforms.unannounced_length = out.content_length.is_none();
         Outcome::Respond
     }
 

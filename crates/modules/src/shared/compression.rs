@@ -12,6 +12,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
 use http::body::{Body, BodyError, Chunk, Source};
+use http::response::Response;
 use http::{Request, Verdict};
 
 use proto::Known;
@@ -66,7 +67,7 @@ pub(crate) fn apply<E: Encoder>(
             .fields
             .get_known(Known::ContentEncoding)
             .is_some_and(|coding| !coding.is_empty())
-        || length.is_some_and(|length| length < choice.min_length)
+        || is_too_short(out, choice.min_length)
         || !choice.types.has(&out.content_type)
     {
         return Verdict::Pass;
@@ -91,6 +92,13 @@ pub(crate) fn apply<E: Encoder>(
     out.content_changes();
     out.body = Compressed::body(body, length, encoder);
     Verdict::Pass
+}
+
+/// Whether the response is shorter than is worth it. One without an announced length counts as long, as in nginx, however
+/// much of it is here already.
+fn is_too_short(out: &Response, min_length: u64) -> bool {
+    let length = out.length().filter(|_| !out.transforms.unannounced_length);
+    length.is_some_and(|length| length < min_length)
 }
 
 /// How much came in and went out of an encoder, as a state of the request.
