@@ -162,3 +162,48 @@ fn a_part_is_translated_into_the_charset_of_the_whole() {
     assert_eq!(reply.field("Content-Type"), "text/html; charset=a");
     assert_eq!(reply.body, b"\x80\x81");
 }
+
+#[test]
+fn an_upstream_chooses_among_the_charsets_that_are_named() {
+    let conf = "
+        charset_map koi8-r utf-8 { C0 D18E; C1 D0B0; }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location / { proxy_pass http://127.0.0.1:%%PORT1%%; }
+            location /named/ { charset windows-1251; proxy_pass http://127.0.0.1:%%PORT1%%/; }
+            location /ignored/ { charset windows-1251; proxy_ignore_headers X-Accel-Charset;
+                                 proxy_pass http://127.0.0.1:%%PORT1%%/; }
+            location /source/ { source_charset koi8-r; proxy_pass http://127.0.0.1:%%PORT1%%/; }
+            location /file { default_type text/plain; alias html/file; }
+        }
+        server {
+            listen 127.0.0.1:%%PORT1%%;
+            default_type text/plain;
+            add_header X-Accel-Charset $arg_c;
+            location / { return 200 text; }
+            location /image { default_type image/gif; return 200 gif; }
+            location /own { default_type \"text/plain; charset=koi8-r\"; return 200 own; }
+            location /two { add_header X-Accel-Charset utf-8; add_header X-Accel-Charset koi8-r; return 200 text; }
+            location /away { add_header X-Accel-Charset utf-8; add_header X-Accel-Redirect /file; return 200 text; }
+        }";
+    let server = http(conf).file("html/file", "file").start();
+    for (target, media_type) in [
+        ("/?c=utf-8", "text/plain; charset=utf-8"),
+        ("/?c=KOI8-R", "text/plain; charset=KOI8-R"),
+        ("/?c=unknown", "text/plain"),
+        ("/", "text/plain"),
+        ("/image?c=utf-8", "image/gif; charset=utf-8"),
+        ("/own?c=utf-8", "text/plain; charset=utf-8"),
+        ("/named/?c=utf-8", "text/plain; charset=utf-8"),
+        ("/named/?c=unknown", "text/plain"),
+        ("/named/", "text/plain; charset=windows-1251"),
+        ("/ignored/?c=utf-8", "text/plain; charset=windows-1251"),
+        ("/source/?c=utf-8", "text/plain; charset=utf-8"),
+        ("/two", "text/plain; charset=koi8-r"),
+        ("/away", "text/plain; charset=utf-8"),
+    ] {
+        let reply = server.get(target);
+        assert_eq!(reply.field("Content-Type"), media_type, "{target}");
+    }
+    server.line("error.log", "unknown charset \"unknown\" to override");
+}

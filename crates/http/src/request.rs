@@ -156,6 +156,8 @@ pub struct Flow {
     pub varies_by_encoding: bool,
     /// The fields of `add_header` are there, on a page that took the place of the response they were added to.
     pub has_added_fields: bool,
+    /// The charset that an upstream's response asks for, whatever the configuration says: `X-Accel-Charset`.
+    pub charset: Option<BString>,
     /// The connection must close after this response.
     pub close: bool,
     /// The content of the response is sent in chunks.

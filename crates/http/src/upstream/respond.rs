@@ -48,13 +48,14 @@ impl Exchange {
         }
         let buffering = copy_head(request, &settings, &head, &mut map);
         self.buffering = buffering.unwrap_or(self.buffering);
-        request.out.content_length = match self.protocol.content_length() {
+        let out = &mut request.out;
+        out.content_length = match self.protocol.content_length() {
             ContentLength::Known(length) => Some(length),
             ContentLength::None => announced_length(&head),
             ContentLength::Unknown => None,
         };
-        request.out.body = self.into_body(request, &head);
         out.transforms.unannounced_length = out.content_length.is_none();
+        request.out.body = self.into_body(request, &head);
         Outcome::Respond
     }
 
@@ -234,8 +235,9 @@ fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHea
     {
         request.flow.limit_rate = Some(rate);
     }
-    if let Some(value) = wanted(Known::XAccelCharset) {
-        request.out.charset = value.into();
+    let charset = head.fields.all_known(Known::XAccelCharset).last();
+    if let Some(value) = charset.filter(|_| !ignored.has(Known::XAccelCharset)) {
+        request.flow.charset = Some(value.into());
     }
     let value = wanted(Known::XAccelBuffering)?;
     if value.eq_ignore_ascii_case(b"no") {

@@ -15,7 +15,7 @@
 mod table;
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bstr::{BStr, BString, ByteSlice};
 use bytes::Bytes;
@@ -39,7 +39,7 @@ pub(crate) static MODULE: Module = Module {
     filter: Some(filter),
     enabled: |location| {
         let conf = location.confs.get::<Conf>();
-        conf.charset.is_some() || conf.source.is_some()
+        conf.charset.is_some() || conf.source.is_some() || conf.names.any()
     },
     ..Module::EMPTY
 };
@@ -62,6 +62,10 @@ static MAPS: Table<Main> = Table::new(&[Directive {
             )));
         }
         maps.push(Arc::new(map));
+        let (from, to) = (line.text(0).to_owned(), line.text(1).to_owned());
+        let names = line.shared::<Names>();
+        names.add(from.as_bstr());
+        names.add(to.as_bstr());
         Ok(())
     }),
 }]);
@@ -123,6 +127,33 @@ struct Main;
 #[derive(Clone, Default)]
 struct Maps(Vec<Arc<Map>>);
 
+/// The charsets that a configuration names anywhere: only those may be asked for by `X-Accel-Charset`. Blocks share the
+/// list while it grows; there are no more of them than lines.
+#[derive(Clone, Default)]
+struct Names(Arc<Mutex<Vec<BString>>>);
+
+impl Names {
+    fn add(&self, name: &BStr) {
+        if !self.has(name) {
+            self.list().push(name.to_owned());
+        }
+    }
+
+    fn has(&self, name: &BStr) -> bool {
+        self.list()
+            .iter()
+            .any(|known| known.eq_ignore_ascii_case(name))
+    }
+
+    fn any(&self) -> bool {
+        !self.list().is_empty()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<BString>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[derive(Clone, Default)]
 struct Conf {
     /// `None`: `off`.
@@ -131,34 +162,31 @@ struct Conf {
     source: Option<Expression>,
     overrides: bool,
     types: MediaTypes,
-    /// All maps; none where no content is translated.
+    /// All maps: content may come with a charset of its own, be asked for in another, or be a part of a response.
     maps: Arc<[Arc<Map>]>,
-    /// Whether there are maps at all, so that a part of the response may have to be translated.
-    has_maps: bool,
+    names: Names,
 }
 
 fn charset(line: &mut Line) -> Result<Option<Expression>, Diagnostic> {
     match line.text(0) == "off" {
         true => Ok(None),
         // Anything but a variable is a name, whatever signs it has.
-        false if !line.text(0).starts_with(b"$") => Ok(Some(Expression::literal(line.text(0)))),
+        false if !line.text(0).starts_with(b"$") => {
+            let name = line.text(0).to_owned();
+            line.shared::<Names>().add(name.as_bstr());
+            Ok(Some(Expression::literal(name.as_bstr())))
+        }
         false => line.expression(0).map(Some),
     }
 }
 
 /// Hands the maps to the blocks that may need them; a pair of charsets without a map is an error now.
 fn take_maps(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<(), Diagnostic> {
-    conf.has_maps = !block.shared::<Maps>().0.is_empty();
+    conf.maps = block.shared::<Maps>().0.as_slice().into();
+    conf.names = block.shared::<Names>().clone();
     let (Some(to), Some(from)) = (&conf.charset, &conf.source) else {
-        // Content may come with a charset of its own, or be a part of a response with another.
-        conf.maps = if conf.overrides || conf.source.is_some() {
-            block.shared::<Maps>().0.as_slice().into()
-        } else {
-            Arc::default()
-        };
         return Ok(());
     };
-    conf.maps = block.shared::<Maps>().0.as_slice().into();
     match (from.constant(), to.constant()) {
         (Some(from), Some(to))
             if !from.eq_ignore_ascii_case(to) && find(&conf.maps, from, to).is_none() =>
@@ -184,7 +212,7 @@ fn filter(request: &mut Request) -> Verdict {
         return Verdict::Pass;
     }
     filter_whole(request, &conf);
-    if conf.has_maps {
+    if !conf.maps.is_empty() {
         let whole = request.shared::<Whole>();
         whole.0.replace(request.out.charset.clone());
     }
@@ -254,6 +282,18 @@ fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
     let out = &request.out;
     // A charset that stands in the media type itself came from `types` or `default_type`: somebody meant it.
     if out.content_type.is_empty() || out.content_type.contains_str("charset=") {
+        return None;
+    }
+    if let Some(name) = request
+        .flow
+        .charset
+        .as_ref()
+        .filter(|name| !name.is_empty())
+    {
+        if conf.names.has(name.as_bstr()) {
+            return Some(name.clone());
+        }
+        request.error(format_args!("unknown charset \"{name}\" to override"));
         return None;
     }
     let applies = if out.charset.is_empty() {
