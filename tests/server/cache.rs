@@ -461,3 +461,48 @@ fn a_change_makes_the_cache_forget_what_it_names() {
     assert_seen(&server, "/b?c", "MISS", "answer 4");
     assert_seen(&server, "/d", "HIT", "answer 2");
 }
+
+#[test]
+fn only_a_stale_200_is_asked_for_on_condition() {
+    let conf = "proxy_cache_path %%DIR%%/cache keys_zone=z:1m;
+    log_format asked escape=none \"$uri [$http_if_none_match]\";
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        location / { proxy_cache z; proxy_cache_valid any 1s; proxy_cache_revalidate on;
+                     add_header X-Status $upstream_cache_status always;
+                     proxy_pass http://127.0.0.1:%%PORT1%%; }
+    }
+    server {
+        listen 127.0.0.1:%%PORT1%%;
+        access_log %%DIR%%/asked.log asked;
+        add_header ETag '\"a\"' always;
+        location /200 { if ($http_if_none_match) { return 304; } return 200 text; }
+        location /201 { return 201 text; }
+        location /301 { return 301 /; }
+        location /404 { return 404 text; }
+    }";
+    let server = http(conf).start();
+    let statuses = [200, 201, 301, 404];
+    for status in statuses {
+        server.get(&format!("/{status}")).expect(status);
+    }
+    for (status, outcome) in
+        statuses
+            .into_iter()
+            .zip(["REVALIDATED", "EXPIRED", "EXPIRED", "EXPIRED"])
+    {
+        let reply = weir_tests::until(|| {
+            let reply = server.get(&format!("/{status}")).expect(status);
+            (reply.field("X-Status") != "HIT").then_some(reply)
+        });
+        assert_eq!(
+            reply.expect("it is stale after a second").field("X-Status"),
+            outcome
+        );
+    }
+    let asked = server.lines("asked.log", 8);
+    assert_eq!(
+        asked[4..],
+        ["/200 [\"a\"]", "/201 []", "/301 []", "/404 []"]
+    );
+}

@@ -166,6 +166,7 @@ impl Visit {
         if let Some(stale) = &stale
             && self.settings.cache.revalidate
             && stale.stored.kind == super::head::Kind::Content
+            && caching::is_validated(stale.stored.head.status)
         {
             let validators = caching::validators(&stale.stored.head.fields);
             ask.etag = validators.etag.map(BString::from);

@@ -362,8 +362,8 @@ impl Said {
                 || rules.obey_must_revalidate && (forbidden || control.s_maxage != Age::Absent),
             always_revalidate,
         };
-        let is_useful =
-            freshness.while_revalidate_s > 0 || rules.revalidate && has_validator(response.fields);
+        let validates = is_validated(response.status) && has_validator(response.fields);
+        let is_useful = freshness.while_revalidate_s > 0 || rules.revalidate && validates;
         match is_stale || always_revalidate {
             true if always_revalidate && !is_useful => Verdict::Pass(Why::NoCache),
             true if !is_useful => Verdict::Pass(Why::Stale),
@@ -423,6 +423,13 @@ fn is_understood(status: u16) -> bool {
     HEURISTIC.contains(&status)
         || matches!(status, 302 | 303 | 307 | 400 | 401 | 402 | 403 | 406..=409 | 411..=413 | 415..=417)
         || matches!(status, 421..=426 | 428 | 429 | 431 | 451 | 500 | 502..=508 | 510 | 511)
+}
+
+/// Whether a stale response with this status is asked for on condition: as in nginx, one whose status says what the
+/// validators are of. To an origin a condition on anything else means the 200 that it would send instead (RFC 9110,
+/// section 13.2.1).
+pub fn is_validated(status: u16) -> bool {
+    matches!(status, 200 | 206)
 }
 
 fn has_validator(fields: &Fields) -> bool {

@@ -28,6 +28,6 @@ pub mod vary;
 pub use fields::keep;
 pub use freshness::{Freshness, Source};
 pub use invalidation::{invalidates, tags, targets};
-pub use judge::{Asked, Heuristic, Response, Rules, Verdict, Why, judge};
+pub use judge::{Asked, Heuristic, Response, Rules, Verdict, Why, is_validated, judge};
 pub use merge::{HeadUpdate, head_update, merge_304, validators};
 pub use reuse::{RequestControl, Reuse, StaleRules, reuse};
