@@ -1,6 +1,6 @@
 //! `-t`: the first line of each complaint is nginx's, word for word but for the program's name.
 
-use weir_tests::{is_oracle, program, skip_on_oracle, whole};
+use weir_tests::{http, is_oracle, program, skip_on_oracle, whole};
 
 /// Wraps text so that it stands at line 3 of an http block.
 fn in_http(text: &str) -> String {
@@ -586,4 +586,33 @@ fn the_program_speaks_under_its_own_name() {
         "the harness gives one name to both"
     );
     assert_eq!(program(), if is_oracle() { "nginx" } else { "weir" });
+}
+
+#[test]
+fn variables_of_fields_that_no_server_inherits_need_not_exist() {
+    for line in [
+        "proxy_set_header X $undefined;",
+        "grpc_set_header X $undefined;",
+        "fastcgi_param X $undefined;",
+        "uwsgi_param X $undefined;",
+        "scgi_param X $undefined;",
+    ] {
+        let own = line.replace("$undefined", "own");
+        let listen = "listen 127.0.0.1:%%PORT%%;";
+        let test = |conf: &str| http(conf).test();
+        let finished = test(&format!(
+            "{line} server {{ {listen} {own} location / {{ }} }}"
+        ));
+        assert_eq!(finished.code, 0, "{}", finished.stderr);
+        for conf in [
+            format!("{line} server {{ {listen} location / {{ {own} }} }}"),
+            format!("{line} server {{ {listen} {own} }} server {{ listen 127.0.0.1:%%PORT1%%; }}"),
+            format!("server {{ {listen} {line} }}"),
+            format!("{line} server {{ {listen} {own} add_header X $undefined; }}"),
+        ] {
+            let finished = test(&conf);
+            let said = finished.stderr.contains("unknown \"undefined\" variable");
+            assert!(finished.code == 1 && said, "{conf}: {}", finished.stderr);
+        }
+    }
 }

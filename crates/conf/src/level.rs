@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use base::Span;
 
 use crate::confs::RowId;
-use crate::contexts::Contexts;
+use crate::contexts::{Contexts, SERVER};
 use crate::diagnostic::{Diagnostic, render};
+use crate::expression::{Expression, Part};
 use crate::source::Files;
 use crate::table::Rows;
 use crate::tree::SourceMap;
@@ -159,6 +160,19 @@ pub struct Level<'b> {
 }
 
 impl<'b> Level<'b> {
+    /// In a server, asks for the variables of what it has or inherits to exist
+    /// ([`Line::expression_if_inherited`](crate::Line::expression_if_inherited)).
+    pub fn require<'a>(&mut self, values: impl Iterator<Item = &'a Expression>) {
+        if self.context != SERVER {
+            return;
+        }
+        for part in values.flat_map(Expression::parts) {
+            if let Part::Variable(id) = part {
+                self.names.require(id);
+            }
+        }
+    }
+
     /// The level of an outermost block.
     pub fn new(
         build: &'b mut Build,

@@ -9,6 +9,7 @@ use base::units::{self, Rate};
 use base::{BStr, ByteSlice, Span};
 
 use crate::address::{self, Address, Cidr};
+use crate::contexts::HTTP;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::expression::Expression;
 use crate::level::Level;
@@ -175,6 +176,15 @@ impl<'a> Line<'a, '_> {
     pub fn expression(&mut self, i: usize) -> Result<Expression, Diagnostic> {
         let word = self.arg(i);
         self.expression_of(word, &word.text)
+    }
+
+    /// The same, for a directive of which nginx only looks at the lines that a server has: in `http {}` a variable need not
+    /// exist, unless a server inherits the line ([`Level::require`]).
+    pub fn expression_if_inherited(&mut self, i: usize) -> Result<Expression, Diagnostic> {
+        self.level.names.set_tentative(self.level.context == HTTP);
+        let expression = self.expression(i);
+        self.level.names.set_tentative(false);
+        expression
     }
 
     /// A text with variables that is a part of a word, such as the value after `=`.

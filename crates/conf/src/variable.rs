@@ -32,6 +32,12 @@ pub trait Scope {
 pub trait Names: Any {
     /// The number of a name, defined or not. The place is shown if it never gets defined.
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId;
+
+    /// From here on names need not exist, until it is called again with `false`: who reads them may never use them.
+    fn set_tentative(&mut self, _: bool) {}
+
+    /// A name that was read while it was tentative is used: it must exist after all.
+    fn require(&mut self, _: VarId) {}
 }
 
 /// A variable of a module: one row.
@@ -210,10 +216,14 @@ pub struct Registry<R: 'static> {
     families: Vec<&'static Variable<R>>,
     used: Vec<Used>,
     ids: HashMap<Arc<str>, VarId>,
+    /// Names that are used now need not exist.
+    tentative: bool,
 }
 
 struct Used {
     name: Arc<str>,
+    /// It must exist. A name that need not, and does not, is empty.
+    required: bool,
     /// Where it was used first.
     span: Option<Span>,
 }
@@ -232,6 +242,7 @@ impl<R: 'static> Registry<R> {
             families: Vec::new(),
             used: Vec::new(),
             ids: HashMap::new(),
+            tentative: false,
         }
     }
 
@@ -289,11 +300,17 @@ impl<R: 'static> Registry<R> {
 
     fn id_of(&mut self, name: Arc<str>, span: Option<Span>) -> VarId {
         if let Some(&id) = self.ids.get(&name) {
+            let used = &mut self.used[id.0 as usize];
+            if !self.tentative && !used.required {
+                used.required = true;
+                used.span = span;
+            }
             return id;
         }
         let id = VarId(self.used.len() as u32);
         self.used.push(Used {
             name: name.clone(),
+            required: !self.tentative,
             span,
         });
         self.ids.insert(name, id);
@@ -322,6 +339,10 @@ impl<R: 'static> Registry<R> {
         for used in &self.used {
             match resolve(&self.known, &self.families, &used.name) {
                 Some(definition) => definitions.push(definition),
+                None if !used.required => definitions.push(Definition {
+                    name: used.name.clone(),
+                    ..Definition::new(Get::Slot)
+                }),
                 None => errors.push(self.unknown(used)),
             }
         }
@@ -354,6 +375,14 @@ impl<R: 'static> Registry<R> {
 impl<R: 'static> Names for Registry<R> {
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId {
         self.id_of(name.to_str_lossy().to_ascii_lowercase().into(), span)
+    }
+
+    fn set_tentative(&mut self, tentative: bool) {
+        self.tentative = tentative;
+    }
+
+    fn require(&mut self, id: VarId) {
+        self.used[id.0 as usize].required = true;
     }
 }
 

@@ -117,14 +117,15 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
             Arity::exactly(2),
             Repeat::Fresh(|c| c.set_header.clear()),
             |c, line| {
-                let value = line.expression(1)?;
+                let value = line.expression_if_inherited(1)?;
                 c.set_header.push((line.arg(0).text.clone(), value));
                 Ok(())
             },
         ),
     },
 ])
-.finish(|conf, _, _| {
+.finish(|conf, _, level| {
+    level.require(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(&conf.set_header);
     Ok(())
 });

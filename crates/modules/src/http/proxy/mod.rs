@@ -143,7 +143,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "A field of the request to the server, in place of the client's of that name. With an empty value there is \
               none. A location with such lines of its own inherits none.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.set_header.clear()), |c, line| {
-            let value = line.expression(1)?;
+            let value = line.expression_if_inherited(1)?;
             c.set_header.push((line.arg(0).text.clone(), value));
             Ok(())
         }),
@@ -248,7 +248,8 @@ fn nested(confs: &mut Confs) {
     }
 }
 
-fn finish(conf: &mut Conf, _parent: Option<&Conf>, _level: &mut Level) -> Result<(), Diagnostic> {
+fn finish(conf: &mut Conf, _parent: Option<&Conf>, level: &mut Level) -> Result<(), Diagnostic> {
+    level.require(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(&conf.set_header);
     Ok(())
 }

@@ -43,7 +43,7 @@ impl Params {
             Some(_) => return Err(line.invalid_parameter(2)),
             None => false,
         };
-        let value = line.expression(1)?;
+        let value = line.expression_if_inherited(1)?;
         self.list.push(Param {
             name: line.text(0).to_owned(),
             value,
@@ -59,6 +59,7 @@ impl Params {
 
     /// Prepares what requests need, when the block is complete.
     pub(crate) fn settle(&mut self, level: &mut Level) -> Result<(), Diagnostic> {
+        level.require(self.list.iter().map(|param| &param.value));
         let names = self.list.iter().map(|param| param.name.as_slice());
         let fields = names.filter(|name| is_field(name)).chain([HTTP_HOST]);
         self.replaced = fields
