@@ -616,3 +616,16 @@ fn variables_of_fields_that_no_server_inherits_need_not_exist() {
         }
     }
 }
+
+#[test]
+fn spdy_is_as_unknown_as_it_is_to_nginx() {
+    if skip_on_oracle("nginx 1.22 still warned of it") {
+        return;
+    }
+    let finished = http("server { listen 127.0.0.1:%%PORT%% ssl spdy; }").test();
+    assert!(
+        finished
+            .first_line()
+            .contains("[emerg] invalid parameter \"spdy\" in ")
+    );
+}

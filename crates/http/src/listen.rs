@@ -42,7 +42,7 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
             listen.flags.http2 = true;
         }
         b"ssl" => listen.flags.tls = true,
-        b"quic" | b"spdy" => return Err(net::listen::not_yet(line, index)),
+        b"quic" => return Err(net::listen::not_yet(line, index)),
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => listen.set = true,
         _ => {
             return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index))));
