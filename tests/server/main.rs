@@ -75,6 +75,7 @@ mod server_names;
 mod shutdown_timeout;
 mod signals;
 mod slice;
+mod splitting;
 mod ssi;
 mod stalls;
 mod static_files;

@@ -37,7 +37,7 @@ pub use confs::{AnyConf, Confs, TableSet};
 pub use contexts::*;
 pub use diagnostic::{Diagnostic, Place, Severity, render};
 pub use dispatch::dispatch;
-pub use expression::Expression;
+pub use expression::{Expression, Part};
 pub use level::{Build, Level, TypeMap};
 pub use line::Line;
 pub use pattern::Pattern;

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use base::{ByteSlice, Span};
+use base::{BString, ByteSlice, Span};
 
 use crate::describe::nearest;
 use crate::diagnostic::{Diagnostic, Place};
@@ -52,6 +52,8 @@ pub struct Variable<R: 'static> {
     pub cache: bool,
     /// Whether the configuration may define or set it anew, as nginx lets it for some.
     pub changeable: bool,
+    /// Whether the value has several lines by design, whose ends no client chooses: a certificate.
+    pub lines: bool,
     /// What it is, for the reference.
     pub doc: &'static str,
 }
@@ -69,6 +71,7 @@ impl<R: 'static> Variable<R> {
             set: None,
             cache: true,
             changeable: false,
+            lines: false,
             doc,
         }
     }
@@ -85,8 +88,15 @@ impl<R: 'static> Variable<R> {
             set: None,
             cache: true,
             changeable: false,
+            lines: false,
             doc,
         }
+    }
+
+    /// Has several lines by design.
+    pub const fn with_lines(mut self) -> Variable<R> {
+        self.lines = true;
+        self
     }
 
     /// Computed at every use, because the value changes while the request is served.
@@ -138,6 +148,8 @@ pub struct Definition<R: 'static> {
     pub set: Option<fn(&mut R, &[u8])>,
     /// Whether the value may be kept for the request.
     pub cache: bool,
+    /// Whether the value has several lines by design.
+    pub lines: bool,
     /// Whether the configuration may define or set it again.
     changeable: bool,
     /// Length of the family's part of the name.
@@ -162,6 +174,7 @@ impl<R: 'static> Definition<R> {
             get,
             set: None,
             cache: true,
+            lines: false,
             changeable: true,
             prefix_len: 0,
         }
@@ -188,6 +201,7 @@ impl<R: 'static> Definition<R> {
             get,
             set,
             cache,
+            lines: row.lines,
             changeable,
             prefix_len: row.name.len(),
         }
@@ -218,7 +232,11 @@ pub struct Registry<R: 'static> {
     ids: HashMap<Arc<str>, VarId>,
     /// Names that are used now need not exist.
     tentative: bool,
+    texts: Texts,
 }
+
+/// By variable, the texts of several lines that the configuration gives it.
+type Texts = HashMap<Arc<str>, Vec<BString>>;
 
 struct Used {
     name: Arc<str>,
@@ -243,6 +261,7 @@ impl<R: 'static> Registry<R> {
             used: Vec::new(),
             ids: HashMap::new(),
             tentative: false,
+            texts: HashMap::new(),
         }
     }
 
@@ -285,6 +304,20 @@ impl<R: 'static> Registry<R> {
             self.known.insert(name.clone(), definition);
         }
         Ok(self.id_of(name, None))
+    }
+
+    /// Notes a text that the configuration gives a variable. What matters are line ends in it, which then come from the
+    /// configuration and not from a client: see [`Variables::is_written`].
+    pub fn note_text(&mut self, name: &str, text: &[u8]) {
+        if Self::is_noted(text) {
+            let name = name.to_ascii_lowercase().into();
+            self.texts.entry(name).or_default().push(text.into());
+        }
+    }
+
+    /// Whether a text has line ends, or what other protocols than HTTP end a text with.
+    pub fn is_noted(text: &[u8]) -> bool {
+        text.iter().any(|byte| matches!(byte, b'\r' | b'\n' | 0))
     }
 
     fn changeable_name(&self, name: &str) -> Result<Arc<str>, String> {
@@ -354,6 +387,7 @@ impl<R: 'static> Registry<R> {
             ids: self.ids,
             known: self.known,
             families: self.families,
+            texts: self.texts,
         })
     }
 
@@ -418,9 +452,22 @@ pub struct Variables<R: 'static> {
     ids: HashMap<Arc<str>, VarId>,
     known: HashMap<Arc<str>, Definition<R>>,
     families: Vec<&'static Variable<R>>,
+    texts: Texts,
 }
 
 impl<R: 'static> Variables<R> {
+    /// Whether a value of several lines is one that the configuration itself gives this variable.
+    pub fn is_written(&self, id: VarId, value: &[u8]) -> bool {
+        let texts = self.texts.get(&self.get(id).name);
+        texts.is_some_and(|texts| texts.iter().any(|text| text == value))
+    }
+
+    /// The variables in use whose values have several lines by design.
+    pub fn with_lines(&self) -> impl Iterator<Item = VarId> + '_ {
+        let all = self.definitions.iter().zip(0..);
+        all.filter_map(|(definition, id)| definition.lines.then_some(VarId(id)))
+    }
+
     /// How many variables are in use: the size of a request's cache.
     pub fn len(&self) -> usize {
         self.definitions.len()

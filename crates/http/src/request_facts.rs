@@ -51,6 +51,23 @@ impl Request {
         memchr::memchr2(b'%', b'+', &target[..end]).is_some()
     }
 
+    /// Appends the path from `skip` on and the args, as a server is asked for them: escaped again where the client, or the
+    /// server itself, has escaped them. What a request line would end with is escaped in any case.
+    pub fn write_target(&self, skip: usize, out: &mut Vec<u8>) {
+        let start = out.len();
+        let path = self.uri.path.get(skip..).unwrap_or_default();
+        if self.flow.internal || self.has_escaped_path() {
+            proto::uri::escape(proto::uri::Escape::Uri, path, out);
+        } else {
+            out.extend_from_slice(path);
+        }
+        if !self.uri.args.is_empty() {
+            out.push(b'?');
+            out.extend_from_slice(&self.uri.args);
+        }
+        proto::uri::make_target(out, start);
+    }
+
     /// The folder of `root` in the present location, or what `alias` puts in place of the location's name.
     pub fn document_root(&mut self) -> BString {
         let site = Rc::clone(&self.site);

@@ -304,16 +304,19 @@ pub enum Escape {
     Refresh,
     /// A memcached key.
     Memcached,
+    /// A target that is sent as it is: only what would end its line, or the target within it.
+    Target,
 }
 
 /// One table per class, indexed by byte.
-static ESCAPED: [[bool; 256]; 6] = [
+static ESCAPED: [[bool; 256]; 7] = [
     escape_table(Escape::Uri),
     escape_table(Escape::Args),
     escape_table(Escape::UriComponent),
     escape_table(Escape::Html),
     escape_table(Escape::Refresh),
     escape_table(Escape::Memcached),
+    escape_table(Escape::Target),
 ];
 
 const fn escape_table(class: Escape) -> [bool; 256] {
@@ -334,6 +337,7 @@ const fn escape_table(class: Escape) -> [bool; 256] {
             // Already a URI: only what would end the field's value.
             Escape::Refresh => is_no_uri_byte(byte) || byte == b'\'',
             Escape::Memcached => byte <= b' ' || byte == b'%',
+            Escape::Target => is_target_end(byte),
         };
         i += 1;
     }
@@ -348,6 +352,30 @@ const fn is_no_uri_byte(byte: u8) -> bool {
             byte,
             b'"' | b'<' | b'>' | b'\\' | b'^' | b'`' | b'{' | b'|' | b'}'
         )
+}
+
+/// Controls and the space: a request line is split there (RFC 9112, section 3).
+const fn is_target_end(byte: u8) -> bool {
+    byte <= b' ' || byte == 0x7f
+}
+
+/// Makes what was appended since `start` safe to be the target in a request line: its controls and spaces are escaped,
+/// its `%` never, so that what is escaped already stays what it is.
+#[inline]
+pub fn make_target(out: &mut Vec<u8>, start: usize) {
+    // No way out early, so that the compiler makes it a few instructions.
+    let clean = out[start..]
+        .iter()
+        .fold(true, |clean, &byte| clean & !is_target_end(byte));
+    if !clean {
+        escape_target(out, start);
+    }
+}
+
+#[cold]
+fn escape_target(out: &mut Vec<u8>, start: usize) {
+    let text = out.split_off(start);
+    escape(Escape::Target, &text, out);
 }
 
 /// Appends `text` with the bytes of the class replaced by `%XX`.

@@ -11,6 +11,7 @@
 //!     head       the response's head → request.out
 //!     content    the response's content → a body::Source, with read-ahead and a temporary file
 //!     tunnel     after 101: both directions until both ended
+//!   lines      what a client may not put into a head
 //!   record     what `$upstream_…` shows
 //! ```
 //!
@@ -22,6 +23,7 @@ mod content;
 pub mod exchange;
 pub(crate) mod interim;
 mod kept;
+mod lines;
 pub mod protocol;
 pub mod record;
 pub(crate) mod respond;
@@ -35,6 +37,7 @@ mod tunnel;
 pub mod variables;
 
 pub use exchange::{Exchange, Plan, RequestContent, Stop, Target};
+pub use lines::{Ends, Place};
 pub use protocol::{Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
 pub use record::{Record, Slot};
 pub use respond::pass;

@@ -20,7 +20,7 @@ use proto::Known;
 
 use crate::shared::gateway::{Pass, Schemes, connection_tag};
 use crate::shared::http2::{Http2, Speaker, Wanted};
-use crate::shared::request_fields::FieldPlan;
+use crate::shared::request_fields::{Directives, FieldPlan};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
@@ -38,6 +38,11 @@ pub(crate) static MODULE: Module = Module {
     },
     nested,
     ..Module::EMPTY
+};
+
+const DIRECTIVE_NAMES: Directives = Directives {
+    set: "grpc_set_header",
+    pass: "grpc_pass",
 };
 
 /// The rows that all upstream protocols have, as far as they make sense without buffers.
@@ -126,7 +131,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
 ])
 .finish(|conf, _, level| {
     level.require(conf.set_header.iter().map(|(_, value)| value));
-    conf.fields = FieldPlan::new(&conf.set_header);
+    conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
     Ok(())
 });
 
@@ -238,7 +243,7 @@ impl Speaker for Asker {
         let mut lines = Vec::new();
         self.conf
             .fields
-            .write(request, content, &self.authority, false, true, &mut lines);
+            .write(request, content, &self.authority, false, true, &mut lines)?;
         for line in lines.split_str(b"\r\n") {
             if let Some((name, value)) = line.split_once_str(b": ") {
                 wanted.add(name, value);
@@ -262,14 +267,5 @@ fn write_target(request: &Request, out: &mut Vec<u8>) {
     if request.uri.original {
         return out.extend_from_slice(request.head.wire.target());
     }
-    let path = &request.uri.path;
-    if request.flow.internal || request.has_escaped_path() {
-        proto::uri::escape(proto::uri::Escape::Uri, path, out);
-    } else {
-        out.extend_from_slice(path);
-    }
-    if !request.uri.args.is_empty() {
-        out.push(b'?');
-        out.extend_from_slice(&request.uri.args);
-    }
+    request.write_target(0, out);
 }

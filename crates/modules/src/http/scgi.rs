@@ -15,7 +15,7 @@ use http::upstream::{Content, Plan, Settings};
 use http::{Module, Request, cache};
 use proto::scgi;
 
-use crate::shared::gateway::{CgiHead, Params, Pass, response};
+use crate::shared::gateway::{CgiHead, Ending, Params, Pass, response};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
@@ -139,9 +139,12 @@ impl CgiHead for Head {
     ) -> Result<(), u16> {
         let mut params = Vec::new();
         let fields = settings.pass_request_headers;
-        self.conf.params.write(request, fields, |name, value| {
-            scgi::push_param(name, value, &mut params)
-        });
+        let ending = Ending::Zero("scgi_param");
+        self.conf
+            .params
+            .write(request, fields, ending, |name, value| {
+                scgi::push_param(name, value, &mut params)
+            })?;
         let length = match content {
             Content::Length(length) => length,
             Content::None | Content::Unknown => 0,

@@ -17,7 +17,7 @@ use http::{Module, Request, cache};
 use proto::uwsgi::Vars;
 use rt::error_log::Level;
 
-use crate::shared::gateway::{CgiHead, Params, Pass, Schemes, response};
+use crate::shared::gateway::{CgiHead, Ending, Params, Pass, Schemes, response};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
@@ -190,7 +190,9 @@ impl CgiHead for Head {
         let fields = settings.pass_request_headers;
         self.conf
             .params
-            .write(request, fields, |name, value| vars.push(name, value));
+            .write(request, fields, Ending::Counted, |name, value| {
+                vars.push(name, value)
+            })?;
         vars.push_raw(&self.conf.string);
         // The rows let nothing else in.
         let (modifier1, modifier2) = (self.conf.modifier1 as u8, self.conf.modifier2 as u8);

@@ -13,7 +13,7 @@ use bstr::{BString, ByteSlice};
 use conf::{Cidr, Definition, Diagnostic, Expression, Line, Node, Place, Severity, Word};
 
 use super::forwarded::{self, Depth};
-use super::session::{Session, define};
+use super::session::{Session, define, of_several_lines};
 
 /// What a client without an IP address, and a variable that is none, count as.
 const NO_ADDRESS: Ipv4Addr = Ipv4Addr::BROADCAST;
@@ -54,6 +54,7 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     }
     let volatile = reader.volatile;
     let geo = reader.finish(address);
+    let texts = of_several_lines(geo.values.iter().map(|text| text.as_bstr()));
     let definition = Definition::<S>::dynamic(move |session, out| geo.value(session, out));
     define(
         line,
@@ -63,6 +64,7 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
         } else {
             definition
         },
+        &texts,
     )
 }
 

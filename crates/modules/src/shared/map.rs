@@ -6,10 +6,10 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::{Definition, Diagnostic, Expression, Line, Node, Pattern, Place, Regex, Word};
 
-use super::session::{Session, define};
+use super::session::{Session, define, of_several_lines};
 
 struct Map {
     subject: Expression,
@@ -43,6 +43,7 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
         }
     }
     let volatile = map.volatile;
+    let texts = of_several_lines(map.texts());
     let definition = Definition::<S>::dynamic(move |session, out| map.value(session, out));
     define(
         line,
@@ -52,6 +53,7 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
         } else {
             definition
         },
+        &texts,
     )
 }
 
@@ -152,6 +154,15 @@ impl Map {
         let mut patterns = self.patterns.iter().filter(|_| !subject.is_empty());
         let found = patterns.find(|(pattern, _)| session.matches(pattern, subject));
         found.map(|(_, value)| value).or(self.default.as_ref())
+    }
+
+    /// The values without variables.
+    fn texts(&self) -> impl Iterator<Item = &BStr> {
+        let tables = [&self.exact, &self.front, &self.end];
+        let listed = tables.into_iter().flat_map(Table::values);
+        let matched = self.patterns.iter().map(|(_, value)| value);
+        let all = listed.chain(matched).chain(&self.default);
+        all.filter_map(Expression::constant)
     }
 
     fn find_text(&self, subject: &[u8]) -> Option<&Expression> {

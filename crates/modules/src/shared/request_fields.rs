@@ -4,8 +4,8 @@ use bstr::BString;
 use conf::Expression;
 use http::Request;
 use http::cache::Ask;
-use http::upstream::Content;
 use http::upstream::settings::FieldSet;
+use http::upstream::{Content, Ends, Place};
 use proto::Known;
 
 /// Fields that are the connection's own business, so that the client's are never sent.
@@ -24,6 +24,7 @@ const OURS: [&str; 9] = [
 /// What `proxy_set_header` comes to, made once for a location.
 #[derive(Clone, Default)]
 pub(crate) struct FieldPlan {
+    directives: Directives,
     /// The value of `Host`; `None`: the host of the URL.
     host: Option<Expression>,
     /// The other fields, in order.
@@ -37,6 +38,15 @@ pub(crate) struct FieldPlan {
     set: Vec<Known>,
 }
 
+/// What the directives are called that fields come from.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Directives {
+    /// `proxy_set_header`
+    pub(crate) set: &'static str,
+    /// `proxy_pass`, which has the usual host.
+    pub(crate) pass: &'static str,
+}
+
 #[derive(Clone)]
 enum FieldLine {
     /// A whole line, with its end.
@@ -46,8 +56,10 @@ enum FieldLine {
 }
 
 impl FieldPlan {
-    pub(crate) fn new(set: &[(BString, Expression)]) -> FieldPlan {
+    /// What the lines of `directives.set` come to.
+    pub(crate) fn new(directives: Directives, set: &[(BString, Expression)]) -> FieldPlan {
         let mut plan = FieldPlan {
+            directives,
             length: true,
             chunked: true,
             ..FieldPlan::default()
@@ -87,7 +99,8 @@ impl FieldPlan {
         self.set.contains(&known)
     }
 
-    /// Appends all fields.
+    /// Appends all fields. The error is the status to answer with, when the client sent what would end a line; it has been
+    /// logged.
     pub(crate) fn write(
         &self,
         request: &mut Request,
@@ -96,8 +109,8 @@ impl FieldPlan {
         http_1_0: bool,
         pass_client_fields: bool,
         out: &mut Vec<u8>,
-    ) {
-        self.write_host(request, usual_host, http_1_0, out);
+    ) -> Result<(), u16> {
+        self.write_host(request, usual_host, http_1_0, out)?;
         let ask = Ask::of(request).cloned();
         let asks_for_a_part = ask.as_ref().is_some_and(|ask| ask.range.is_some());
         for line in &self.lines {
@@ -110,7 +123,7 @@ impl FieldPlan {
                     out.extend_from_slice(name);
                     out.extend_from_slice(b": ");
                     let before = out.len();
-                    value.eval(request, out);
+                    Ends::Line.write(request, value, self.place(name), out)?;
                     if out.len() == before {
                         out.truncate(start);
                     } else {
@@ -133,7 +146,9 @@ impl FieldPlan {
         for (known, value) in ask.iter().flat_map(Ask::fields) {
             // What a directive says wins, but a fetch that goes on where another broke off asks for the rest.
             let goes_on = matches!(known, Known::Range | Known::IfRange);
-            if goes_on || !self.replaced.contains(known, b"") {
+            // They are from a response that was stored.
+            let is_line = Ends::Line.allows(&value);
+            if is_line && (goes_on || !self.replaced.contains(known, b"")) {
                 for part in [known.name().as_bytes(), b": ", &value, b"\r\n"] {
                     out.extend_from_slice(part);
                 }
@@ -143,35 +158,56 @@ impl FieldPlan {
             for (known, name, value) in request.head.wire.fields.iter_known() {
                 let stays = ask.is_some() && Ask::replaces(known);
                 if !stays && !self.replaced.contains(known, name) {
+                    // The codec that read them lets no line end in, and scripts have theirs escaped.
+                    debug_assert!(Ends::Line.allows(value));
                     for part in [name, b": ", value, b"\r\n"] {
                         out.extend_from_slice(part);
                     }
                 }
             }
         }
+        Ok(())
     }
 
-    fn write_host(&self, request: &mut Request, usual: &[u8], http_1_0: bool, out: &mut Vec<u8>) {
+    fn place<'a>(&self, name: &'a [u8]) -> Place<'a> {
+        Place {
+            directive: self.directives.set,
+            name,
+        }
+    }
+
+    fn write_host(
+        &self,
+        request: &mut Request,
+        usual: &[u8],
+        http_1_0: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), u16> {
         let start = out.len();
         out.extend_from_slice(b"Host: ");
         let before = out.len();
-        match &self.host {
-            None => out.extend_from_slice(usual),
-            Some(value) => {
-                value.eval(request, out);
-                // HTTP/1.1 must have one (RFC 9112, section 3.2).
-                if out.len() == before && !http_1_0 {
-                    out.extend_from_slice(usual);
-                }
-            }
+        if let Some(value) = &self.host {
+            Ends::Line.write(request, value, self.place(b"Host"), out)?;
+        }
+        // HTTP/1.1 must have one (RFC 9112, section 3.2).
+        if self.host.is_none() || out.len() == before && !http_1_0 {
+            // A URL with variables may have it from the client.
+            let place = Place {
+                directive: self.directives.pass,
+                name: b"",
+            };
+            Ends::Line.check(request, usual, place)?;
+            out.extend_from_slice(usual);
         }
         if out.len() == before {
             out.truncate(start);
         } else {
             out.extend_from_slice(b"\r\n");
         }
+        Ok(())
     }
 }
+
 fn is_range(name: &[u8]) -> bool {
     [Known::Range, Known::IfRange]
         .iter()

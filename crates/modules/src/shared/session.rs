@@ -3,8 +3,8 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use bstr::{BString, ByteSlice};
-use conf::{Definition, Diagnostic, Line, Node, Pattern, Scope};
+use bstr::{BStr, BString, ByteSlice};
+use conf::{Definition, Diagnostic, Line, Node, Pattern, Registry, Scope};
 use rt::error_log;
 
 /// A request or a session: something that has variables and a client.
@@ -22,13 +22,27 @@ pub(crate) trait Session: Scope + Sized + 'static {
     fn log(&self, level: error_log::Level, message: fmt::Arguments<'_>);
 }
 
-/// Defines the variable that word `index` of a block's line names.
+/// The texts that have line ends in them, which are few.
+pub(crate) fn of_several_lines<'a>(texts: impl Iterator<Item = &'a BStr>) -> Vec<BString> {
+    texts
+        .filter(|text| Registry::<()>::is_noted(text))
+        .map(BStr::to_owned)
+        .collect()
+}
+
+/// Defines the variable that word `index` of a block's line names. `texts` are values [of several
+/// lines](of_several_lines) that the block gives it.
 pub(crate) fn define<S: Session>(
     line: &mut Line,
     index: usize,
     definition: Definition<S>,
+    texts: &[BString],
 ) -> Result<(), Diagnostic> {
     let name = line.variable_name(index)?;
+    let registry = line.level.registry::<S>().expect(ITS_ENGINE);
+    for text in texts {
+        registry.note_text(name, text);
+    }
     register(line, name, definition).map_err(|message| line.error_at(index, message))
 }
 
@@ -46,14 +60,13 @@ pub(crate) fn define_as<S: Session>(
     register(line, name, definition).map_err(|message| entry.error_at(word, message))
 }
 
+const ITS_ENGINE: &str = "the row stands in the engine whose sessions it is for";
+
 fn register<S: Session>(
     line: &mut Line,
     name: &str,
     definition: Definition<S>,
 ) -> Result<(), String> {
-    let registry = line
-        .level
-        .registry::<S>()
-        .expect("the row stands in the engine whose sessions it is for");
+    let registry = line.level.registry::<S>().expect(ITS_ENGINE);
     registry.define(name, definition).map(drop)
 }

@@ -6,7 +6,7 @@ use base::hash::murmur2;
 use bstr::{BString, ByteSlice};
 use conf::{Definition, Diagnostic, Expression, Line, Node};
 
-use super::session::{Session, define};
+use super::session::{Session, define, of_several_lines};
 
 /// Percentages have two places, so that the whole is this many parts.
 const WHOLE: u32 = 10_000;
@@ -28,11 +28,13 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     }
     let parts = bounds(shares)
         .ok_or_else(|| line.error_after_block("percent total is greater than 100%"))?;
+    let texts = of_several_lines(parts.iter().map(|(_, value)| value.as_bstr()));
     let division = Division { text, parts };
     define(
         line,
         1,
         Definition::<S>::dynamic(move |session, out| division.value(session, out)),
+        &texts,
     )
 }
 

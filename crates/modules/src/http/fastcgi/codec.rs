@@ -10,6 +10,7 @@ use proto::fields::Fields;
 use proto::h1::response::ResponseHead;
 
 use super::Conf;
+use crate::shared::gateway::Ending;
 use crate::shared::gateway::response::content_length;
 
 /// One exchange.
@@ -102,9 +103,11 @@ impl Protocol for Codec {
     ) -> Result<(), u16> {
         let mut params = Vec::new();
         let fields = self.settings.pass_request_headers;
-        self.conf.params.write(request, fields, |name, value| {
-            fastcgi::push_param(name, value, &mut params)
-        });
+        self.conf
+            .params
+            .write(request, fields, Ending::Counted, |name, value| {
+                fastcgi::push_param(name, value, &mut params)
+            })?;
         fastcgi::write_begin(self.conf.keep_conn, out);
         fastcgi::write_params(&params, out);
         Ok(())

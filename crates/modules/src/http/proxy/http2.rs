@@ -48,7 +48,7 @@ impl Speaker for Asker {
         wanted: &mut Wanted,
     ) -> Result<(), u16> {
         wanted.scheme = self.address.scheme();
-        protocol::write_method(request, &self.conf, &mut wanted.method);
+        protocol::write_method(request, &self.conf, &mut wanted.method)?;
         url::write_target(request, &self.conf, &self.address, &mut wanted.path);
         if wanted.path.is_empty() {
             request.error(format_args!("zero length URI to proxy"));
@@ -68,7 +68,7 @@ impl Speaker for Asker {
         let pass = self.settings.pass_request_headers;
         self.conf
             .fields
-            .write(request, content, host, false, pass, &mut lines);
+            .write(request, content, host, false, pass, &mut lines)?;
         for line in lines.split_str(b"\r\n") {
             if let Some((name, value)) = line.split_once_str(b": ") {
                 wanted.add(name, value);

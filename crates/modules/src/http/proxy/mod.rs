@@ -28,7 +28,7 @@ use http::upstream::{Plan, Protocol, RequestContent};
 use http::{Request, cache};
 
 use crate::shared::http2::Http2;
-use crate::shared::request_fields::FieldPlan;
+use crate::shared::request_fields::{Directives, FieldPlan};
 use crate::shared::upstream_rows::{Prefixed, Upstream};
 use rules::{CookieFlags, Redirects, Rules};
 use url::{Destination, Pass};
@@ -73,6 +73,11 @@ pub(crate) static MODULE: Module = Module {
     ],
     nested,
     ..Module::EMPTY
+};
+
+const DIRECTIVE_NAMES: Directives = Directives {
+    set: "proxy_set_header",
+    pass: "proxy_pass",
 };
 
 /// The rows that all upstream protocols share, with HTTP's prefix.
@@ -250,7 +255,7 @@ fn nested(confs: &mut Confs) {
 
 fn finish(conf: &mut Conf, _parent: Option<&Conf>, level: &mut Level) -> Result<(), Diagnostic> {
     level.require(conf.set_header.iter().map(|(_, value)| value));
-    conf.fields = FieldPlan::new(&conf.set_header);
+    conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
     Ok(())
 }
 

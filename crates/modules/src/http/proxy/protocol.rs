@@ -5,7 +5,9 @@ use std::sync::Arc;
 use bstr::{BStr, ByteSlice};
 use http::Request;
 use http::site::ConfRef;
-use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol, SettingsRef};
+use http::upstream::{
+    Content, ContentLength, Ends, Fault, HeadProgress, Piece, Place, Protocol, SettingsRef,
+};
 use proto::Known;
 use proto::fields::Fields;
 use proto::h1::Method;
@@ -103,9 +105,9 @@ impl Http1 {
         request: &mut Request,
         address: &url::Address,
         out: &mut Vec<u8>,
-    ) -> bool {
+    ) -> Result<bool, u16> {
         let start = out.len();
-        write_method(request, &self.conf, out);
+        write_method(request, &self.conf, out)?;
         // nginx compares without regard to case here.
         self.method = match out[start..].eq_ignore_ascii_case(b"HEAD") {
             true => Method::Head,
@@ -123,21 +125,30 @@ impl Http1 {
         } else {
             b" HTTP/1.1\r\n"
         });
-        is_something
+        Ok(is_something)
     }
 }
 
-/// Appends the method to ask with.
-pub(super) fn write_method(request: &mut Request, conf: &Conf, out: &mut Vec<u8>) {
+/// Appends the method to ask with. The error is the status to answer with; it has been logged.
+pub(super) fn write_method(
+    request: &mut Request,
+    conf: &Conf,
+    out: &mut Vec<u8>,
+) -> Result<(), u16> {
     match &conf.method {
         Some(method) => {
-            method.eval(request, out);
+            let place = Place {
+                directive: "proxy_method",
+                name: b"",
+            };
+            Ends::Word.write(request, method, place, out)?;
         }
         None if request.method == request.head.wire.method => {
             out.extend_from_slice(request.head.wire.method_text());
         }
         None => out.extend_from_slice(request.method.name().as_bytes()),
     }
+    Ok(())
 }
 
 /// Rewrites a field of a response, whatever version it came by.
@@ -172,7 +183,7 @@ impl Protocol for Http1 {
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
         let address = Arc::clone(&self.address);
-        if !self.write_request_line(request, &address, out) {
+        if !self.write_request_line(request, &address, out)? {
             request.error(format_args!("zero length URI to proxy"));
             return Err(500);
         }
@@ -190,7 +201,7 @@ impl Protocol for Http1 {
             self.conf.http_1_0,
             pass_fields,
             out,
-        );
+        )?;
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(&body.unwrap_or_default());
         self.asks_upgrade = request.head.wire.fields.has(Known::Upgrade);

@@ -239,7 +239,9 @@ pub(super) fn destination(request: &mut Request, conf: &Conf) -> Option<Destinat
 /// Appends the path and arguments to ask for.
 pub(super) fn write_target(request: &Request, conf: &Conf, address: &Address, out: &mut Vec<u8>) {
     if address.variable && !address.uri.is_empty() {
-        return out.extend_from_slice(&address.uri);
+        let start = out.len();
+        out.extend_from_slice(&address.uri);
+        return proto::uri::make_target(out, start);
     }
     if address.uri.is_empty() && request.uri.original {
         return out.extend_from_slice(request.head.wire.target());
@@ -254,14 +256,5 @@ pub(super) fn write_target(request: &Request, conf: &Conf, address: &Address, ou
             replaced = location.len().min(path.len());
         }
     }
-    let rest = &path[replaced..];
-    if request.flow.internal || request.has_escaped_path() {
-        proto::uri::escape(proto::uri::Escape::Uri, rest, out);
-    } else {
-        out.extend_from_slice(rest);
-    }
-    if !request.uri.args.is_empty() {
-        out.push(b'?');
-        out.extend_from_slice(&request.uri.args);
-    }
+    request.write_target(replaced, out);
 }

@@ -191,6 +191,9 @@ fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     };
     let variable = variable.map_err(|message| line.error_at(0, message))?;
     let value = line.expression(1)?;
+    if let (Some(text), Some(registry)) = (value.constant(), line.level.registry::<Request>()) {
+        registry.note_text(name, text);
+    }
     conf.add(line, Command::Set { variable, value });
     Ok(())
 }

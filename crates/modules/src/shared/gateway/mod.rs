@@ -5,7 +5,7 @@ mod params;
 mod pass;
 pub(crate) mod response;
 
-pub(crate) use params::Params;
+pub(crate) use params::{Ending, Params};
 pub(crate) use pass::{Pass, Schemes};
 pub(crate) use response::CgiHead;
 

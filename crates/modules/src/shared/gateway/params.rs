@@ -8,6 +8,7 @@ use bstr::BString;
 use conf::{Diagnostic, Expression, Level, Line, Span};
 use http::Request;
 use http::cache::Ask;
+use http::upstream::{Ends, Place};
 use proto::{Fields, Known};
 
 /// The params of a location.
@@ -26,6 +27,15 @@ struct Param {
     value: Expression,
     /// `if_not_empty`
     skip_empty: bool,
+}
+
+/// How a protocol tells where a value ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// By its length: any byte may be in it.
+    Counted,
+    /// By a zero byte. What the directive is called.
+    Zero(&'static str),
 }
 
 const FIELD_PREFIX: &[u8] = b"HTTP_";
@@ -81,13 +91,15 @@ impl Params {
         Ok(())
     }
 
-    /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so.
+    /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so. The error is the
+    /// status to answer with, when the client sent what would end a value; it has been logged.
     pub(crate) fn write(
         &self,
         request: &mut Request,
         fields: bool,
+        ending: Ending,
         mut add: impl FnMut(&[u8], &[u8]),
-    ) {
+    ) -> Result<(), u16> {
         let mut value = Vec::new();
         for param in &self.list {
             // An empty one only keeps the field away.
@@ -95,7 +107,18 @@ impl Params {
                 continue;
             }
             value.clear();
-            param.value.eval(request, &mut value);
+            match ending {
+                Ending::Counted => param.value.eval(request, &mut value),
+                Ending::Zero(directive) => {
+                    let name = &param.name;
+                    Ends::Zero.write(
+                        request,
+                        &param.value,
+                        Place { directive, name },
+                        &mut value,
+                    )?;
+                }
+            }
             if !(param.skip_empty && value.is_empty()) {
                 add(&param.name, &value);
             }
@@ -120,6 +143,7 @@ impl Params {
                 }
             }
         }
+        Ok(())
     }
 
     /// Gives the client's fields; for a fetch of the cache without conditions and ranges.

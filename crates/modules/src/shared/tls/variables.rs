@@ -88,12 +88,14 @@ const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
             "ssl_client_cert",
             client_cert,
             "The client's certificate in PEM, with a tab at the beginning of each line but the first.",
-        ),
+        )
+        .with_lines(),
         Variable::new(
             "ssl_client_raw_cert",
             client_raw_cert,
             "The client's certificate in PEM.",
-        ),
+        )
+        .with_lines(),
         Variable::new(
             "ssl_client_escaped_cert",
             client_escaped_cert,
