@@ -21,6 +21,8 @@ pub(crate) async fn close(client: &Client, core: &LocationConf, most: u64) {
     }
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();
+    // What is thrown away is worth nothing to anybody: requests go first.
+    rt::set_rank(rt::Rank::Patient);
     let mut seen = 0;
     while seen < most {
         let left = deadline.saturating_duration_since(rt::now());
@@ -37,7 +39,7 @@ pub(crate) async fn close(client: &Client, core: &LocationConf, most: u64) {
             return;
         }
         seen += discarded as u64;
-        // Whoever never stops sending has his turn after everybody else.
+        // One that never stops sending would have the loop for itself.
         rt::yield_now().await;
     }
 }
@@ -71,6 +73,13 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
 /// Reads what is left of a request's content and throws it away, so that the connection can serve the next request.
 /// `false` when that did not succeed within `lingering_time`.
 pub(super) async fn discard(request: &mut Request) -> bool {
+    rt::set_rank(rt::Rank::Patient);
+    let done = discard_in_time(request).await;
+    rt::set_rank(rt::Rank::Ordinary);
+    done
+}
+
+async fn discard_in_time(request: &mut Request) -> bool {
     let core = std::sync::Arc::clone(&request.site.location(request.location).core);
     let deadline = rt::now() + core.lingering_time;
     let timer = rt::Timer::new();
@@ -91,7 +100,7 @@ pub(super) async fn discard(request: &mut Request) -> bool {
         .await;
         match result {
             Some(Ok(true)) => return true,
-            Some(Ok(false)) => {}
+            Some(Ok(false)) => rt::yield_now().await,
             Some(Err(_)) | None => return false,
         }
     }

@@ -188,6 +188,8 @@ impl Connection {
         self.client.input.replace(input);
         if end.is_none() {
             self.await_rest();
+        } else if self.reading.progress == Progress::Partial {
+            rt::set_rank(rt::Rank::Ordinary);
         }
         end.map(|end| end.map(drop))
     }
@@ -237,6 +239,8 @@ impl Connection {
         }
         self.reading.progress = Progress::Partial;
         self.staged.enter(Stage::Reading);
+        // A head in pieces may be a slow client's, or a flood's that never ends: whole requests go first.
+        rt::set_rank(rt::Rank::Patient);
         if self.reading.first {
             // Its time has begun when the client came.
             return;
