@@ -52,3 +52,29 @@ fn listeners_are_added_and_removed_by_difference() {
     server.signal(Signal::HUP);
     assert!(until(|| (server.get("/").text() == "three").then_some(())).is_some());
 }
+
+#[test]
+fn a_connection_to_an_address_that_is_gone_ends_with_it() {
+    let server = |port: &str, text: &str| {
+        format!("server {{ listen 127.0.0.1:%%{port}%%; location / {{ return 200 {text}; }} }}")
+    };
+    let old = [
+        server("PORT", "old"),
+        server("PORT1", "old"),
+        server("PORT2", "gone"),
+    ]
+    .concat();
+    let mut server_of = http(&old).start();
+    let mut idle = server_of.connect_to(2);
+    assert_eq!(idle.get("/").text(), "gone");
+    let mut stays = server_of.connect_to(1);
+    assert_eq!(stays.get("/").text(), "old");
+    server_of.reconfigure(&server("PORT1", "new"));
+    server_of.signal(Signal::HUP);
+    // No server of the new configuration is meant for whoever came to the address that is gone.
+    idle.assert_closed();
+    if !weir_tests::is_oracle() {
+        assert_eq!(stays.get("/").text(), "new");
+    }
+    assert_eq!(server_of.connect_to(1).get("/").text(), "new");
+}

@@ -39,3 +39,16 @@ fn without_a_time_they_may_take_as_long_as_they_like() {
     let reply = String::from_utf8_lossy(&busy.at_least(60)).into_owned();
     assert!(reply.contains(" 201 "), "{reply}");
 }
+
+#[test]
+fn idle_and_silent_connections_end_with_the_server() {
+    let mut server = start("worker_shutdown_timeout 100ms;");
+    let mut idle = server.connect();
+    assert_eq!(idle.get("/old").text(), "old");
+    let mut silent = server.connect();
+    assert!(silent.is_quiet_for(std::time::Duration::from_millis(10)));
+    server.signal(Signal::QUIT);
+    idle.assert_closed();
+    silent.assert_closed();
+    assert!(server.ended().success());
+}

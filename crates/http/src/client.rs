@@ -198,10 +198,15 @@ impl Idle {
         *self.client.borrow_mut() = Rc::downgrade(client);
     }
 
+    /// The client, once its requests are served.
+    pub(crate) fn client(&self) -> Option<Rc<Client>> {
+        self.client.borrow().upgrade()
+    }
+
     /// Ends the connection now, in a way that a request in progress notices, as when its client had gone.
     pub fn cut(&self) {
         self.close();
-        if let Some(client) = self.client.borrow().upgrade() {
+        if let Some(client) = self.client() {
             // One that is not connected any more ends by itself.
             let _ = client.stream.socket().shutdown();
         }

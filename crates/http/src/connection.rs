@@ -96,6 +96,10 @@ async fn speak(engine: Rc<HttpLoop>, client: Rc<Client>) {
     client.idle.serves(&client);
     let may_be_http2 = {
         let site = engine.site();
+        if !h1::refresh_endpoint(&client, &site) {
+            // A reload came while the client showed who it is.
+            return;
+        }
         let endpoint = client.endpoint.borrow();
         endpoint.http2 || site.server(endpoint.default_server).core.http2.on
     };

@@ -28,6 +28,7 @@ use crate::configure::{self, Directories, WantedPools};
 use crate::connection::Newcomer;
 use crate::core::Identity;
 use crate::counters::{AllCounters, Counters};
+use crate::h1;
 use crate::h1::spare::Spares;
 use crate::listen::Endpoint;
 use crate::module::Module;
@@ -238,6 +239,7 @@ impl LoopEngine for Running {
             let all = context.zones.get_or_create("http", AllCounters::default);
             all.shrink(context.loops);
         }
+        self.0.close_where_nobody_listens();
         self.0.start_modules();
         self.0.listen(context);
         let patience = self
@@ -512,6 +514,18 @@ impl HttpLoop {
         self.stopping.get()
     }
 
+    /// Closes connections that came to an address which the present configuration does not listen on, those with a request
+    /// after it: no server of it is meant for them.
+    fn close_where_nobody_listens(&self) {
+        let site = self.site();
+        for connection in self.connections.borrow().values() {
+            let gone = |client: Rc<Client>| h1::present_endpoint(&client, &site).is_none();
+            if connection.idle.client().is_some_and(gone) {
+                connection.idle.close();
+            }
+        }
+    }
+
     /// `worker_shutdown_timeout`: requests of the configuration that a reload has replaced may take so long. Then their
     /// connections end; others, and what they begin meanwhile, are not concerned.
     fn end_present_requests(self: &Rc<Self>, patience: Duration) {
@@ -578,8 +592,14 @@ impl HttpLoop {
     pub fn log_client(&self, level: Level, client: &Client, message: fmt::Arguments<'_>) {
         let endpoint = client.endpoint.borrow();
         let site = self.site();
-        let server = site.server(client.first_server());
-        let log = &site.location(server.root).core.log;
+        let server = match client.generation.get() == site.generation {
+            true => Some(client.first_server()),
+            false => h1::present_endpoint(client, &site).map(|endpoint| endpoint.default_server),
+        };
+        let log = match server {
+            Some(server) => &site.location(site.server(server).root).core.log,
+            None => &self.log,
+        };
         let context = ClientContext {
             client,
             endpoint: &endpoint,

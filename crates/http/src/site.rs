@@ -66,8 +66,11 @@ pub struct Frozen {
 
 impl Frozen {
     /// The server with this number.
+    ///
+    /// A connection that a reload has overtaken may hold the number of a server of the former configuration until its next
+    /// request. Its times are those of the first server then, where there are fewer now.
     pub fn server(&self, id: ServerId) -> &Server {
-        &self.servers[id.0 as usize]
+        self.servers.get(id.0 as usize).unwrap_or(&self.servers[0])
     }
 
     /// The location with this number.

@@ -23,6 +23,7 @@ use crate::body::{Body, BodyError};
 use crate::client::{Asked, Client};
 use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
+use crate::listen::Endpoint;
 use crate::request::{Memory, Request};
 use crate::site::Site;
 use crate::{log_phase, serve};
@@ -126,7 +127,9 @@ impl Connection {
     }
 
     async fn one_request(&mut self) -> Next {
-        self.refresh_endpoint();
+        if !self.refresh_endpoint() {
+            return Next::Close;
+        }
         let mut room = self.request.take().unwrap_or_else(|| self.take_spare());
         let Room {
             request, memory, ..
@@ -154,8 +157,9 @@ impl Connection {
     async fn serve_request(&mut self, request: &mut Request) -> Next {
         let outcome = self.read_head(request).await;
         // A reload may have come while the connection was idle: the request belongs to the new configuration.
-        self.refresh_endpoint();
+        let is_listened_on = self.refresh_endpoint();
         match outcome {
+            Ok(()) if !is_listened_on => return Next::Close,
             Err(NoHead::Quiet) => return Next::Close,
             Err(NoHead::Leaving) => return Next::Leave,
             Err(other) => return self.refuse(request, other).await,
@@ -180,12 +184,11 @@ impl Connection {
         self.respond(request).await
     }
 
-    /// Points the client at its listening address in the present configuration.
+    /// Points the client at its listening address in the present configuration, if it has one there.
     #[inline]
-    fn refresh_endpoint(&self) {
-        if self.client.generation.get() != self.engine.generation() {
-            refresh_endpoint(&self.client, &self.engine.site());
-        }
+    fn refresh_endpoint(&self) -> bool {
+        self.client.generation.get() == self.engine.generation()
+            || refresh_endpoint(&self.client, &self.engine.site())
     }
 
     /// Makes a complete head a request to the default server of its address.
@@ -433,20 +436,28 @@ impl Connection {
     }
 }
 
-/// Points the client at its listening address in the present configuration.
-pub(crate) fn refresh_endpoint(client: &Client, site: &Site) {
-    if client.generation.replace(site.generation) == site.generation {
-        return;
+/// Points the client at its listening address in the present configuration. `false`: that does not listen there, so that
+/// none of its servers may answer.
+pub(crate) fn refresh_endpoint(client: &Client, site: &Site) -> bool {
+    if client.generation.get() == site.generation {
+        return true;
     }
+    let Some(endpoint) = present_endpoint(client, site) else {
+        return false;
+    };
+    client.generation.set(site.generation);
+    *client.endpoint.borrow_mut() = Arc::clone(endpoint);
+    crate::tls::refresh(client);
+    true
+}
+
+/// The address that the client came to, if a configuration listens there.
+pub(crate) fn present_endpoint<'a>(client: &Client, site: &'a Site) -> Option<&'a Arc<Endpoint>> {
     let local = || {
         let address = client.stream.socket().local_addr().ok();
-        address.and_then(|address| address.ip())
+        client.passed_at.as_ref().or(address)?.ip()
     };
-    // When its address is no longer listened on, the connection ends as it began.
-    if let Some(endpoint) = net::endpoint::endpoint_of(&site.endpoints, &client.socket, local) {
-        *client.endpoint.borrow_mut() = Arc::clone(endpoint);
-        crate::tls::refresh(client);
-    }
+    net::endpoint::endpoint_of(&site.endpoints, &client.socket, local)
 }
 
 /// The head of a request as the debug log has it.

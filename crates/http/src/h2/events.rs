@@ -208,7 +208,12 @@ impl Connection {
             return self.trailers(id, block, ends);
         }
         let site = self.link.engine.site();
-        h1::refresh_endpoint(&self.link.client, &site);
+        if !h1::refresh_endpoint(&self.link.client, &site) {
+            // The client may ask again elsewhere: nothing was done (RFC 9113, section 8.7).
+            self.last = id;
+            self.skip_block(block)?;
+            return self.refuse(id);
+        }
         self.limits = Limits {
             // As they were announced.
             max_streams: self.limits.max_streams,
