@@ -10,11 +10,12 @@
 //! The name, and the context of the configuration that issued the ticket, are authenticated with it: a ticket is good
 //! only for servers with the same certificates and the same trust.
 //!
-//! Keys come from files (`ssl_session_ticket_key`), or are made at random and change every hour. Those are shared by all
-//! loops and all configurations of the process, so that a reload does not end sessions.
+//! Keys come from files (`ssl_session_ticket_key`), or are made at random and change as often as sessions end
+//! (`ssl_session_timeout`), at least every hour. Those are shared by all loops and all configurations of the process with
+//! that timeout, so that a reload does not end sessions.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -28,10 +29,10 @@ const NONCE: usize = 12;
 /// The longest time that a server may promise (RFC 8446, section 4.6.1), in seconds.
 const LONGEST: u32 = 7 * 24 * 3600;
 
-/// How long a random key encrypts, in seconds.
+/// How long a random key encrypts at most, in seconds.
 const PERIOD: u64 = 3600;
-/// How long it decrypts: sessions longer than a day are of no use to anybody.
-const KEPT: u64 = 25 * 3600;
+/// How long sessions are kept at most: longer than a day they are of no use to anybody.
+const KEPT: u64 = 24 * 3600;
 
 /// A key that tickets are encrypted with.
 #[derive(Clone)]
@@ -74,7 +75,25 @@ impl TicketKey {
 pub struct Tickets {
     keys: RwLock<Vec<TicketKey>>,
     /// Random keys, which change.
-    change: bool,
+    change: Option<Change>,
+}
+
+/// How long a random key is in use, in seconds. As in nginx it encrypts for about as long as a session may be resumed, and
+/// decrypts for that much longer, so that a key which is stolen opens little of what was recorded before.
+#[derive(Clone, Copy)]
+struct Change {
+    encrypts: u64,
+    decrypts: u64,
+}
+
+impl Change {
+    fn of(timeout: u32) -> Change {
+        let encrypts = u64::from(timeout).clamp(1, PERIOD);
+        Change {
+            encrypts,
+            decrypts: encrypts + u64::from(timeout).min(KEPT),
+        }
+    }
 }
 
 impl Tickets {
@@ -82,40 +101,45 @@ impl Tickets {
     pub fn fixed(keys: Vec<TicketKey>) -> Arc<Tickets> {
         Arc::new(Tickets {
             keys: RwLock::new(keys),
-            change: false,
+            change: None,
         })
     }
 
-    /// The random keys of this process.
-    pub fn random() -> Arc<Tickets> {
-        static SHARED: OnceLock<Arc<Tickets>> = OnceLock::new();
-        let make = || {
-            Arc::new(Tickets {
-                keys: RwLock::default(),
-                change: true,
-            })
-        };
-        Arc::clone(SHARED.get_or_init(make))
+    /// The random keys of this process for sessions that may be resumed for so many seconds.
+    pub fn random(timeout: u32) -> Arc<Tickets> {
+        /// As many as configurations in use have different timeouts.
+        static SHARED: Mutex<Vec<(u32, Weak<Tickets>)>> = Mutex::new(Vec::new());
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|(_, tickets)| tickets.strong_count() > 0);
+        let known = shared.iter().find(|(known, _)| *known == timeout);
+        if let Some(tickets) = known.and_then(|(_, tickets)| tickets.upgrade()) {
+            return tickets;
+        }
+        let tickets = Arc::new(Tickets {
+            keys: RwLock::default(),
+            change: Some(Change::of(timeout)),
+        });
+        shared.push((timeout, Arc::downgrade(&tickets)));
+        tickets
     }
 
     fn current(&self, now: u64) -> Option<TicketKey> {
-        let fresh = |key: &TicketKey| !self.change || key.since + PERIOD > now;
+        let change = self.change;
+        let fresh = |key: &TicketKey| change.is_none_or(|change| key.since + change.encrypts > now);
         {
             let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
             if let Some(key) = keys.first().filter(|key| fresh(key)) {
                 return Some(key.clone());
             }
         }
-        if !self.change {
-            return None;
-        }
+        let change = self.change?;
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         // Another loop may have been here first.
         if let Some(key) = keys.first().filter(|key| fresh(key)) {
             return Some(key.clone());
         }
         let key = TicketKey::random(now)?;
-        keys.retain(|key| key.since + KEPT > now);
+        keys.retain(|key| key.since + change.decrypts >= now);
         keys.insert(0, key.clone());
         Some(key)
     }
@@ -214,16 +238,38 @@ mod tests {
         }
     }
 
-    fn changing() -> Arc<Tickets> {
+    fn changing(timeout: u32) -> Arc<Tickets> {
         Arc::new(Tickets {
             keys: RwLock::default(),
-            change: true,
+            change: Some(Change::of(timeout)),
         })
     }
 
     #[test]
+    fn keys_change_as_often_as_sessions_end() {
+        let tickets = changing(300);
+        let ours = ticketer(&tickets, 1);
+        let first = ours.seal(b"a", 1000).expect("random bytes");
+        let same = ours.seal(b"a", 1299).expect("random bytes");
+        assert_eq!(first[..NAME], same[..NAME]);
+        let next = ours.seal(b"a", 1300).expect("random bytes");
+        assert_ne!(first[..NAME], next[..NAME]);
+        // As long as a session of the key before may be resumed, it is.
+        ours.seal(b"a", 1600).expect("random bytes");
+        assert!(ours.open(&same, 1599).is_some());
+        ours.seal(b"a", 1900).expect("random bytes");
+        assert!(tickets.find(&first[..NAME]).is_none());
+    }
+
+    #[test]
+    fn servers_with_one_timeout_share_their_keys() {
+        let (one, same, other) = (Tickets::random(7), Tickets::random(7), Tickets::random(8));
+        assert!(Arc::ptr_eq(&one, &same) && !Arc::ptr_eq(&one, &other));
+    }
+
+    #[test]
     fn a_ticket_is_good_for_its_time_and_its_context() {
-        let tickets = changing();
+        let tickets = changing(300);
         let ours = ticketer(&tickets, 1);
         let ticket = ours.seal(b"session", 1000).expect("random bytes");
         assert_eq!(ours.open(&ticket, 1300).as_deref(), Some(&b"session"[..]));
@@ -240,7 +286,7 @@ mod tests {
 
     #[test]
     fn keys_change_and_old_ones_are_kept_for_a_day() {
-        let tickets = changing();
+        let tickets = changing(1_000_000);
         let mut ours = ticketer(&tickets, 1);
         ours.timeout = 1_000_000;
         let first = ours.seal(b"a", 0).expect("random bytes");

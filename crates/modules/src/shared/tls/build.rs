@@ -316,7 +316,7 @@ fn options(
             false => None,
             true => Some(tickets(conf, level)?),
         },
-        session_timeout: u32::try_from(conf.session_timeout.as_secs()).unwrap_or(u32::MAX),
+        session_timeout: seconds(conf.session_timeout),
         record_size: usize::try_from(conf.buffer_size).unwrap_or(0),
         early_data: if conf.early_data { EARLY_DATA } else { 0 },
         compress_certificates: conf.compress,
@@ -341,9 +341,13 @@ const SESSION: usize = 256;
 /// How much early data a client may send, in bytes: as in nginx.
 const EARLY_DATA: u32 = 16 * 1024;
 
+fn seconds(time: Duration) -> u32 {
+    u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
+}
+
 fn tickets(conf: &TlsConf, level: &mut Level) -> Result<Arc<Tickets>, Diagnostic> {
     if conf.ticket_keys.is_empty() {
-        return Ok(Tickets::random());
+        return Ok(Tickets::random(seconds(conf.session_timeout)));
     }
     let mut keys = Vec::new();
     for file in &conf.ticket_keys {
