@@ -36,6 +36,7 @@ mod grpc;
 mod gunzip;
 mod gzip;
 mod headers;
+mod hop_by_hop;
 mod http2;
 mod http2_attacks;
 mod keepalive;

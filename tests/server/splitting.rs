@@ -379,3 +379,45 @@ fn no_byte_of_a_path_ends_a_key_of_memcached() {
         assert!(key.iter().all(|&byte| byte > b' '), "{byte}: {digits}");
     }
 }
+
+#[test]
+fn what_scripts_put_into_a_request_does_not_split_it() {
+    if skip_on_oracle("Debian's nginx has no Lua") {
+        return;
+    }
+    let origin = recorder();
+    let upstream = format!("http://127.0.0.1:{}", origin.port());
+    let server = http(&format!(
+        "server {{
+            listen 127.0.0.1:%%PORT%%;
+            location /field {{
+                rewrite_by_lua_block {{
+                    ngx.req.set_header('X-U', 'a\\r\\nInjected: b\\0c')
+                    ngx.req.set_header('X\\r\\nInjected', 'b')
+                }}
+                proxy_pass {upstream};
+            }}
+            location /args {{
+                rewrite_by_lua_block {{ ngx.req.set_uri_args('a=b c\\r\\nInjected: d') }}
+                proxy_pass {upstream};
+            }}
+            location /path {{
+                rewrite_by_lua_block {{ ngx.req.set_uri('/a b\\r\\nInjected: d') }}
+                proxy_pass {upstream};
+            }}
+            location /variable {{
+                set $own '';
+                rewrite_by_lua_block {{ ngx.var.own = 'a\\r\\nInjected: b' }}
+                proxy_set_header X-U $own;
+                proxy_pass {upstream};
+            }}
+        }}"
+    ))
+    .start();
+    for place in ["/field", "/args", "/path"] {
+        let reply = get(&server, place).expect(200);
+        assert!(is_one_request(&reply.body), "{place}: {}", reply.text());
+        assert!(!reply.text().contains("\nInjected"), "{place}");
+    }
+    assert_eq!(get(&server, "/variable").status, 400);
+}

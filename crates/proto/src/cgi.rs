@@ -51,6 +51,9 @@ impl HeadParser {
                 .map_err(|bad| bad.log_line())?
             {
                 Status::Partial => return Ok(None),
+                Status::NotHttp if buf.starts_with(b"HTTP/") => {
+                    return Err(b"upstream sent invalid status line".to_vec());
+                }
                 Status::NotHttp => *self = HeadParser::new(StatusLine::Never),
                 Status::Complete(length) => {
                     // A status line that was there has the last word.

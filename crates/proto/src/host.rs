@@ -1,7 +1,10 @@
 //! The host of a request, from the Host field or the target: checked and normalised as nginx does.
 //!
 //! Accepted is what RFC 3986 section 3.2.2 calls reg-name or IP-literal, with an optional port.
-//! Whether a literal is a real address is not checked: a virtual server may have any name.
+
+use std::net::Ipv6Addr;
+
+use memchr::memchr_iter;
 
 use crate::h1::is_ip_literal_byte;
 
@@ -55,9 +58,24 @@ fn split_literal(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
     if text.get(1 + inside) != Some(&b']') {
         return Err(InvalidHost);
     }
-    let (name, rest) = text.split_at(inside + 2);
-    no_empty_label(name)?;
-    Ok((name, rest))
+    if !is_address(&text[1..=inside]) {
+        return Err(InvalidHost);
+    }
+    Ok(text.split_at(inside + 2))
+}
+
+/// An IPv6 address, or one of a version to come: `v`, hexadecimal digits, a dot and something.
+fn is_address(text: &[u8]) -> bool {
+    if let Some(future) = text.strip_prefix(b"v").or_else(|| text.strip_prefix(b"V")) {
+        let mut parts = future.splitn(2, |&byte| byte == b'.');
+        let version = parts.next().unwrap_or_default();
+        let address = parts.next().unwrap_or_default();
+        return !version.is_empty()
+            && version.iter().all(u8::is_ascii_hexdigit)
+            && !address.is_empty()
+            && !address.windows(2).any(|pair| pair == b"..");
+    }
+    std::str::from_utf8(text).is_ok_and(|text| text.parse::<Ipv6Addr>().is_ok())
 }
 
 fn split_name(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
@@ -70,7 +88,18 @@ fn split_name(text: &[u8]) -> Result<(&[u8], &[u8]), InvalidHost> {
         }
         before = byte;
     }
+    if !are_escapes_whole(name) {
+        return Err(InvalidHost);
+    }
     Ok((name, rest))
+}
+
+/// Whether two hexadecimal digits follow each `%`.
+fn are_escapes_whole(name: &[u8]) -> bool {
+    memchr_iter(b'%', name).all(|at| {
+        let digits = name.get(at + 1..at + 3);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    })
 }
 
 /// The bytes of a reg-name (RFC 3986, section 3.2.2), as a table: every request asks for each byte of its host.
@@ -83,14 +112,6 @@ const NAME_BYTES: [bool; 256] = {
     }
     table
 };
-
-fn no_empty_label(name: &[u8]) -> Result<(), InvalidHost> {
-    if name.windows(2).any(|pair| pair == b"..") {
-        Err(InvalidHost)
-    } else {
-        Ok(())
-    }
-}
 
 fn parse_port(digits: &[u8]) -> Result<Option<u16>, InvalidHost> {
     let mut port: Option<u16> = None;
@@ -135,7 +156,7 @@ mod tests {
             ("[::1]", "[::1]", None),
             ("[::FFFF:1.2.3.4]:443", "[::ffff:1.2.3.4]", Some(443)),
             ("[v1.a:b]", "[v1.a:b]", None),
-            ("[]", "[]", None),
+            ("[VF0.x]", "[vf0.x]", None),
         ] {
             assert_eq!(host(text), Some((name.to_string(), port)), "{text}");
         }
@@ -171,7 +192,21 @@ mod tests {
             "[::1].",
             "[::1].:80",
             "x[::1]",
+            "[]",
+            "[zz]",
+            "[1.2.3.4]",
+            "[::1%1]",
+            "[:::1]",
+            "[v.a]",
+            "[v1.]",
+            "[v1]",
+            "[vx.a]",
+            "a%",
+            "a%4",
+            "a%zz",
+            "%",
             "[a..b]",
+            "[v1.a..b]",
             "[a b]",
             "[a%b]",
             "[[::1]]",

@@ -9,7 +9,7 @@
 //! - [`fields`], [`known`]: the header fields of a message, and the names the server acts upon.
 //! - [`uri`], [`host`]: the request target and the host name as nginx understands them.
 //! - [`range`], [`conditional`], [`etag`], [`date`], [`cache_control`], [`accept_encoding`],
-//!   [`cookie`], [`form`], [`mime`], [`list`]: grammars of single fields.
+//!   [`connection`], [`cookie`], [`form`], [`mime`], [`list`]: grammars of single fields.
 //! - [`status`]: reason phrases.
 //! - [`caching`]: the rules of HTTP caches (RFC 9111).
 //! - [`cgi`], [`fastcgi`], [`scgi`], [`uwsgi`], [`memcached`]: what applications and caches speak.
@@ -23,6 +23,7 @@ pub mod caching;
 pub mod cgi;
 pub mod client_hello;
 pub mod conditional;
+pub mod connection;
 pub mod cookie;
 pub mod date;
 pub mod etag;

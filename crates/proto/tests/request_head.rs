@@ -281,7 +281,7 @@ fn malformed_request_lines_are_refused() {
 
 /// What is wrong in the header lines of a request that is otherwise good.
 #[rustfmt::skip]
-const BAD_FIELDS: [(&str, RejectKind); 62] = {
+const BAD_FIELDS: [(&str, RejectKind); 68] = {
     use RejectKind::*;
     [
         (" A: b", InvalidFieldLine), ("\tA: b", InvalidFieldLine), (": b", InvalidFieldLine), (":", InvalidFieldLine),
@@ -291,6 +291,9 @@ const BAD_FIELDS: [(&str, RejectKind); 62] = {
         ("A:\0b", InvalidFieldLine), ("A: b \0", InvalidFieldLine), ("A: b\rc", InvalidFieldLine), ("A: \rb", InvalidFieldLine),
         ("A\rB: c", InvalidFieldLine), ("\rA: b", InvalidFieldLine), ("A: b\r\n c", InvalidFieldLine), ("A: b\r\n\tc", InvalidFieldLine),
         ("A: b\n\x0bc: d", InvalidFieldLine), ("A.B\0: c", InvalidFieldLine), ("<a b>: c", InvalidFieldLine), ("\r", InvalidFieldLine),
+        ("A: b\r", InvalidFieldLine), ("A\r", InvalidFieldLine), ("A: \r\r", InvalidFieldLine),
+        ("Connection: host", InvalidConnection), ("Connection: close\r\nConnection: a,X-Forwarded-By", InvalidConnection),
+        ("Connection: cookie,forwarded", InvalidConnection),
         ("Host: a", DuplicateField(Known::Host)), ("host: a", DuplicateField(Known::Host)), ("HOST:", DuplicateField(Known::Host)),
         ("Content-Length: 1\r\nContent-Length: 1", DuplicateField(Known::ContentLength)),
         ("Content-Length: 1\r\ncontent-length: 2", DuplicateField(Known::ContentLength)),
@@ -369,8 +372,6 @@ fn good_fields_are_kept_as_sent() {
         ("A:", "A", ""),
         ("A: ", "A", ""),
         ("A", "A", ""),
-        ("A: b\r", "A", "b"),
-        ("A\r", "A", ""),
         ("A: :b:", "A", ":b:"),
         ("1-2: 3", "1-2", "3"),
         ("A: \u{e9}\u{1}\u{7f}", "A", "\u{e9}\u{1}\u{7f}"),

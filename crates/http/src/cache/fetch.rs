@@ -656,7 +656,7 @@ pub(super) enum Brings {
     Whole,
     /// A part of the content.
     Part(BroughtPart),
-    /// A part that is not what was asked for, or that nobody can place.
+    /// A part that was not asked for, or is not the one that was, or that nobody can place.
     Nothing,
 }
 
@@ -677,6 +677,10 @@ impl Brings {
         head: &ResponseHead,
         freshness: Freshness,
     ) -> Brings {
+        // Not even a part that was asked for (RFC 9110, section 15.3.7): nobody knows what it is.
+        if head.status == 206 && !exchange.asks().part {
+            return Brings::Nothing;
+        }
         let asked = request.head.known(Known::Range).is_some();
         if head.status != 206 || !asked || settings.cache.key_has_range() {
             return Brings::Whole;

@@ -411,6 +411,7 @@ impl Connection {
             .decode(block, list_limits(core), |field| {
                 valid &= rules::is_name(field.name)
                     && rules::is_value(field.value)
+                    && !rules::is_padded(field.value)
                     && !rules::is_connection_specific(field.known, field.value);
                 if valid {
                     fields.push_numbered(field.known, field.name, field.value);

@@ -523,6 +523,14 @@ impl Exchange {
     ) -> Result<Option<usize>, Failure> {
         loop {
             match self.protocol.read_head(request, input, head) {
+                Ok(HeadProgress::Complete(_))
+                    if head.status == 101 && !self.may_switch(request) =>
+                {
+                    request.error(format_args!(
+                        "upstream switched protocols without being asked while reading response header from upstream"
+                    ));
+                    return Err(Failure::InvalidHeader);
+                }
                 Ok(HeadProgress::Complete(used)) => return Ok(Some(used)),
                 Ok(HeadProgress::Interim(used)) => {
                     if head.status != 0 {
@@ -550,6 +558,14 @@ impl Exchange {
                 }
             }
         }
+    }
+
+    /// Whether a 101 makes sense: it was asked for by what was sent, and by a client who can have it. On a stream of HTTP/2
+    /// there is nothing to switch from, unless the client asked for it in its own way.
+    fn may_switch(&self, request: &Request) -> bool {
+        self.protocol.asks().upgrade
+            && request.head.wire.fields.has(proto::Known::Upgrade)
+            && !request.is_subrequest()
     }
 
     /// Lets an interim response go on, unless there were too many.

@@ -38,7 +38,7 @@ pub mod variables;
 
 pub use exchange::{Exchange, Plan, RequestContent, Stop, Target};
 pub use lines::{Ends, Place};
-pub use protocol::{Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
+pub use protocol::{Asks, Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
 pub use record::{Record, Slot};
 pub use respond::pass;
 pub use settings::{Settings, SettingsRef, parse_local_address};

@@ -153,9 +153,9 @@ pub trait Protocol {
         false
     }
 
-    /// Whether a 101 makes the connection a tunnel.
-    fn may_upgrade(&self) -> bool {
-        false
+    /// What the head asks for that some responses are only right as an answer to. Called when it was written.
+    fn asks(&self) -> Asks {
+        Asks::default()
     }
 
     /// Whether the connection is a tunnel as soon as it is made: nothing is written to it and no head is read, the
@@ -163,6 +163,15 @@ pub trait Protocol {
     fn is_tunnel(&self) -> bool {
         false
     }
+}
+
+/// What a request, as it went out, asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Asks {
+    /// Another protocol (`Upgrade`): without it no 101 (RFC 9110, section 15.2.2).
+    pub upgrade: bool,
+    /// A part of the content (`Range`): without it no 206 (section 15.3.7).
+    pub part: bool,
 }
 
 /// What follows the head of a request.

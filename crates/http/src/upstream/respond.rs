@@ -8,7 +8,7 @@ use proto::h1::response::ResponseHead;
 
 use super::content::Reader;
 use super::exchange::{Exchange, Plan, record_of};
-use super::protocol::ContentLength;
+use super::protocol::{Asks, ContentLength};
 use super::settings::{Settings, Store};
 use super::tunnel::Tunnel;
 use crate::body::Body;
@@ -69,6 +69,11 @@ impl Exchange {
         self.finish(request, reusable);
     }
 
+    /// What was asked for.
+    pub(crate) fn asks(&self) -> Asks {
+        self.protocol.asks()
+    }
+
     /// The length of the content, as far as the head tells.
     pub(crate) fn content_length(&self) -> ContentLength {
         self.protocol.content_length()
@@ -87,16 +92,11 @@ impl Exchange {
     }
 
     fn into_body(self: Box<Self>, request: &mut Request, head: &ResponseHead) -> Body {
-        // On a stream of HTTP/2 there is nothing to switch from, unless the client asked for it in its own way.
-        let may_switch = request.lane.is_none() || request.head.wire.fields.has(Known::Upgrade);
-        let upgrades = self.protocol.is_tunnel()
-            || head.status == 101 && self.protocol.may_upgrade() && may_switch;
+        // A 101 that was not asked for did not come so far.
+        let upgrades = self.protocol.is_tunnel() || head.status == 101;
         if upgrades && !request.is_subrequest() {
             request.flow.upgraded = true;
             return Body::stream(Tunnel::new(self));
-        }
-        if head.status == 101 {
-            request.flow.close = true;
         }
         self.into_content(request)
     }

@@ -11,7 +11,7 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Content, Plan, Settings};
+use http::upstream::{Asks, Content, Plan, Settings};
 use http::{Module, Request, cache};
 use proto::scgi;
 
@@ -136,11 +136,12 @@ impl CgiHead for Head {
         settings: &Settings,
         content: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<Asks, u16> {
         let mut params = Vec::new();
         let fields = settings.pass_request_headers;
         let ending = Ending::Zero("scgi_param");
-        self.conf
+        let asks = self
+            .conf
             .params
             .write(request, fields, ending, |name, value| {
                 scgi::push_param(name, value, &mut params)
@@ -150,6 +151,6 @@ impl CgiHead for Head {
             Content::None | Content::Unknown => 0,
         };
         scgi::write_head(length, &params, out);
-        Ok(())
+        Ok(asks)
     }
 }

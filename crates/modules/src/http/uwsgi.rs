@@ -12,7 +12,7 @@ use conf::contexts::{HTTP_SERVER_LOCATION, LOCATION, LOCATION_IF};
 use conf::{Arity, Directive, Repeat, Setter, Table};
 use http::module::{Answer, Outcome, Step};
 use http::site::ConfRef;
-use http::upstream::{Content, Plan, Settings};
+use http::upstream::{Asks, Content, Plan, Settings};
 use http::{Module, Request, cache};
 use proto::uwsgi::Vars;
 use rt::error_log::Level;
@@ -185,10 +185,11 @@ impl CgiHead for Head {
         settings: &Settings,
         _: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<Asks, u16> {
         let mut vars = Vars::new();
         let fields = settings.pass_request_headers;
-        self.conf
+        let asks = self
+            .conf
             .params
             .write(request, fields, Ending::Counted, |name, value| {
                 vars.push(name, value)
@@ -196,12 +197,14 @@ impl CgiHead for Head {
         vars.push_raw(&self.conf.string);
         // The rows let nothing else in.
         let (modifier1, modifier2) = (self.conf.modifier1 as u8, self.conf.modifier2 as u8);
-        vars.write_head(modifier1, modifier2, out).map_err(|size| {
-            request.log(
-                Level::Alert,
-                format_args!("uwsgi request is too big: {size}"),
-            );
-            500
-        })
+        vars.write_head(modifier1, modifier2, out)
+            .map_err(|size| -> u16 {
+                request.log(
+                    Level::Alert,
+                    format_args!("uwsgi request is too big: {size}"),
+                );
+                500
+            })?;
+        Ok(asks)
     }
 }

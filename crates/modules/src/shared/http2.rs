@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use bstr::{BStr, BString, ByteSlice};
 use http::Request;
-use http::upstream::{Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
+use http::upstream::{Asks, Carried, Content, ContentLength, Fault, HeadProgress, Piece, Protocol};
 use proto::Known;
 use proto::fields::Fields;
 use proto::h1::body::parse_length;
@@ -446,6 +446,14 @@ impl<S: Speaker> Protocol for Http2<S> {
 
     fn passes_trailers(&self) -> bool {
         self.speaker.passes_trailers()
+    }
+
+    fn asks(&self) -> Asks {
+        Asks {
+            // HTTP/2 has no such thing.
+            upgrade: false,
+            part: self.wanted.fields.has(Known::Range),
+        }
     }
 
     fn keeps_alive(&self) -> bool {

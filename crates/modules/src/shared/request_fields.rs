@@ -5,8 +5,9 @@ use conf::Expression;
 use http::Request;
 use http::cache::Ask;
 use http::upstream::settings::FieldSet;
-use http::upstream::{Content, Ends, Place};
+use http::upstream::{Asks, Content, Ends, Place};
 use proto::Known;
+use proto::connection::Nominated;
 
 /// Fields that are the connection's own business, so that the client's are never sent.
 const OURS: [&str; 9] = [
@@ -28,7 +29,7 @@ pub(crate) struct FieldPlan {
     /// The value of `Host`; `None`: the host of the URL.
     host: Option<Expression>,
     /// The other fields, in order.
-    lines: Vec<FieldLine>,
+    lines: Vec<(Known, FieldLine)>,
     /// The client's fields of these names are not sent.
     replaced: FieldSet,
     /// Content-Length and Transfer-Encoding are made here, unless they were set.
@@ -82,13 +83,14 @@ impl FieldPlan {
             match value.constant() {
                 Some(text) if text.is_empty() => {}
                 Some(text) => {
-                    plan.lines.push(FieldLine::Text(
-                        [name.as_slice(), b": ", text, b"\r\n"].concat(),
-                    ));
+                    let line = [name.as_slice(), b": ", text, b"\r\n"].concat();
+                    plan.lines
+                        .push((Known::from_name(name), FieldLine::Text(line)));
                 }
-                None => plan
-                    .lines
-                    .push(FieldLine::Value(name.clone(), value.clone())),
+                None => plan.lines.push((
+                    Known::from_name(name),
+                    FieldLine::Value(name.clone(), value.clone()),
+                )),
             }
         }
         plan
@@ -99,7 +101,7 @@ impl FieldPlan {
         self.set.contains(&known)
     }
 
-    /// Appends all fields. The error is the status to answer with, when the client sent what would end a line; it has been
+    /// Appends all fields; gives what they ask for. The error is the status to answer with, when the client sent what would end a line; it has been
     /// logged.
     pub(crate) fn write(
         &self,
@@ -109,14 +111,17 @@ impl FieldPlan {
         http_1_0: bool,
         pass_client_fields: bool,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16> {
+    ) -> Result<Asks, u16> {
         self.write_host(request, usual_host, http_1_0, out)?;
+        let mut asks = Asks::default();
         let ask = Ask::of(request).cloned();
         let asks_for_a_part = ask.as_ref().is_some_and(|ask| ask.range.is_some());
-        for line in &self.lines {
+        for (known, line) in &self.lines {
+            let line_start = out.len();
             match line {
                 // A fetch that knows which part it wants is not told another.
-                FieldLine::Value(name, _) if asks_for_a_part && is_range(name) => {}
+                FieldLine::Value(..)
+                    if asks_for_a_part && matches!(known, Known::Range | Known::IfRange) => {}
                 FieldLine::Text(text) => out.extend_from_slice(text),
                 FieldLine::Value(name, value) => {
                     let start = out.len();
@@ -131,6 +136,9 @@ impl FieldPlan {
                     }
                 }
             }
+            let is_sent = out.len() > line_start;
+            asks.upgrade |= is_sent && *known == Known::Upgrade;
+            asks.part |= is_sent && *known == Known::Range;
         }
         match content {
             Content::Length(length) if self.length => {
@@ -149,15 +157,20 @@ impl FieldPlan {
             // They are from a response that was stored.
             let is_line = Ends::Line.allows(&value);
             if is_line && (goes_on || !self.replaced.contains(known, b"")) {
+                asks.part |= known == Known::Range;
                 for part in [known.name().as_bytes(), b": ", &value, b"\r\n"] {
                     out.extend_from_slice(part);
                 }
             }
         }
         if pass_client_fields {
-            for (known, name, value) in request.head.wire.fields.iter_known() {
-                let stays = ask.is_some() && Ask::replaces(known);
+            let fields = &request.head.wire.fields;
+            // What ends with the client's connection; before the configuration's own were added.
+            let nominated = Nominated::by(fields);
+            for (known, name, value) in fields.iter_known() {
+                let stays = ask.is_some() && Ask::replaces(known) || nominated.has(name);
                 if !stays && !self.replaced.contains(known, name) {
+                    asks.part |= known == Known::Range;
                     // The codec that read them lets no line end in, and scripts have theirs escaped.
                     debug_assert!(Ends::Line.allows(value));
                     for part in [name, b": ", value, b"\r\n"] {
@@ -166,7 +179,7 @@ impl FieldPlan {
                 }
             }
         }
-        Ok(())
+        Ok(asks)
     }
 
     fn place<'a>(&self, name: &'a [u8]) -> Place<'a> {
@@ -206,10 +219,4 @@ impl FieldPlan {
         }
         Ok(())
     }
-}
-
-fn is_range(name: &[u8]) -> bool {
-    [Known::Range, Known::IfRange]
-        .iter()
-        .any(|known| name.eq_ignore_ascii_case(known.name().as_bytes()))
 }

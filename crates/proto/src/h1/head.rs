@@ -5,6 +5,7 @@
 use super::body::Framing;
 use super::method::Method;
 use super::reject::{Reject, RejectKind};
+use crate::connection::Nominated;
 use crate::fields::{Fields, Span};
 use crate::known::Known;
 
@@ -170,14 +171,18 @@ impl Head {
         keep
     }
 
-    /// The checks that need the whole head, in nginx's order: Host is there, the framing is sound,
-    /// CONNECT and TRACE are allowed. Returns where the body ends.
+    /// The checks that need the whole head, in nginx's order: Host is there, Connection names
+    /// none of the fields that a server behind relies on, the framing is sound, CONNECT and TRACE are allowed. Returns where the body ends.
     pub fn check(&self, allow_connect: bool) -> Result<Framing, Reject> {
         if self.version < Version::HTTP_10 {
             return Ok(Framing::None);
         }
         if self.version > Version::HTTP_10 && !self.fields.has(Known::Host) {
             return Err(Reject::new(RejectKind::MissingHost));
+        }
+        let nominated = Nominated::by(&self.fields);
+        if nominated.are_too_many() || nominated.forbidden().is_some() {
+            return Err(Reject::new(RejectKind::InvalidConnection));
         }
         let framing = Framing::of_request(self.version, &self.fields).map_err(Reject::new)?;
         match self.method {

@@ -47,6 +47,8 @@ pub enum RejectKind {
     InvalidHost,
     /// The target's authority is not a host.
     InvalidHostInTarget,
+    /// The Connection field names a field that says who asks for what, or too many.
+    InvalidConnection,
     /// HTTP/1.1 without Host (RFC 9112 section 3.2).
     MissingHost,
     /// Content-Length is not a number that fits into 63 bits.
@@ -100,6 +102,7 @@ impl Reject {
             | InvalidFieldLine
             | DuplicateField(_)
             | InvalidHost
+            | InvalidConnection
             | InvalidHostInTarget
             | MissingHost
             | InvalidContentLength
@@ -128,6 +131,7 @@ impl Reject {
             | InvalidFieldLine
             | DuplicateField(_)
             | InvalidHost
+            | InvalidConnection
             | MissingHost
             | InvalidContentLength
             | TransferEncodingInHttp10
@@ -151,6 +155,7 @@ impl Reject {
             HeadTooLarge => "client sent too large request",
             TooManyFields => "client sent too many header lines",
             InvalidHost => "client sent invalid host header",
+            InvalidConnection => "client sent invalid \"Connection\" header",
             InvalidHostInTarget => "client sent invalid host in request line",
             MissingHost => "client sent HTTP/1.1 request without \"Host\" header",
             InvalidContentLength => "client sent invalid \"Content-Length\" header",

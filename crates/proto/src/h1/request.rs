@@ -179,6 +179,10 @@ impl Parser {
             };
             self.request_line(buf, end, limits, head)?;
             if head.version < Version::HTTP_10 {
+                // A request line that a line feed splits is none (RFC 9112, section 3): what follows is its version.
+                if buf[end + 1..].trim_ascii_start().starts_with(b"HTTP/") {
+                    return Err(Reject::new(RejectKind::InvalidRequest));
+                }
                 head.size = (end + 1 - head.line.start as usize) as u32;
                 return Ok(Status::Complete(end + 1));
             }
@@ -276,6 +280,14 @@ impl Parser {
             return Ok(Some(Status::Complete(end + 1)));
         }
         let line = Span::new(start, text_end);
+        // A bare CR (RFC 9112, section 2.2), of which nginx overlooks those before the line's end.
+        if buf[text_end - 1] == b'\r' {
+            return Err(Reject::on_line(
+                RejectKind::InvalidFieldLine,
+                line,
+                text_end - 1,
+            ));
+        }
         let field = field_line::parse(&buf[start..text_end], start, limits.underscores_in_headers)
             .map_err(|at| Reject::on_line(RejectKind::InvalidFieldLine, line, at))?;
         self.line_start = end + 1;

@@ -10,7 +10,7 @@ use super::request::Version;
 use crate::fields::{Fields, Span};
 use crate::known::Known;
 use crate::status::reason;
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 
 /// Appends `HTTP/1.1 CODE REASON` and a line end. Clients get 1.1 whatever they asked with
 /// (RFC 9112 section 2.3). `text` replaces the usual phrase.
@@ -368,7 +368,8 @@ struct StatusLine {
     text: usize,
 }
 
-/// `HTTP/1.x CODE[ REASON]`. Several spaces before the code, and `.` after it, are tolerated.
+/// `HTTP/1.x CODE[ REASON]`. Several spaces before the code, and `.` after it, are tolerated; another protocol than HTTP/1
+/// is not, nor is what ends a text in a reason phrase (RFC 9112, section 4).
 fn parse_status_line(line: &[u8]) -> Option<StatusLine> {
     let rest = line.strip_prefix(b"HTTP/")?;
     let (major, rest) = parse_number(rest)?;
@@ -380,11 +381,14 @@ fn parse_status_line(line: &[u8]) -> Option<StatusLine> {
     if !digits.iter().all(u8::is_ascii_digit) || !matches!(rest.first(), None | Some(b' ' | b'.')) {
         return None;
     }
+    if memchr2(b'\r', 0, rest).is_some() {
+        return None;
+    }
     let status = digits
         .iter()
         .fold(0, |value, digit| value * 10 + u16::from(digit - b'0'));
     let version = Version {
-        major: u8::try_from(major).ok().filter(|&major| major > 0)?,
+        major: u8::try_from(major).ok().filter(|&major| major == 1)?,
         minor,
     };
     Some(StatusLine {
@@ -444,7 +448,7 @@ mod tests {
             ("HTTP/1.1 200 ", 200, "200 "),
             ("HTTP/1.1   200 OK", 200, "200 OK"),
             ("HTTP/1.1 403.1 No", 403, "403.1 No"),
-            ("HTTP/2.0 999 X", 999, "999 X"),
+            ("HTTP/1.9 999 X\x01\t\u{e9}", 999, "999 X\x01\t\u{e9}"),
         ] {
             let (result, head) = parse(format!("{line}\r\n\r\n").as_bytes(), 1);
             assert!(matches!(result, Ok(Status::Complete(_))), "{line}");
@@ -468,6 +472,11 @@ mod tests {
             "HTTP/ 200",
             "HTTP/1 200 OK",
             "HTTP/0.9 200 OK",
+            "HTTP/2.0 200 OK",
+            "HTTP/9.9 200 OK",
+            "HTTP/1.1 200 O\0K",
+            "HTTP/1.1 200 O\rK",
+            "HTTP/1.1 200 OK\r",
             "HTTP/1.x 200 OK",
             "HTTP/1.1\t200",
             "HTTP/1234.1 200 OK",

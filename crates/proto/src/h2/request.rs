@@ -305,7 +305,16 @@ impl RequestReader {
             return Err(Malformed::new("client sent invalid \"TE\" header"));
         }
         let authority = self.part(self.authority);
-        match head.fields.get_known(Known::Host) {
+        let host = head.fields.get_known(Known::Host);
+        // Two hosts that became one on their way are none (RFC 9113, section 8.3.1).
+        if let Some(list) = [Some(authority), host]
+            .into_iter()
+            .flatten()
+            .find(|host| host.contains(&b','))
+        {
+            return Err(Malformed::about("client sent invalid host: \"", list, "\""));
+        }
+        match host {
             None if authority.is_empty() => Err(Malformed::new(
                 "client sent neither \":authority\" nor \"Host\" header",
             )),
@@ -328,7 +337,7 @@ fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed
     }
     let mut odd = false;
     for &byte in name {
-        if byte <= b' ' || byte == 0x7f || byte == b':' || byte.is_ascii_uppercase() {
+        if byte <= b' ' || byte >= 0x7f || byte == b':' || byte.is_ascii_uppercase() {
             return Err(Malformed::about(
                 "client sent invalid header name: \"",
                 shown,
@@ -337,7 +346,7 @@ fn check_text(name: &[u8], value: &[u8], shown: &[u8]) -> Result<bool, Malformed
         }
         odd |= is_odd(byte);
     }
-    if !rules::is_value(value) {
+    if !rules::is_value(value) || rules::is_padded(value) {
         let before = [
             b"client sent header \"",
             shown,
@@ -459,6 +468,10 @@ mod tests {
         refused(&with(&[(":x", "y")]), "unknown pseudo-header \":x\"");
         refused(&with(&[("X-a", "y")]), "invalid header name: \"X-a\"");
         refused(&with(&[("x-a", "y\r")]), "invalid value");
+        refused(&with(&[("x-a", " y")]), "invalid value");
+        refused(&with(&[("x-a", "y\t")]), "invalid value");
+        refused(&with(&[("x-\u{e9}", "y")]), "invalid header name");
+        refused(&with(&[("host", "a,b")]), "invalid host: \"a,b\"");
         refused(&with(&[("", "y")]), "zero header name");
         refused(&with(&[("connection", "close")]), "\"Connection\"");
         refused(&with(&[("te", "gzip")]), "\"TE\"");

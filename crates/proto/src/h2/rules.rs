@@ -30,6 +30,12 @@ pub fn is_value(value: &[u8]) -> bool {
     memchr::memchr3(0, b'\r', b'\n', value).is_none()
 }
 
+/// Whether white space stands around `value` (section 8.2.1): it would be gone on HTTP/1.
+pub fn is_padded(value: &[u8]) -> bool {
+    let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
+    is_blank(value.first()) || is_blank(value.last())
+}
+
 /// Whether a field belongs to one connection, and so makes a message malformed (section 8.2.2).
 pub fn is_connection_specific(known: Known, value: &[u8]) -> bool {
     match known {
@@ -63,6 +69,10 @@ mod tests {
             assert!(!is_name(bad), "{bad:?}");
         }
         assert!(is_value(b"") && is_value(b"\t x\xff"));
+        for padded in [&b" "[..], b"\ta", b"a "] {
+            assert!(is_padded(padded));
+        }
+        assert!(!is_padded(b"") && !is_padded(b"a b"));
         for bad in [&b"\0"[..], b"a\r", b"\nb"] {
             assert!(!is_value(bad));
         }

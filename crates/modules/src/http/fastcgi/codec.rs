@@ -3,7 +3,9 @@
 use bstr::ByteSlice;
 use http::Request;
 use http::site::ConfRef;
-use http::upstream::{Content, ContentLength, Fault, HeadProgress, Piece, Protocol, SettingsRef};
+use http::upstream::{
+    Asks, Content, ContentLength, Fault, HeadProgress, Piece, Protocol, SettingsRef,
+};
 use proto::cgi::{HeadParser, StatusLine};
 use proto::fastcgi::{self, Decoder, Event};
 use proto::fields::Fields;
@@ -17,6 +19,7 @@ use crate::shared::gateway::response::content_length;
 pub(super) struct Codec {
     conf: ConfRef<Conf>,
     settings: SettingsRef,
+    asks: Asks,
     decoder: Decoder,
     parser: HeadParser,
     /// The head as far as it was received, without the records around it.
@@ -41,6 +44,7 @@ impl Codec {
         Codec {
             conf,
             settings,
+            asks: Asks::default(),
             decoder: Decoder::new(),
             parser: HeadParser::new(StatusLine::Never),
             head_bytes: Vec::new(),
@@ -103,7 +107,8 @@ impl Protocol for Codec {
     ) -> Result<(), u16> {
         let mut params = Vec::new();
         let fields = self.settings.pass_request_headers;
-        self.conf
+        self.asks = self
+            .conf
             .params
             .write(request, fields, Ending::Counted, |name, value| {
                 fastcgi::push_param(name, value, &mut params)
@@ -119,6 +124,14 @@ impl Protocol for Codec {
 
     fn write_content_end(&mut self, _: &Fields, out: &mut Vec<u8>) {
         fastcgi::write_stdin_end(out);
+    }
+
+    fn asks(&self) -> Asks {
+        Asks {
+            // There is no way to switch.
+            upgrade: false,
+            ..self.asks
+        }
     }
 
     fn begin_response(&mut self) {

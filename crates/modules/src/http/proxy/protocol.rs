@@ -6,9 +6,10 @@ use bstr::{BStr, ByteSlice};
 use http::Request;
 use http::site::ConfRef;
 use http::upstream::{
-    Content, ContentLength, Ends, Fault, HeadProgress, Piece, Place, Protocol, SettingsRef,
+    Asks, Content, ContentLength, Ends, Fault, HeadProgress, Piece, Place, Protocol, SettingsRef,
 };
 use proto::Known;
+use proto::connection::Nominated;
 use proto::fields::Fields;
 use proto::h1::Method;
 use proto::h1::body::{
@@ -25,7 +26,7 @@ pub(super) struct Http1 {
     address: Arc<url::Address>,
     method: Method,
     chunked_request: bool,
-    asks_upgrade: bool,
+    asks: Asks,
     parser: Parser,
     body: Body,
     length: ContentLength,
@@ -52,7 +53,7 @@ impl Http1 {
             address,
             method: Method::Get,
             chunked_request: false,
-            asks_upgrade: false,
+            asks: Asks::default(),
             parser: Parser::new(),
             body: Body::None,
             length: ContentLength::None,
@@ -63,7 +64,7 @@ impl Http1 {
     fn accept(
         &mut self,
         request: &Request,
-        head: &ResponseHead,
+        head: &mut ResponseHead,
         used: usize,
     ) -> Result<HeadProgress, Fault> {
         if head.status < 200 && head.status != 101 {
@@ -77,13 +78,10 @@ impl Http1 {
                 format_args!("upstream sent duplicate header line: \"{line}\", ignored while reading response header from upstream"),
             );
         }
-        if head.status == 101 && !self.asks_upgrade {
-            // The client gets the head, as from nginx, and nothing after it.
-            request.error(format_args!("upstream switched protocols without being asked while reading response header from upstream"));
-        }
         let framing = ResponseFraming::of_response(self.method, head.status, &head.fields)
             .map_err(|bad| Fault::new(proto::h1::response::BadResponse::Framing(bad).log_line()))?;
         self.keeps_alive = head.keeps_alive() && head.status != 101;
+        drop_nominated(head)?;
         (self.body, self.length) = match framing {
             ResponseFraming::None => (Body::None, ContentLength::None),
             ResponseFraming::Length(length) => (Body::Length(length), ContentLength::Known(length)),
@@ -127,6 +125,25 @@ impl Http1 {
         });
         Ok(is_something)
     }
+}
+
+/// Drops the fields that are meant for this connection alone (RFC 9110, section 7.6.1): nobody gets to see them, and no
+/// cache keeps them. How the content is framed has been read by then, and counts.
+fn drop_nominated(head: &mut ResponseHead) -> Result<(), Fault> {
+    let nominated = Nominated::by(&head.fields);
+    if nominated.are_too_many() {
+        return Err(Fault::new("upstream sent invalid \"Connection\" header"));
+    }
+    if !nominated.is_empty() {
+        let names = nominated.to_names();
+        head.fields.retain(|known, name, _| {
+            matches!(
+                known,
+                Known::Connection | Known::ContentLength | Known::TransferEncoding
+            ) || !names.iter().any(|named| named.eq_ignore_ascii_case(name))
+        });
+    }
+    Ok(())
 }
 
 /// Appends the method to ask with. The error is the status to answer with; it has been logged.
@@ -194,7 +211,7 @@ impl Protocol for Http1 {
             .map_or(content, |body| Content::Length(body.len() as u64));
         let pass_fields = self.settings.pass_request_headers;
         let fields = &self.conf.fields;
-        fields.write(
+        self.asks = fields.write(
             request,
             content,
             &address.host_header,
@@ -204,7 +221,6 @@ impl Protocol for Http1 {
         )?;
         out.extend_from_slice(b"\r\n");
         out.extend_from_slice(&body.unwrap_or_default());
-        self.asks_upgrade = request.head.wire.fields.has(Known::Upgrade);
         Ok(())
     }
 
@@ -311,7 +327,7 @@ impl Protocol for Http1 {
         map_field(request, &self.conf, field, value, out)
     }
 
-    fn may_upgrade(&self) -> bool {
-        self.asks_upgrade
+    fn asks(&self) -> Asks {
+        self.asks
     }
 }

@@ -8,7 +8,8 @@ use bstr::BString;
 use conf::{Diagnostic, Expression, Level, Line, Span};
 use http::Request;
 use http::cache::Ask;
-use http::upstream::{Ends, Place};
+use http::upstream::{Asks, Ends, Place};
+use proto::connection::Nominated;
 use proto::{Fields, Known};
 
 /// The params of a location.
@@ -91,15 +92,21 @@ impl Params {
         Ok(())
     }
 
-    /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so. The error is the
-    /// status to answer with, when the client sent what would end a value; it has been logged.
+    /// Gives every name with its value to `add`: the params, then the client's fields if `fields` says so; tells
+    /// what they ask for. The error is the status to answer with, when the client sent what would end a value; it has been logged.
     pub(crate) fn write(
         &self,
         request: &mut Request,
         fields: bool,
         ending: Ending,
         mut add: impl FnMut(&[u8], &[u8]),
-    ) -> Result<(), u16> {
+    ) -> Result<Asks, u16> {
+        let mut asks = Asks::default();
+        let mut add = |name: &[u8], value: &[u8]| {
+            asks.upgrade |= name == b"HTTP_UPGRADE" && !value.is_empty();
+            asks.part |= is_range(name) && !value.is_empty();
+            add(name, value);
+        };
         let mut value = Vec::new();
         for param in &self.list {
             // An empty one only keeps the field away.
@@ -143,12 +150,13 @@ impl Params {
                 }
             }
         }
-        Ok(())
+        Ok(asks)
     }
 
     /// Gives the client's fields; for a fetch of the cache without conditions and ranges.
     fn write_fields(&self, fields: &Fields, cached: bool, mut add: impl FnMut(&[u8], &[u8])) {
         let (mut name, mut joined) = (Vec::new(), Vec::new());
+        let nominated = Nominated::by(fields);
         for (index, (known, field, value)) in fields.iter_known().enumerate() {
             name.clear();
             name.extend(param_name(field));
@@ -156,7 +164,8 @@ impl Params {
                 .replaced
                 .binary_search_by(|other| other.as_slice().cmp(&name))
                 .is_ok();
-            let stays = cached && Ask::replaces(known);
+            // What ends with the client's connection (RFC 9110, section 7.6.1).
+            let stays = cached && Ask::replaces(known) || nominated.has(field);
             if is_replaced || stays || is_repeated(fields, index, known, field) {
                 continue;
             }
@@ -179,6 +188,12 @@ impl Params {
 /// Whether a param stands for a field.
 fn is_field(name: &[u8]) -> bool {
     name.len() > FIELD_PREFIX.len() && name.starts_with(FIELD_PREFIX)
+}
+
+/// Whether a param asks an application for a part: the field, or a param of its name, as some are written for.
+fn is_range(name: &[u8]) -> bool {
+    let name = name.strip_prefix(FIELD_PREFIX).unwrap_or(name);
+    name.eq_ignore_ascii_case(b"RANGE")
 }
 
 /// Whether an earlier field has the same name, so that this one was joined to it.

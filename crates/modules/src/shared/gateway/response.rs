@@ -4,8 +4,8 @@
 use bstr::BStr;
 use http::Request;
 use http::upstream::{
-    Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, Settings, SettingsRef,
-    Target,
+    Asks, Content, ContentLength, Fault, HeadProgress, Piece, Plan, Protocol, Settings,
+    SettingsRef, Target,
 };
 use proto::Known;
 use proto::cgi::{HeadParser, StatusLine};
@@ -24,14 +24,14 @@ pub(crate) trait CgiHead: 'static {
         None
     }
 
-    /// See [`Protocol::write_head`].
+    /// See [`Protocol::write_head`]; gives what the request asks for.
     fn write(
         &mut self,
         request: &mut Request,
         settings: &Settings,
         content: Content,
         out: &mut Vec<u8>,
-    ) -> Result<(), u16>;
+    ) -> Result<Asks, u16>;
 }
 
 /// What is to be done for a request that goes to `target`, with content that has to have a length.
@@ -45,7 +45,7 @@ pub(crate) fn plan(
     let has_length = !request.head.wire.fields.has(Known::TransferEncoding);
     let exchange = Exchange {
         head,
-        upgrades: request.head.known(Known::Upgrade).is_some(),
+        asks: Asks::default(),
         parser: HeadParser::new(StatusLine::Tolerated),
         head_limit: usize::try_from(settings.buffer_size).unwrap_or(usize::MAX),
         content: ContentLength::Unknown,
@@ -66,8 +66,7 @@ pub(crate) fn plan(
 struct Exchange<H> {
     head: H,
     settings: SettingsRef,
-    /// The client asks for another protocol.
-    upgrades: bool,
+    asks: Asks,
     parser: HeadParser,
     /// The largest head of a response, in bytes (`…_buffer_size`).
     head_limit: usize,
@@ -91,7 +90,8 @@ impl<H: CgiHead> Protocol for Exchange<H> {
         content: Content,
         out: &mut Vec<u8>,
     ) -> Result<(), u16> {
-        self.head.write(request, &self.settings, content, out)
+        self.asks = self.head.write(request, &self.settings, content, out)?;
+        Ok(())
     }
 
     fn content_is_plain(&self) -> bool {
@@ -154,8 +154,8 @@ impl<H: CgiHead> Protocol for Exchange<H> {
         false
     }
 
-    fn may_upgrade(&self) -> bool {
-        self.upgrades
+    fn asks(&self) -> Asks {
+        self.asks
     }
 }
 

@@ -1,0 +1,146 @@
+//! The `Connection` field: what it says of other fields of its message (RFC 9110, section 7.6.1).
+//!
+//! A name in it is an option of this connection, or a field that goes no further. A client may name any field: what is
+//! built upon a server behind must not lose its `Host` or `Cookie` that way, so that naming those is an error.
+
+use crate::fields::Fields;
+use crate::known::Known;
+
+/// More names than this are an error: each is compared with each field.
+pub const MOST_NAMES: usize = 64;
+
+/// The fields that a message's `Connection` fields name.
+#[derive(Clone, Copy, Debug)]
+pub struct Nominated<'a> {
+    fields: &'a Fields,
+    /// Names beside the usual options; mostly there are none.
+    count: usize,
+}
+
+impl<'a> Nominated<'a> {
+    /// Looks at the `Connection` fields.
+    #[inline]
+    pub fn by(fields: &'a Fields) -> Nominated<'a> {
+        let count = match fields.has(Known::Connection) {
+            false => 0,
+            true => names(fields).count(),
+        };
+        Nominated { fields, count }
+    }
+
+    /// Whether no field is named.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Whether more are named than anybody needs.
+    pub fn are_too_many(&self) -> bool {
+        self.count > MOST_NAMES
+    }
+
+    /// Whether a field of this name goes no further. `Upgrade` is an option with a meaning of its own and never among
+    /// them.
+    #[inline]
+    pub fn has(&self, name: &[u8]) -> bool {
+        self.count > 0 && names(self.fields).any(|named| named.eq_ignore_ascii_case(name))
+    }
+
+    /// The first that a request must not name.
+    pub fn forbidden(&self) -> Option<&'a [u8]> {
+        match self.count {
+            0 => None,
+            _ => names(self.fields).find(|name| is_forbidden(name)),
+        }
+    }
+
+    /// All names, in lower case.
+    pub fn to_names(self) -> Vec<Vec<u8>> {
+        names(self.fields)
+            .take(MOST_NAMES)
+            .map(<[u8]>::to_ascii_lowercase)
+            .collect()
+    }
+}
+
+/// The names, without the options that everybody uses.
+fn names(fields: &Fields) -> impl Iterator<Item = &[u8]> {
+    let values = fields.all_known(Known::Connection);
+    let words = values.flat_map(|value| value.split(|&byte| byte == b','));
+    words.map(<[u8]>::trim_ascii).filter(|word| {
+        const OPTIONS: [&[u8]; 3] = [b"keep-alive", b"close", b"upgrade"];
+        !word.is_empty()
+            && !OPTIONS
+                .iter()
+                .any(|option| word.eq_ignore_ascii_case(option))
+    })
+}
+
+/// What says who asks, for what, and on whose behalf.
+fn is_forbidden(name: &[u8]) -> bool {
+    const PREFIX: &[u8] = b"X-Forwarded-";
+    matches!(
+        Known::from_name(name),
+        Known::Host | Known::Cookie | Known::Forwarded
+    ) || name
+        .get(..PREFIX.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(PREFIX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(values: &[&str]) -> Fields {
+        let mut fields = Fields::new();
+        for value in values {
+            fields.push(b"Connection", value.as_bytes());
+        }
+        fields
+    }
+
+    #[test]
+    fn names_are_told_from_options() {
+        for usual in [
+            &[][..],
+            &["close"],
+            &["Keep-Alive, Upgrade"],
+            &[" , "],
+            &[""],
+        ] {
+            assert!(Nominated::by(&fields(usual)).is_empty(), "{usual:?}");
+        }
+        let fields = fields(&["close, X-One ,", "x-two\t,TE"]);
+        let named = Nominated::by(&fields);
+        assert!(named.has(b"x-one") && named.has(b"X-TWO") && named.has(b"te"));
+        assert!(!named.has(b"close") && !named.has(b"x-on"));
+        assert_eq!(named.to_names(), [&b"x-one"[..], b"x-two", b"te"]);
+        assert_eq!(named.forbidden(), None);
+    }
+
+    #[test]
+    fn what_a_request_must_not_name() {
+        for bad in [
+            "host",
+            "close, COOKIE",
+            "Forwarded",
+            "x-forwarded-for",
+            "X-Forwarded-",
+        ] {
+            assert!(
+                Nominated::by(&fields(&[bad])).forbidden().is_some(),
+                "{bad}"
+            );
+        }
+        for good in ["hosts", "x-forwarded", "via", "cookie2", "authorization"] {
+            assert_eq!(Nominated::by(&fields(&[good])).forbidden(), None, "{good}");
+        }
+    }
+
+    #[test]
+    fn there_is_a_bound() {
+        let names = |count| vec!["x"; count].join(",");
+        assert!(!Nominated::by(&fields(&[&names(MOST_NAMES)])).are_too_many());
+        assert!(Nominated::by(&fields(&[&names(MOST_NAMES + 1)])).are_too_many());
+    }
+}
