@@ -2,7 +2,7 @@
 
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
-use weir_tests::{Signal, http, until};
+use weir_tests::{Signal, http, skip_on_oracle, until, whole};
 
 #[test]
 fn the_combined_format_is_the_default() {
@@ -226,6 +226,70 @@ fn the_error_log_has_levels_and_context() {
         !server.read("error.log").contains("/own\""),
         "a location's log replaces the outer one"
     );
+}
+
+#[test]
+fn no_terminal_obeys_what_a_client_puts_into_the_error_log() {
+    if skip_on_oracle("nginx writes control bytes as they come") {
+        return;
+    }
+    let syslog = std::net::UdpSocket::bind("127.0.0.1:0").expect("loopback is there");
+    syslog
+        .set_read_timeout(Some(weir_tests::PATIENCE))
+        .expect("it is a socket");
+    let port = syslog.local_addr().expect("it is bound").port();
+    let server = http(&format!(
+        "error_log error.log info; error_log stderr info; error_log syslog:server=127.0.0.1:{port} error;
+         server {{ listen 127.0.0.1:%%PORT%%; }}"
+    ))
+    .start();
+    let request =
+        b"GET /none%1b]0;path%07%0aforged%0d HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+        Referer: a\x1b]0;title\x07 \x7f \x9b31m \xc2\x9b31m \xc3\xa4\tend\r\n\r\n";
+    server.raw(request).expect(404);
+    let shown = "referrer: \"a\\x1b]0;title\\x07 \\x7f \\x9b31m \\xc2\\x9b31m \u{e4}\tend\"";
+    let line = server.line("error.log", shown);
+    assert!(
+        line.contains("/none\\x1b]0;path\\x07 forged\\x0d"),
+        "{line}"
+    );
+    server.line("stderr", shown);
+    let mut datagram = [0; 4096];
+    let (length, _) = syslog.recv_from(&mut datagram).expect("a line is sent");
+    let told = String::from_utf8_lossy(&datagram[..length]).into_owned();
+    assert!(told.contains(shown), "{told}");
+    // A head that is refused is told of, too.
+    let reply = server.raw(b"GET / HTTP/1.1\r\nHost: a\r\nX\x1b]0;name: value\r\n\r\n");
+    reply.expect(400);
+    let refused = "client sent invalid header line: \"X\\x1b...\"";
+    server.line("error.log", refused);
+    for text in [told, server.read("error.log"), server.read("stderr")] {
+        assert!(!has_controls(&text), "{text:?}");
+    }
+}
+
+fn has_controls(text: &str) -> bool {
+    text.chars().any(|c| c.is_control() && !"\t\n".contains(c))
+}
+
+#[test]
+fn no_terminal_obeys_what_stands_in_a_configuration() {
+    if skip_on_oracle("nginx writes control bytes as they come") {
+        return;
+    }
+    for text in [
+        "fo\x1b]0;title\x07o bar;",
+        "root \x1b[2J; root b;",
+        "return 200 $a\u{9b}31m;",
+        "include \x1b]0;none;",
+    ] {
+        let finished = whole(&format!(
+            "events {{ }}\nhttp {{ access_log off; server {{ {text} }} }}"
+        ))
+        .test();
+        assert_eq!(finished.code, 1, "{text:?}");
+        assert!(!has_controls(&finished.stderr), "{:?}", finished.stderr);
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 //! The types are `bstr`'s; this file adds the few readings of a byte string that several crates need, and writers of
 //! numbers that are faster than the formatting machinery. It does not decode or validate text.
 
+use std::borrow::Cow;
+
 pub use bstr::{BStr, BString, ByteSlice, ByteVec};
 
 /// Reads a non-negative decimal number: digits only, no sign, no spaces.
@@ -104,9 +106,93 @@ pub fn write_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// Whether a text may have a control byte in it: one of ASCII's but a tab, or one of those that terminals with 8 bits, or
+/// with UTF-8, obey (0x80 to 0x9f). A letter of UTF-8 may look like one.
+fn may_control(text: &[u8]) -> bool {
+    text.iter().fold(false, |found, &byte| {
+        found | (byte < b' ' && byte != b'\t') | (0x7f..=0x9f).contains(&byte)
+    })
+}
+
+/// A text as a log or a terminal may show it: on one line, with `\x1b` for what a terminal would obey. Line feeds, with a
+/// CR before them or without, become blanks; tabs stay.
+pub fn visible(text: &[u8]) -> Cow<'_, [u8]> {
+    if !may_control(text) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = Vec::with_capacity(text.len() + 16);
+    let mut rest = text;
+    for chunk in text.utf8_chunks() {
+        for char in chunk.valid().chars() {
+            let (bytes, after) = rest.split_at(char.len_utf8());
+            match char {
+                '\n' => out.push(b' '),
+                '\r' if after.first() == Some(&b'\n') => {}
+                '\t' => out.push(b'\t'),
+                char if char.is_control() => write_escaped(bytes, &mut out),
+                _ => out.extend_from_slice(bytes),
+            }
+            rest = after;
+        }
+        let (bytes, after) = rest.split_at(chunk.invalid().len());
+        for byte in bytes {
+            match byte {
+                0x80..=0x9f => write_escaped(&[*byte], &mut out),
+                _ => out.push(*byte),
+            }
+        }
+        rest = after;
+    }
+    Cow::Owned(out)
+}
+
+/// The same for text that is known to be UTF-8.
+pub fn visible_text(text: &str) -> Cow<'_, str> {
+    match visible(text.as_bytes()) {
+        Cow::Borrowed(_) => Cow::Borrowed(text),
+        Cow::Owned(bytes) => Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()),
+    }
+}
+
+fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
+    for byte in bytes {
+        out.extend_from_slice(b"\\x");
+        write_hex(&[*byte], out);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_terminal_would_obey_is_shown_instead() {
+        for (text, shown) in [
+            (
+                &b"plain\ttext \xc3\xa4\xe2\x82\xac \xf0\x9f\x98\x80"[..],
+                &b"plain\ttext \xc3\xa4\xe2\x82\xac \xf0\x9f\x98\x80"[..],
+            ),
+            (b"\x1b]0;title\x07", b"\\x1b]0;title\\x07"),
+            (b"one\ntwo\r\nthree\rfour", b"one two three\\x0dfour"),
+            (b"\0\x7f", b"\\x00\\x7f"),
+            (b"\x9b31m", b"\\x9b31m"),
+            (b"\xc2\x9b31m", b"\\xc2\\x9b31m"),
+            (b"\xff\xc3", b"\xff\xc3"),
+            (b"\xff\x1b\xc3\x9b", b"\xff\\x1b\xc3\x9b"),
+        ] {
+            assert_eq!(visible(text).as_bstr(), shown.as_bstr());
+        }
+        for byte in 0..=255u8 {
+            let text = [b'a', byte, b'b'];
+            let shown = visible(&text);
+            assert!(
+                shown
+                    .iter()
+                    .all(|&byte| byte == b'\t' || byte >= b' ' && !(0x7f..=0x9f).contains(&byte))
+            );
+        }
+        assert_eq!(visible_text("a\u{1b}\u{e4}"), "a\\x1b\u{e4}");
+    }
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
         let mut out = Vec::new();

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use anstyle::{AnsiColor, Style};
 use base::Span;
+use base::text::visible_text;
 
 use crate::tree::SourceMap;
 
@@ -124,8 +125,10 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, program: &str, colou
     let styles = Styles::new(colour, diagnostic.severity);
     let mut out = String::new();
     let severity = diagnostic.severity.name();
-    let message = &diagnostic.message;
+    // Names and values come from whoever wrote the file; a terminal must not obey them.
+    let message = visible_text(&diagnostic.message);
     let place = said_place(diagnostic, sources);
+    let place = visible_text(&place);
     let Styles {
         bold,
         severity: tint,
@@ -245,6 +248,7 @@ fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Styles
     let blank = " ".repeat(gutter_width);
     for (i, line) in note.lines().enumerate() {
         let sign = if i == 0 { '=' } else { ' ' };
+        let line = visible_text(line);
         let _ = writeln!(out, "{gutter}{blank} {sign}{gutter:#} {line}");
     }
 }

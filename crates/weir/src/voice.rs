@@ -29,6 +29,8 @@ impl<'a> Voice<'a> {
         self.log.plain(level, message);
         let shown = level <= Level::Warn && !(self.log.has_stderr() && self.log.enabled(level));
         if let Some(program) = self.program.filter(|_| shown) {
+            let message = message.to_string();
+            let message = base::text::visible_text(&message);
             eprintln!("{program}: [{}] {message}", level.word());
         }
     }

@@ -16,6 +16,7 @@ mod files;
 mod syslog;
 mod target;
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};
 use std::io;
@@ -99,7 +100,7 @@ pub trait Context {
     /// The connection's number, printed as `*42`.
     fn connection(&self) -> Option<u64>;
     /// Appends what follows the message, such as ` while reading client request line, client: …`.
-    /// Bytes go to the log as they are. Not called for debug lines.
+    /// Control bytes are escaped afterwards. Not called for debug lines.
     fn describe(&self, out: &mut Vec<u8>);
 }
 
@@ -285,11 +286,9 @@ fn format_line(
     if level != Level::Debug {
         context.describe(line);
     }
-    // One event is one line, whatever a peer has put into a header.
-    for byte in line.iter_mut() {
-        if *byte == b'\n' {
-            *byte = b' ';
-        }
+    // One event is one line, and no terminal obeys it, whatever a peer has put into a header.
+    if let Cow::Owned(visible) = base::text::visible(line) {
+        *line = visible;
     }
     line.truncate(MAX_LINE - 1);
     line.push(b'\n');
@@ -388,6 +387,16 @@ mod tests {
             rest.ends_with(": *42 it failed, client: 127.0.0.1 fake\n"),
             "{rest}"
         );
+    }
+
+    #[test]
+    fn control_bytes_are_shown_and_not_obeyed() {
+        let text = line(
+            Level::Warn,
+            &NoContext,
+            format_args!("a\x1b[2Jb\r\nc\td\u{e4}"),
+        );
+        assert!(text.ends_with(": a\\x1b[2Jb c\td\u{e4}\n"), "{text}");
     }
 
     #[test]
