@@ -19,6 +19,11 @@ pub(crate) fn path() -> &'static Path {
     })
 }
 
+/// The path of the server under test, for a test that starts it in a way of its own.
+pub fn server_path() -> &'static Path {
+    path()
+}
+
 /// True when the tests drive nginx instead of Weir.
 pub fn is_oracle() -> bool {
     oracle().is_some()

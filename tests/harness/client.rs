@@ -17,7 +17,8 @@ pub struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    /// A conversation on this connection.
+    pub fn new(stream: TcpStream) -> Self {
         stream
             .set_read_timeout(Some(PATIENCE))
             .expect("the bound is not zero");

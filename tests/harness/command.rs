@@ -18,13 +18,39 @@ pub struct Finished {
 
 /// Runs the server under test with these arguments and waits for its end.
 pub fn run<S: AsRef<OsStr>>(arguments: &[S]) -> Finished {
-    let output = Command::new(binary::path())
-        .args(arguments)
+    finish(Command::new(binary::path()).args(arguments))
+}
+
+/// Runs a command that ends by itself.
+pub(crate) fn finish(command: &mut Command) -> Finished {
+    let output = command
         .stdin(Stdio::null())
         .env_remove("RUST_LOG")
         .output()
         .expect("the server binary can be executed");
     Finished::from(output)
+}
+
+/// Runs a shell script that sees mounts of its own; `$SERVER` is the server under test. `None` where that is not allowed.
+pub fn run_with_mounts(script: &str) -> Option<Finished> {
+    let unshare = || {
+        let mut command = Command::new("unshare");
+        command.args([
+            "--mount",
+            "--propagation",
+            "private",
+            "--",
+            "/bin/sh",
+            "-ec",
+        ]);
+        command
+    };
+    let allowed = unshare().arg("mount -t tmpfs tmpfs /mnt").output();
+    if !allowed.is_ok_and(|output| output.status.success()) {
+        println!("skipped: no mounts of our own are allowed here");
+        return None;
+    }
+    Some(finish(unshare().arg(script).env("SERVER", binary::path())))
 }
 
 /// Runs the server under test through a symlink of this name, and returns its exit code and both

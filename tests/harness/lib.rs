@@ -29,9 +29,9 @@ mod site;
 mod wait;
 
 pub use application::{Application, Scripted, read_until, send};
-pub use binary::{is_oracle, program, skip_on_oracle};
+pub use binary::{is_oracle, program, server_path, skip_on_oracle};
 pub use client::Connection;
-pub use command::{Finished, run, run_as};
+pub use command::{Finished, run, run_as, run_with_mounts};
 pub use dns::{Answer, Dns};
 pub use http2::{Heard, Http2, Http2Reply};
 pub use reply::Reply;

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::net::TcpStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 
 use rustix::process::{Pid, kill_process, kill_process_group};
 
@@ -51,7 +51,8 @@ impl Server {
 
     fn spawn(site: Site, arguments: &[String]) -> Self {
         let output = |name| File::create(site.path(name)).expect("the site's folder is writable");
-        let child = Command::new(binary::path())
+        let child = site
+            .command()
             .args(arguments)
             .envs(site.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(site.folder_path())

@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::binary;
-use crate::command::{Finished, run};
+use crate::command::{Finished, finish};
 use crate::ports::Port;
 use crate::server::Server;
 
@@ -24,6 +25,10 @@ pub struct Site {
     pub(crate) tolerated: Vec<String>,
     /// Set in the environment of a server without a configuration.
     pub(crate) environment: Vec<(String, String)>,
+    /// The umask that the server is started with; `None` is ours.
+    umask: Option<&'static str>,
+    /// The server is started from a copy of its binary, in the site's folder.
+    is_copied: bool,
 }
 
 /// A site whose `http` block has this text; the usual surroundings are added: one worker, an
@@ -75,7 +80,37 @@ impl Site {
             main,
             tolerated: Vec::new(),
             environment: Vec::new(),
+            umask: None,
+            is_copied: false,
         }
+    }
+
+    /// Starts the server with this umask, such as `077`.
+    pub fn umask(mut self, mask: &'static str) -> Self {
+        self.umask = Some(mask);
+        self
+    }
+
+    /// Starts the server from a copy of its binary: the file `program` of the site, which the test may replace.
+    pub fn copied(mut self) -> Self {
+        fs::copy(binary::path(), self.folder.join("program")).expect("the binary can be copied");
+        self.is_copied = true;
+        self
+    }
+
+    /// What starts the server, without its arguments.
+    pub(crate) fn command(&self) -> Command {
+        let program = match self.is_copied {
+            true => self.folder.join("program"),
+            false => binary::path().to_path_buf(),
+        };
+        let Some(mask) = self.umask else {
+            return Command::new(program);
+        };
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", "umask \"$0\"; exec \"$@\"", mask]);
+        command.arg(program);
+        command
     }
 
     /// Adds a file, below the site's folder: `html/index.html`.
@@ -176,14 +211,19 @@ impl Site {
     /// Runs the binary on the configuration as it was given, and gives the site back, since what
     /// was started may live on in the background.
     pub fn run_bare(mut self) -> (Self, Finished) {
-        self.write(false);
-        let finished = self.finished(&self.arguments());
+        let finished = self.run_background();
         (self, finished)
+    }
+
+    /// The same for one that is run more than once.
+    pub fn run_background(&mut self) -> Finished {
+        self.write(false);
+        self.finished(&self.arguments())
     }
 
     fn finished(&self, arguments: &[String]) -> Finished {
         let folder = self.folder.to_string_lossy().into_owned();
-        let mut finished = run(arguments);
+        let mut finished = finish(self.command().args(arguments));
         finished.stdout = finished.stdout.replace(&folder, "%%DIR%%");
         finished.stderr = finished.stderr.replace(&folder, "%%DIR%%");
         finished

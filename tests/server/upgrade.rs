@@ -295,3 +295,54 @@ fn a_command_learns_why_its_reload_was_refused() {
         "it is over when the command is"
     );
 }
+
+#[test]
+fn a_corrupt_binary_is_not_run_as_a_script() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let server = http("server { listen 127.0.0.1:%%PORT%%; return 200 $pid; }")
+        .tolerate("could not start the new binary")
+        .tolerate("exited on signal")
+        .copied()
+        .start();
+    let pid = pid_in(&server, "nginx.pid");
+    let program = server.path("program");
+    let good = std::fs::read(&program).expect("it was copied");
+    let replace = |content: &[u8]| {
+        use std::os::unix::fs::PermissionsExt;
+        let aside = server.path("aside");
+        std::fs::write(&aside, content).expect("the folder is ours");
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(&aside, mode).expect("the file is ours");
+        std::fs::rename(&aside, &program).expect("the folder is ours");
+    };
+    let mark = server.path("mark");
+    // A shell would be glad of the first one, and of the second: an empty script is a success.
+    let commands = format!("echo run > '{}'\n", mark.display());
+    let cut = &good[..1000];
+    let not_for_here = [b"\x7fELF\x02\x01\x01", &[0xff; 200][..]].concat();
+    for (round, content) in [commands.as_bytes(), b"", cut, &not_for_here]
+        .iter()
+        .enumerate()
+    {
+        replace(content);
+        server.signal(Signal::USR2);
+        let refused = || {
+            let log = server.read("error.log");
+            // Of one that is cut off the kernel may see only while it runs that there is no more of it.
+            let refused = log.matches("could not start the new binary (").count();
+            refused + log.matches(" exited on signal ").count() == round + 1
+        };
+        assert!(until(|| refused().then_some(())).is_some(), "{round}");
+        let back = until(|| (pid_in(&server, "nginx.pid") == pid).then_some(()));
+        assert!(back.is_some());
+        server.get("/").expect(200);
+    }
+    assert!(!mark.exists(), "the file was run");
+    replace(&good);
+    start_new(&server);
+    signal(&server, "nginx.pid", Signal::QUIT);
+    let back = until(|| (pid_in(&server, "nginx.pid") == pid).then_some(()));
+    assert!(back.is_some());
+}
