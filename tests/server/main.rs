@@ -59,6 +59,7 @@ mod maps;
 mod media;
 mod misbehaving;
 mod ocsp;
+mod modes;
 mod proxy;
 mod proxy_command;
 mod proxy_ssl;

@@ -18,10 +18,12 @@ use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File, TryLockError};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+
+use rt::file::modes;
 
 use crate::checksum::xxh64;
 use crate::format::{self, Record, RecordKind, SUPERSEDES, TableEntry, u32_at, u64_at};
@@ -39,10 +41,11 @@ const CHECKPOINT_ENTRY: usize = 24;
 /// Reads a store. Blocks.
 pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> {
     let failed = |error| OpenError::Io(options.path.clone(), error);
-    fs::create_dir_all(&options.path).map_err(failed)?;
+    modes::make_folders(&options.path, modes::PRIVATE_FOLDER).map_err(failed)?;
     let (lock, seed) = take_lock(&options.path)?;
     let device = lock.metadata().map_err(failed)?.dev();
     let found = open_segments(&options.path, seed).map_err(failed)?;
+    let mended = make_private(&lock, &found);
     let checkpoint = read_checkpoint(&options.path, seed).unwrap_or_default();
     let mut loading = Loading {
         checkpoint,
@@ -67,7 +70,18 @@ pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> 
         segments: loading.segments,
         next_segment,
         sequence: loading.sequence + 1,
+        mended,
     })
+}
+
+/// Takes the files from everybody but their owner; gives the number of those that were open to others.
+fn make_private(lock: &File, segments: &[Segment]) -> usize {
+    // One that belongs to another user cannot be changed; it could not have been opened to write, either.
+    let is_mended = |wrong: &io::Result<Option<modes::Wrong>>| matches!(wrong, Ok(Some(_)));
+    let segments = segments.iter();
+    let segments = segments.map(|segment| modes::make_private(&segment.file));
+    let all = std::iter::once(modes::make_private(lock)).chain(segments);
+    all.filter(is_mended).count()
 }
 
 /// Locks the directory for this process. Gives the store's seed: a new one when there is none, or it is damaged; then
@@ -80,6 +94,7 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(modes::PRIVATE_FILE)
         .open(&name);
     let mut file = options.map_err(failed)?;
     match file.try_lock() {
@@ -320,7 +335,14 @@ pub(crate) fn write_checkpoint(core: &Arc<Core>, log: &Log) -> io::Result<()> {
     let sum = xxh64(&bytes, core.seed);
     bytes.extend_from_slice(&sum.to_le_bytes());
     let aside = core.options.path.join("checkpoint.new");
-    let mut file = File::create(&aside)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(modes::PRIVATE_FILE)
+        .open(&aside)?;
+    // One that an earlier process has left may have another.
+    modes::make_private(&file)?;
     file.write_all(&bytes)?;
     file.sync_all()?;
     fs::rename(&aside, core.options.path.join("checkpoint"))

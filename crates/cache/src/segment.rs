@@ -7,11 +7,13 @@ use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rt::file::File;
+use rt::file::modes::PRIVATE_FILE;
 
 use crate::format::{self, Extent, HEADER, Record, SegmentHeader, TableEntry, UNIT};
 use crate::index::Location;
@@ -47,6 +49,7 @@ impl Segment {
             .read(true)
             .write(true)
             .create_new(true)
+            .mode(PRIVATE_FILE)
             .open(&path)?;
         let segment = Self {
             number: header.number,

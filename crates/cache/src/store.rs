@@ -121,6 +121,8 @@ pub struct Stats {
     pub reclaimed: u64,
     /// Fills under way.
     pub fills: usize,
+    /// Files that were open to others at the start, and are not now.
+    pub mended: usize,
 }
 
 /// A store. Clones share it.
@@ -135,6 +137,7 @@ pub(crate) struct Core {
     device: Device,
     /// Locked for this process while it is open.
     pub(crate) lock: File,
+    mended: usize,
     pub(crate) index: Index,
     pub(crate) memory: MemoryTier,
     purges: Mutex<Purges>,
@@ -172,6 +175,8 @@ pub(crate) struct Loaded {
     pub(crate) segments: BTreeMap<u32, Arc<Segment>>,
     pub(crate) next_segment: u32,
     pub(crate) sequence: u64,
+    /// Files that were open to others, and are not now.
+    pub(crate) mended: usize,
 }
 
 impl Drop for Core {
@@ -200,6 +205,7 @@ impl Core {
             options,
             seed: loaded.seed,
             device: Device(loaded.device),
+            mended: loaded.mended,
             lock: loaded.lock,
             index: loaded.index,
             purges: Mutex::new(loaded.purges),
@@ -823,6 +829,7 @@ impl Store {
             evicted: core.evicted.load(Relaxed),
             reclaimed: core.reclaimed.load(Relaxed),
             fills: core.fills.lock().running.len(),
+            mended: core.mended,
         }
     }
 }

@@ -193,8 +193,6 @@ pub fn daemonize() -> io::Result<()> {
         std::process::exit(0);
     }
     rustix::process::setsid()?;
-    // Modes are always given in full; what is left of a login shell's umask must not cut them.
-    rustix::process::umask(rustix::fs::Mode::empty());
     let null = File::options().read(true).write(true).open("/dev/null")?;
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;

@@ -601,7 +601,7 @@ impl Master {
             .iter()
             .map(|(path, _)| path.clone())
             .collect();
-        let logs = match prepare::open_logs(&paths) {
+        let logs = match prepare::open_logs(&paths, Voice::quiet(self.log())) {
             Ok(logs) => logs,
             Err(error) => return self.log().plain(Level::Emerg, format_args!("{error}")),
         };

@@ -3,15 +3,16 @@
 //! Either everything succeeds or nothing has changed, so a reload that fails here leaves the server as
 //! it was.
 
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rt::engine::ListenerSpec;
 use rt::error_log::{Attach, Errno, Level, LogFiles, Logger};
+use rt::file::modes;
 use rt::process::{self, User};
 
 use crate::load::Loaded;
@@ -29,8 +30,8 @@ pub(crate) struct Opened {
 
 /// Makes the folders, opens the logs (and lets the master's own lines go to them), then the sockets.
 pub(crate) fn open(loaded: &Loaded, before: &Sockets, voice: Voice<'_>) -> Result<Opened, String> {
-    make_directories(loaded)?;
-    let logs = open_logs(&loaded.files.wanted())?;
+    make_directories(loaded, voice)?;
+    let logs = open_logs(&loaded.files.wanted(), voice)?;
     attach(&loaded.files, &logs)?;
     let sockets = before.reconcile(listeners(loaded), loaded.core.worker_processes, voice)?;
     Ok(Opened { sockets, logs })
@@ -46,30 +47,27 @@ pub(crate) fn listeners(loaded: &Loaded) -> Vec<ListenerSpec> {
 }
 
 /// Opens log files for appending. Opened again, a file that was moved away is created anew.
-pub(crate) fn open_logs(paths: &[PathBuf]) -> Result<Logs, String> {
+pub(crate) fn open_logs(paths: &[PathBuf], voice: Voice<'_>) -> Result<Logs, String> {
     paths
         .iter()
-        .map(|path| Ok((path.clone(), Arc::new(open_log(path)?))))
+        .map(|path| Ok((path.clone(), Arc::new(open_log(path, voice)?))))
         .collect()
 }
 
-fn open_log(path: &Path) -> Result<OwnedFd, String> {
+fn open_log(path: &Path, voice: Voice<'_>) -> Result<OwnedFd, String> {
     let opened = match path.to_str() {
         // A service manager may have made the streams sockets, which can not be opened by name.
         Some("/dev/stderr") => process::duplicate_stderr(),
         Some("/dev/stdout") => process::duplicate_stdout(),
-        Some(_) | None => append(path).map(OwnedFd::from),
+        Some(_) | None => modes::append(path).map(|(file, wrong)| {
+            if let Some(wrong) = wrong {
+                let path = path.display();
+                voice.say(Level::Warn, format_args!("log file \"{path}\" {wrong}"));
+            }
+            OwnedFd::from(file)
+        }),
     };
     opened.map_err(|error| format!("open() \"{}\" failed{}", path.display(), Errno(&error)))
-}
-
-/// Opens a file for appending, created with nginx's mode.
-pub(crate) fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new()
-        .append(true)
-        .create(true)
-        .mode(0o644)
-        .open(path)
 }
 
 /// Lets this process write to opened logs, without threads.
@@ -102,24 +100,30 @@ pub(crate) fn redirect_stderr(log: &Logger, logs: &Logs) {
 }
 
 /// Makes the folders that engines name, for nobody but the worker's user.
-pub(crate) fn make_directories(loaded: &Loaded) -> Result<(), String> {
+pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
-    loaded
-        .engines
-        .iter()
-        .flat_map(|engine| engine.directories())
-        .try_for_each(|path| make_directory(&path, user))
+    let wanted = loaded.engines.iter();
+    let wanted: Vec<PathBuf> = wanted.flat_map(|engine| engine.directories()).collect();
+    let mkdir_failed = |path: &Path, error: &io::Error| {
+        format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
+    };
+    for path in &wanted {
+        modes::make_folder(path, modes::PRIVATE_FOLDER)
+            .map_err(|error| mkdir_failed(path, &error))?;
+        // What cannot be looked at is told by who wants to use it.
+        if let Ok(Some(wrong)) = modes::check_folder(path) {
+            let path = path.display();
+            voice.say(Level::Warn, format_args!("folder \"{path}\" {wrong}"));
+        }
+        give_to_user(path, user)?;
+    }
+    Ok(())
 }
 
-fn make_directory(path: &Path, user: Option<&User>) -> Result<(), String> {
+fn give_to_user(path: &Path, user: Option<&User>) -> Result<(), String> {
     let failed = |call: &str, error: &io::Error| {
         format!("{call} \"{}\" failed{}", path.display(), Errno(error))
     };
-    match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => {}
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(failed("mkdir()", &error)),
-    }
     let Some(user) = user else { return Ok(()) };
     let owner = std::fs::metadata(path)
         .map_err(|error| failed("stat()", &error))?
@@ -142,9 +146,14 @@ impl PidFile {
             .write(true)
             .create(true)
             .truncate(true)
-            .mode(0o644)
+            .mode(modes::PUBLIC_FILE)
             .open(path)
-            .and_then(|mut file| io::Write::write_all(&mut file, text.as_bytes()));
+            .and_then(|mut file| {
+                // Whatever the umask, and whatever it was: who can write it chooses the process that the next `-s stop`
+                // ends. Where there are no modes, there is nothing to be done.
+                let _ = file.set_permissions(Permissions::from_mode(modes::PUBLIC_FILE));
+                io::Write::write_all(&mut file, text.as_bytes())
+            });
         match written {
             Ok(()) => Ok(PidFile(path.to_path_buf())),
             Err(error) => Err(format!(
@@ -161,7 +170,7 @@ impl PidFile {
             .write(true)
             .create(true)
             .truncate(false)
-            .mode(0o644)
+            .mode(modes::PUBLIC_FILE)
             .open(path);
         opened
             .map(drop)

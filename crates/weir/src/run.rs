@@ -37,6 +37,7 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
         }
     };
     let log = early_log(&startup);
+    rt::file::modes::narrow_umask();
     let voice = Voice::starting(&log, identity.program());
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
@@ -95,8 +96,11 @@ fn early_log(startup: &Startup) -> Logger {
         return Logger::default();
     };
     let program = startup.identity.program();
-    match prepare::append(path) {
-        Ok(file) => {
+    match rt::file::modes::append(path) {
+        Ok((file, wrong)) => {
+            if let Some(wrong) = wrong {
+                eprintln!("{program}: [warn] log file \"{}\" {wrong}", path.display());
+            }
             let files = LogFiles::default();
             files.attach(path, file.into(), Attach::Direct);
             Logger::default().with(Target::file(path, Level::Notice), &files)
@@ -133,7 +137,7 @@ fn test(startup: &Startup, options: &Options, loaded: &Loaded, voice: Voice<'_>)
     if !options.quiet {
         eprintln!("{program}: the configuration file {file} syntax is ok");
     }
-    if let Err(error) = try_everything(loaded) {
+    if let Err(error) = try_everything(loaded, voice) {
         voice.say(Level::Emerg, format_args!("{error}"));
         eprintln!("{program}: configuration file {file} test failed");
         return 1;
@@ -147,10 +151,10 @@ fn test(startup: &Startup, options: &Options, loaded: &Loaded, voice: Voice<'_>)
     0
 }
 
-fn try_everything(loaded: &Loaded) -> Result<(), String> {
+fn try_everything(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     PidFile::test(&loaded.core.pid)?;
-    prepare::make_directories(loaded)?;
-    prepare::open_logs(&loaded.files.wanted())?;
+    prepare::make_directories(loaded, voice)?;
+    prepare::open_logs(&loaded.files.wanted(), voice)?;
     sockets::test(&prepare::listeners(loaded))
 }
 
@@ -302,6 +306,7 @@ fn report(watch: Watch, voice: Voice<'_>) -> i32 {
 pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32 {
     let voice = Voice::starting(&early, startup.identity.program());
     let left = crate::upgrade::inherited();
+    rt::file::modes::narrow_umask();
     let is_upgrade = left.is_some();
     let numbers = left.as_ref().map(|left| left.sockets.clone());
     let inherited = numbers

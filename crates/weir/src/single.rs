@@ -168,7 +168,7 @@ impl Single {
             .iter()
             .map(|(path, _)| path.clone())
             .collect();
-        match prepare::open_logs(&paths) {
+        match prepare::open_logs(&paths, Voice::quiet(self.worker.log())) {
             Ok(logs) => {
                 self.worker.reopen(&logs);
                 self.opened.logs = logs;

@@ -316,6 +316,8 @@ pub enum News {
 pub struct Found {
     /// Objects in the index.
     pub objects: usize,
+    /// Files whose modes were open to others, and are not now.
+    pub mended: usize,
     /// How long it took until the index was whole.
     pub took: Duration,
 }
@@ -452,8 +454,12 @@ impl Opened {
             // Too late: it goes back as it came.
             Ok(_) if state.given_away => {}
             Ok(store) => {
-                let objects = store.stats().objects;
-                state.found = Some(Found { objects, took });
+                let stats = store.stats();
+                state.found = Some(Found {
+                    objects: stats.objects,
+                    mended: stats.mended,
+                    took,
+                });
                 state.found_lately = true;
                 state.store = Some(store);
                 state.failed = None;

@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use proto::Known;
 use rt::error_log::{Errno, Level};
-use rt::file::File;
+use rt::file::{File, modes};
 
 use super::settings::{Settings, Store};
 use crate::body_reader::create_temporary;
@@ -160,7 +160,7 @@ async fn write(file: Option<(File, PathBuf)>, folder: PathBuf, data: Vec<u8>, of
 
 /// Gives the file its permissions, its time and its name. On a thread of the pool.
 fn name(temporary: &Path, target: &Path, mode: u32, modified: Option<i64>) -> io::Result<()> {
-    let result = prepare(temporary, mode, modified).and_then(|()| move_to(temporary, target));
+    let result = prepare(temporary, mode, modified).and_then(|()| move_to(temporary, target, mode));
     if result.is_err() {
         // It is of no use without its name.
         let _ = fs::remove_file(temporary);
@@ -180,11 +180,13 @@ fn prepare(temporary: &Path, mode: u32, modified: Option<i64>) -> io::Result<()>
     Ok(())
 }
 
-fn move_to(temporary: &Path, target: &Path) -> io::Result<()> {
+fn move_to(temporary: &Path, target: &Path, mode: u32) -> io::Result<()> {
     match fs::rename(temporary, target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = target.parent() {
-                fs::create_dir_all(folder)?;
+                // Whoever may read the file may go to it.
+                let access = modes::of_folder(mode);
+                modes::make_folders(folder, access)?;
             }
             fs::rename(temporary, target)
         }

@@ -10,18 +10,18 @@
 //! protocols share the caches: the prefix of the line that declares one does not matter.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use base::units;
-use bstr::{BString, ByteSlice};
+use bstr::{BStr, BString, ByteSlice};
 use conf::contexts::HTTP;
 use conf::{Arity, Diagnostic, Directive, Line, Repeat, Setter, Table, parse};
 use http::Module;
-use http::cache::{Caches, Declared, News, UPKEEP};
+use http::cache::{Caches, Declared, Found, News, UPKEEP};
 use http::configure::Directories;
 use http::engine::HttpLoop;
-use rt::error_log::Level;
+use rt::error_log::{Level, Logger};
 
 pub(crate) static MODULE: Module = Module {
     name: "cache",
@@ -139,6 +139,23 @@ fn path(line: &mut Line) -> Result<(), Diagnostic> {
     Caches::declare(line, name.as_bstr(), declared)
 }
 
+fn tell_found(log: &Logger, name: &BStr, path: &Path, found: Found) {
+    let (objects, took, path) = (found.objects, found.took.as_millis(), path.display());
+    log.plain(
+        Level::Notice,
+        format_args!("keys_zone \"{name}\": {objects} objects found in \"{path}\" in {took} ms"),
+    );
+    if found.mended > 0 {
+        let mended = found.mended;
+        log.plain(
+            Level::Warn,
+            format_args!(
+                "{mended} files in \"{path}\" were open to other users; their mode is 0600 now"
+            ),
+        );
+    }
+}
+
 fn folder(line: &Line) -> PathBuf {
     let path = line.prefix_path(line.arg(0));
     // Without a slash at its end: two spellings of a path are one.
@@ -201,15 +218,7 @@ fn start(engine: &HttpLoop) {
             for (cache, news) in caches.maintain() {
                 let name = cache.name();
                 match news {
-                    News::Opened(found) => log.plain(
-                        Level::Notice,
-                        format_args!(
-                            "keys_zone \"{name}\": {} objects found in \"{}\" in {} ms",
-                            found.objects,
-                            cache.path().display(),
-                            found.took.as_millis()
-                        ),
-                    ),
+                    News::Opened(found) => tell_found(&log, name, cache.path(), found),
                     News::Trouble(why) => log.plain(
                         Level::Crit,
                         format_args!(

@@ -198,7 +198,7 @@ async fn make_collection(request: &mut Request) -> Done {
     if !request.uri.path.ends_with(b"/") {
         return refuse(request, 409, "MKCOL can create a collection only");
     }
-    let access = file_access::of_directory(request.conf::<Conf>().access);
+    let access = rt::file::modes::of_folder(request.conf::<Conf>().access);
     let path = file_path(request)?;
     on_pool(request, move || {
         file_tree::make_directory(&path, access, 409)
@@ -230,7 +230,7 @@ async fn copy_or_move(request: &mut Request) -> Done {
         moves,
         is_collection,
         overwrite,
-        directory_access: file_access::of_directory(request.conf::<Conf>().access),
+        directory_access: rt::file::modes::of_folder(request.conf::<Conf>().access),
     };
     on_pool(request, move || transfer.run()).await
 }

@@ -20,19 +20,3 @@ pub(crate) fn read(line: &Line) -> Result<u32, Diagnostic> {
     }
     Ok(access)
 }
-
-/// The permissions of a directory that goes with files of these: whoever may read may look into it.
-pub(crate) fn of_directory(access: u32) -> u32 {
-    access | (access & 0o444) >> 2
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn readers_may_enter_directories() {
-        assert_eq!(of_directory(0o600), 0o700);
-        assert_eq!(of_directory(0o664), 0o775);
-    }
-}

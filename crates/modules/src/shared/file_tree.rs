@@ -12,6 +12,7 @@ use std::time::SystemTime;
 
 use base::text::errno_text;
 use rt::error_log::Level;
+use rt::file::modes;
 
 /// What went wrong.
 #[derive(Debug)]
@@ -117,8 +118,7 @@ pub(crate) fn place(
             .map_err(failed("open()"))?;
         file.set_modified(modified).map_err(failed("utimes()"))?;
     }
-    let directories =
-        (parents == Parents::Made).then(|| crate::shared::file_access::of_directory(access));
+    let directories = (parents == Parents::Made).then(|| modes::of_folder(access));
     rename(temporary, path, directories)?;
     Ok(placed)
 }
@@ -130,8 +130,7 @@ fn rename(from: &Path, to: &Path, directories: Option<u32>) -> Result<(), Failur
         && error.kind() == io::ErrorKind::NotFound
         && let Some(parent) = to.parent()
     {
-        let mut builder = DirBuilder::new();
-        let made = builder.recursive(true).mode(access).create(parent);
+        let made = modes::make_folders(parent, access);
         made.map_err(|error| Failure::of(&error, "mkdir()", parent, 409))?;
         result = fs::rename(from, to);
     }
@@ -146,7 +145,9 @@ fn rename(from: &Path, to: &Path, directories: Option<u32>) -> Result<(), Failur
 
 /// Makes a directory; its parent must be there.
 pub(crate) fn make_directory(path: &Path, access: u32, missing: u16) -> Result<(), Failure> {
+    // Not if it is there: `MKCOL` tells.
     let made = DirBuilder::new().mode(access).create(path);
+    let made = made.and_then(|()| fs::set_permissions(path, Permissions::from_mode(access)));
     made.map_err(|error| Failure::of(&error, "mkdir()", path, missing))
 }
 

@@ -17,6 +17,7 @@ mod listing;
 mod loading;
 mod locked;
 mod metadata;
+pub mod modes;
 mod mounts;
 mod namespace;
 mod open;

@@ -177,6 +177,8 @@ pub(super) fn write(path: &Path, content: &[u8]) -> io::Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(&beside)?;
+    // One that an earlier process has left may have another.
+    rt::file::modes::make_private(&file)?;
     file.write_all(content)?;
     file.sync_all()?;
     std::fs::rename(&beside, path)

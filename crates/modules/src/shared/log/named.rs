@@ -10,7 +10,7 @@
 //! Who writes a line can wait for it: the next request of a connection, and its end, come after the line, as long as
 //! the disk is not slow.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,6 +19,7 @@ use std::sync::{Arc, Weak};
 use bstr::ByteSlice;
 use conf::Expression;
 use rt::error_log::{Context, Errno, Holder, Level, LogFiles, Logger};
+use rt::file::modes::{self, Wrong};
 use rt::sync::remote_oneshot;
 
 use super::batch::Batch;
@@ -115,11 +116,13 @@ impl Write1 {
                 format_args!("testing \"{folder}\" existence failed{}", Errno(&error)),
             );
         }
-        let opened = match &self.open_files {
-            Some(files) => files.open(&self.path),
-            None => open(&self.path).map(Arc::new),
-        };
         let path = self.path.display();
+        let tell =
+            |wrong: Wrong| self.report(Level::Warn, format_args!("log file \"{path}\" {wrong}"));
+        let opened = match &self.open_files {
+            Some(files) => files.open(&self.path, &tell),
+            None => open(&self.path, &tell).map(Arc::new),
+        };
         match opened {
             Err(error) => self.report(
                 Level::Crit,
@@ -158,7 +161,11 @@ fn is_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Opens a log to append to, making it when it is not there.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+/// Opens a log to append to, making it when it is not there; `tell` hears of one that other users could write to.
+pub(super) fn open(path: &Path, tell: &dyn Fn(Wrong)) -> io::Result<File> {
+    let (file, wrong) = modes::append(path)?;
+    if let Some(wrong) = wrong {
+        tell(wrong);
+    }
+    Ok(file)
 }

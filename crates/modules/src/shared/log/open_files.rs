@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use base::lru::Lru;
 use conf::{Diagnostic, Line};
+use rt::file::modes::Wrong;
 
 /// The open files of one `open_log_file_cache` line.
 pub(crate) struct OpenFiles {
@@ -79,11 +80,11 @@ impl OpenFiles {
     }
 
     /// The file of a path, open.
-    pub(super) fn open(&self, path: &Path) -> io::Result<Arc<File>> {
-        self.open_at(path, Instant::now())
+    pub(super) fn open(&self, path: &Path, tell: &dyn Fn(Wrong)) -> io::Result<Arc<File>> {
+        self.open_at(path, Instant::now(), tell)
     }
 
-    fn open_at(&self, path: &Path, now: Instant) -> io::Result<Arc<File>> {
+    fn open_at(&self, path: &Path, now: Instant, tell: &dyn Fn(Wrong)) -> io::Result<Arc<File>> {
         let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some((_, entry)) = entries.oldest()
             && now.duration_since(entry.used) > self.inactive
@@ -92,7 +93,7 @@ impl OpenFiles {
         }
         let Some(entry) = entries.get(path) else {
             // Opened first: a path that can not be opened takes nobody's place.
-            let file = Arc::new(super::named::open(path)?);
+            let file = Arc::new(super::named::open(path, tell)?);
             let kept = (self.min_uses <= 1).then(|| Arc::clone(&file));
             entries.insert(
                 path.to_owned(),
@@ -117,7 +118,7 @@ impl OpenFiles {
             return Ok(Arc::clone(file));
         }
         entry.file = None;
-        let file = Arc::new(super::named::open(path)?);
+        let file = Arc::new(super::named::open(path, tell)?);
         if entry.uses >= self.min_uses {
             entry.file = Some(Arc::clone(&file));
             entry.checked = now;
@@ -153,7 +154,7 @@ mod tests {
         let (second, start) = (Duration::from_secs(1), Instant::now());
         let files = OpenFiles::new(2, 10 * second, 2, 60 * second);
         let is_kept = |at: Instant| {
-            Arc::strong_count(&files.open_at(&path, at).expect("it can be opened")) == 2
+            Arc::strong_count(&files.open_at(&path, at, &|_| {}).expect("it can be opened")) == 2
         };
         assert!(!is_kept(start), "the first use");
         assert!(is_kept(start + second), "the second");
@@ -173,7 +174,7 @@ mod tests {
         let files = OpenFiles::new(2, 100 * second, 1, 5 * second);
         let inode = |at: Instant| {
             files
-                .open_at(&path, at)
+                .open_at(&path, at, &|_| {})
                 .and_then(|file| file.metadata())
                 .expect("it is open")
                 .ino()
@@ -193,11 +194,15 @@ mod tests {
         for name in ["a", "b", "c"] {
             drop(
                 files
-                    .open_at(&folder.join(name), now)
+                    .open_at(&folder.join(name), now, &|_| {})
                     .expect("it can be opened"),
             );
         }
-        assert!(files.open_at(&folder.join("no/such/folder"), now).is_err());
+        assert!(
+            files
+                .open_at(&folder.join("no/such/folder"), now, &|_| {})
+                .is_err()
+        );
         let entries = files.entries.lock().expect("nobody panicked");
         let is_open = |name: &str| entries.peek(&folder.join(name)).is_some();
         assert!(!is_open("a") && is_open("b") && is_open("c"));

@@ -1,0 +1,201 @@
+//! Modes of files and folders that do not depend on the umask.
+//!
+//! A daemon has whatever umask its starter had: 0 made stores and logs that any user could write, 077 logs that the
+//! collector cannot read. What the server makes has the mode that is named here, and what it finds with a mode that lets
+//! others change it is mended. All of these functions wait for the disk.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use rustix::fs::Mode;
+
+/// Files that only the server reads: stores, temporary files, keys.
+pub const PRIVATE_FILE: u32 = 0o600;
+/// The same of folders.
+pub const PRIVATE_FOLDER: u32 = 0o700;
+/// Logs and the pid file: everybody on the machine may read them, as with nginx.
+pub const PUBLIC_FILE: u32 = 0o644;
+/// Folders that hold those of others.
+pub const PUBLIC_FOLDER: u32 = 0o755;
+
+/// Members of the group and others may write: nobody wants that of a log or of a folder that others may write to.
+const WRITABLE: u32 = 0o022;
+const WRITABLE_BY_OTHERS: u32 = 0o002;
+/// In such a folder (`/tmp`) only owners rename and remove.
+const STICKY: u32 = 0o1000;
+
+/// A mode that let others in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// What was found.
+    pub mode: u32,
+    /// What it is now; `None` if it could not be changed, as it belongs to somebody else.
+    pub mended: Option<u32>,
+}
+
+/// The mode of a folder that goes with files of this one: whoever may read them may look into it.
+pub const fn of_folder(access: u32) -> u32 {
+    access | (access & 0o444) >> 2
+}
+
+/// Takes write access to new files away from everybody but their owner, for code that names no mode of its own (scripts,
+/// libraries). Gives up nothing that the umask has already taken.
+pub fn narrow_umask() {
+    // The only way to read it is to set it.
+    let before = rustix::process::umask(Mode::from_raw_mode(0o077));
+    rustix::process::umask(before | Mode::from_raw_mode(WRITABLE));
+}
+
+/// Opens a log to append to, making it when it is not there. Tells if others could write to the one that was there.
+pub fn append(path: &Path) -> io::Result<(File, Option<Wrong>)> {
+    let mut options = OpenOptions::new();
+    options.append(true);
+    match options.open(path) {
+        Ok(file) => {
+            let wrong = mend(&file, |mode| mode & WRITABLE_BY_OTHERS != 0, WRITABLE)?;
+            return Ok((file, wrong));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    options.mode(PUBLIC_FILE);
+    match options.create_new(true).open(path) {
+        Ok(file) => {
+            // File systems without modes refuse; there is nothing to be done about that.
+            let _ = file.set_permissions(Permissions::from_mode(PUBLIC_FILE));
+            Ok((file, None))
+        }
+        // Made meanwhile by another thread, or a link that leads nowhere yet.
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let file = options.create_new(false).create(true).open(path)?;
+            Ok((file, None))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes one folder; one that is there is left as it is.
+pub fn make_folder(path: &Path, mode: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(mode).create(path) {
+        Ok(()) => {
+            // See above.
+            let _ = std::fs::set_permissions(path, Permissions::from_mode(mode));
+            Ok(())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes a folder and those above it that are missing.
+pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
+    match make_folder(path, mode) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| *above != Path::new(""));
+            make_folders(above.ok_or(error)?, mode)?;
+            make_folder(path, mode)
+        }
+        result => result,
+    }
+}
+
+/// Takes a private file that is open from everybody but its owner.
+pub fn make_private(file: &impl AsFd) -> io::Result<Option<Wrong>> {
+    mend(file, |mode| mode & 0o077 != 0, 0o077)
+}
+
+/// Looks at a folder of the server's: others must not be able to put files into it, unless they cannot touch those that
+/// are there.
+pub fn check_folder(path: &Path) -> io::Result<Option<Wrong>> {
+    let folder = File::open(path)?;
+    let is_wrong = |mode| mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0;
+    mend(&folder, is_wrong, WRITABLE)
+}
+
+/// Takes the bits `forbidden` away if the mode is wrong. Devices, pipes and sockets are for the operator to judge.
+fn mend(
+    file: &impl AsFd,
+    is_wrong: impl Fn(u32) -> bool,
+    forbidden: u32,
+) -> io::Result<Option<Wrong>> {
+    let stat = rustix::fs::fstat(file)?;
+    let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
+    let mode = stat.st_mode & 0o7777;
+    if !(kind.is_file() || kind.is_dir()) || !is_wrong(mode) {
+        return Ok(None);
+    }
+    let right = mode & !forbidden;
+    let mended = rustix::fs::fchmod(file, Mode::from_raw_mode(right)).is_ok();
+    Ok(Some(Wrong {
+        mode,
+        mended: mended.then_some(right),
+    }))
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mode = self.mode;
+        match self.mended {
+            Some(now) => write!(
+                f,
+                "had mode {mode:04o}, which lets others write; it is {now:04o} now"
+            ),
+            None => write!(
+                f,
+                "has mode {mode:04o}, which lets others write, and belongs to another user"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        let found = std::fs::metadata(path).expect("it is there");
+        found.permissions().mode() & 0o7777
+    }
+
+    #[test]
+    fn readers_may_enter_folders() {
+        assert_eq!(of_folder(0o600), 0o700);
+        assert_eq!(of_folder(0o664), 0o775);
+    }
+
+    #[test]
+    fn what_others_may_write_is_mended_and_the_rest_is_left_alone() {
+        let root = std::env::temp_dir().join(format!("weir-modes-{}", std::process::id()));
+        make_folders(&root.join("a/b"), PRIVATE_FOLDER).expect("made");
+        assert_eq!(mode(&root.join("a")), 0o700);
+        let log = root.join("log");
+        for (before, after) in [
+            (0o666, 0o644),
+            (0o640, 0o640),
+            (0o660, 0o660),
+            (0o622, 0o600),
+        ] {
+            append(&log).expect("made");
+            std::fs::set_permissions(&log, Permissions::from_mode(before)).expect("ours");
+            let (_, wrong) = append(&log).expect("there");
+            assert_eq!(wrong.is_some(), before != after);
+            assert_eq!(mode(&log), after);
+        }
+        for (before, after) in [
+            (0o777, 0o755),
+            (0o1777, 0o1777),
+            (0o755, 0o755),
+            (0o770, 0o770),
+        ] {
+            let folder = root.join("a");
+            std::fs::set_permissions(&folder, Permissions::from_mode(before)).expect("ours");
+            check_folder(&folder).expect("looked at");
+            assert_eq!(mode(&folder), after);
+        }
+        assert_eq!(check_folder(Path::new("/dev/null")).ok(), Some(None));
+        std::fs::remove_dir_all(&root).expect("ours");
+    }
+}
