@@ -23,6 +23,8 @@ pub const MAX_SHOWN: usize = 200;
 pub struct Build {
     /// The directory that most relative paths count from.
     pub prefix: PathBuf,
+    /// The directory that temporary folders count from which the configuration does not name.
+    pub temporary: PathBuf,
     /// The directory of the configuration file, from which included files, certificates and password files count.
     pub conf_prefix: PathBuf,
     /// Where files are read from. Anything that belongs to configuration must be read through this.
@@ -40,7 +42,7 @@ pub struct Build {
 }
 
 impl Build {
-    /// A build that has done nothing yet; it calls itself `weir`.
+    /// A build that has done nothing yet; it calls itself `weir`, and temporary folders count from the prefix.
     pub fn new(
         prefix: PathBuf,
         conf_prefix: PathBuf,
@@ -48,6 +50,7 @@ impl Build {
         sources: SourceMap,
     ) -> Build {
         Build {
+            temporary: prefix.clone(),
             prefix,
             conf_prefix,
             files,

@@ -352,6 +352,15 @@ impl<'a> Line<'a, '_> {
         self.level.build.in_prefix(parse::path(&word.text))
     }
 
+    /// The path of a folder for temporary files: as [`Line::prefix_path`], but for a row's default, which is where the
+    /// system keeps such things.
+    pub fn temporary_path(&self, word: &Word) -> PathBuf {
+        match self.is_default() {
+            true => self.level.build.temporary.join(parse::path(&word.text)),
+            false => self.prefix_path(word),
+        }
+    }
+
     /// Where files of the configuration are read from.
     pub fn files(&mut self) -> &mut dyn Files {
         &mut *self.level.build.files

@@ -25,6 +25,7 @@ use rt::process::{self, User};
 use crate::affinity::Affinity;
 use crate::events::Events;
 use crate::load::Context;
+use crate::modules::{self, Loadable};
 
 /// The user that a worker becomes when the configuration names none and the master is root.
 const DEFAULT_USER: &str = "nobody";
@@ -66,6 +67,10 @@ pub(crate) struct Core {
     /// In the order of the file; `default` is here only if the file has it.
     thread_pools: Vec<ThreadPool>,
     events: Option<Events>,
+    /// A message for each `load_module` of a module that is not known.
+    unknown_modules: Vec<Diagnostic>,
+    /// They are warnings.
+    unknown_modules_pass: bool,
     /// What the engines' blocks became.
     pub(crate) engines: Vec<Arc<dyn Configuration>>,
 }
@@ -269,8 +274,18 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "load_module",
         "file",
         None,
-        "Accepted for modules that are built in; Weir loads no shared objects.",
+        "Accepted for modules that are built in, and with a warning for those of nginx and Debian that do nothing where none \
+         of their directives stands. Weir loads no shared objects: any other module is an error, or what \
+         `load_module_unknown` says.",
         Setter::Custom(Arity::ONE, Repeat::Many, set_load_module),
+    ),
+    row(
+        "load_module_unknown",
+        "error | warn",
+        Some("error"),
+        "What `load_module` of a module is that is not known: an error, since some modules inspect every request without a \
+         directive, and a server without them would let through what they refuse; or a warning.",
+        Setter::Word(&["error", "warn"], |core, i| core.unknown_modules_pass = i == 1),
     ),
     row(
         "timer_resolution",
@@ -451,43 +466,26 @@ fn bounded(text: &[u8], least: i64) -> Option<usize> {
     usize::try_from(number.min(MAX_POOL_THREADS.max(i64::from(i32::MAX)))).ok()
 }
 
-/// nginx's loadable modules that Weir may have built in, each with a directive that shows whether it has.
-const LOADABLE: [(&str, &str); 11] = [
-    ("ngx_stream_module", "stream"),
-    ("ngx_mail_module", "mail"),
-    ("ndk_http_module", "content_by_lua_block"),
-    ("ngx_http_lua_module", "content_by_lua_block"),
-    ("ngx_stream_lua_module", "content_by_lua_block"),
-    ("ngx_http_geoip_module", "geoip_country"),
-    ("ngx_http_image_filter_module", "image_filter"),
-    ("ngx_http_perl_module", "perl"),
-    ("ngx_http_xslt_filter_module", "xslt_stylesheet"),
-    ("ngx_http_js_module", "js_content"),
-    ("ngx_http_brotli_filter_module", "brotli"),
-];
-
-fn set_load_module(_: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
+fn set_load_module(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
     let path = PathBuf::from(line.text(0).to_string());
-    let name = path
-        .file_stem()
-        .map(|stem| stem.to_string_lossy().into_owned())
-        .unwrap_or_default();
-    let directive = LOADABLE
-        .iter()
-        .find(|(module, _)| *module == name)
-        .map(|(_, directive)| *directive);
-    if directive.is_some_and(crate::engines::knows) {
-        let notice = line.error_at(0, format!("module \"{name}\" is built in"));
-        line.level.report(Diagnostic {
-            severity: Severity::Notice,
-            ..notice
-        });
-        return Ok(());
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    match modules::judge(&name) {
+        Loadable::BuiltIn => {}
+        Loadable::Idle => {
+            let message = format!("module \"{name}\" is not available, its directives are errors");
+            let mut warning = line.error_at(0, message);
+            warning.severity = Severity::Warn;
+            line.level.report(warning);
+        }
+        Loadable::Unknown => {
+            let error = line.error_at(0, format!("module \"{name}\" is not available"));
+            core.unknown_modules.push(error.note(
+                "Weir loads no shared objects; remove the line if none of the module's directives is used and it does \
+                 nothing of its own, or say \"load_module_unknown warn;\"",
+            ));
+        }
     }
-    let error = line.error_at(0, format!("module \"{name}\" is not available"));
-    Err(error.note(
-        "Weir loads no shared objects; remove the line if none of the module's directives is used",
-    ))
+    Ok(())
 }
 
 /// Builds an engine's block, when everything else of the main context is known.
@@ -531,6 +529,12 @@ fn finish(core: &mut Core, _: Option<&Core>, level: &mut Level) -> Result<(), Di
              ({masks}), using last mask for remaining worker processes"
         );
         level.report(Diagnostic::warning(text, None));
+    }
+    for mut unknown in std::mem::take(&mut core.unknown_modules) {
+        if core.unknown_modules_pass {
+            unknown.severity = Severity::Warn;
+        }
+        level.report(unknown);
     }
     if core.events.is_none() {
         let error = Diagnostic::error("no \"events\" section in configuration", None);

@@ -76,6 +76,8 @@ pub(crate) struct Loaded {
     pub(crate) files: LogFiles,
     /// Main's error log.
     pub(crate) log: Logger,
+    /// See [`Paths::temporary`].
+    pub(crate) temporary: PathBuf,
     /// Warnings, and the texts they are about.
     pub(crate) messages: Messages,
 }
@@ -222,6 +224,7 @@ pub(crate) fn load(
                 engines,
                 snapshot,
                 files: log_files,
+                temporary: startup.paths.temporary.clone(),
                 messages,
             })
         }
@@ -242,6 +245,7 @@ fn new_build(
         .unwrap_or(Path::new("/"))
         .to_path_buf();
     let mut build = Build::new(paths.prefix.clone(), conf_prefix, files, sources);
+    build.temporary.clone_from(&paths.temporary);
     build.program = startup.identity.program().to_owned();
     build.tables = crate::engines::tables();
     build.shared.insert(log_files);

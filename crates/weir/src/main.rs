@@ -24,6 +24,7 @@ mod identity;
 mod load;
 mod master;
 mod message;
+mod modules;
 mod paths;
 mod prepare;
 mod proxy;

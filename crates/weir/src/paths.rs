@@ -2,11 +2,11 @@
 //!
 //! nginx fixes these when it is compiled; distributions choose `/etc/nginx`. Weir finds them:
 //!
-//! | given | prefix | configuration | default error log | default pid file |
-//! |---|---|---|---|---|
-//! | nothing, `/etc/weir/weir.conf` is there | `/etc/weir` | `weir.conf` | `/var/log/weir/error.log` | `/run/weir.pid` |
-//! | nothing else, or started as `nginx` | `/etc/nginx` | `nginx.conf` | `/var/log/nginx/error.log` | `/run/nginx.pid` |
-//! | `-p DIR` | `DIR` | `conf/nginx.conf`, else `nginx.conf` | `logs/error.log` | `logs/nginx.pid` |
+//! | given | prefix | configuration | default error log | default pid file | default temporary folders |
+//! |---|---|---|---|---|---|
+//! | nothing, `/etc/weir/weir.conf` is there | `/etc/weir` | `weir.conf` | `/var/log/weir/error.log` | `/run/weir.pid` | `/var/lib/weir` |
+//! | nothing else, or started as `nginx` | `/etc/nginx` | `nginx.conf` | `/var/log/nginx/error.log` | `/run/nginx.pid` | `/var/lib/nginx` |
+//! | `-p DIR` | `DIR` | `conf/nginx.conf`, else `nginx.conf` | `logs/error.log` | `logs/nginx.pid` | `DIR` |
 //!
 //! `-c` and `-e` are relative to the prefix, as in nginx. An `include` is relative to the folder of the
 //! configuration file.
@@ -27,6 +27,9 @@ pub(crate) struct Paths {
     pub(crate) error_log: Option<PathBuf>,
     /// The pid file when the configuration names none.
     pub(crate) pid: PathBuf,
+    /// Where temporary folders are that the configuration does not name. Not in `/etc`, which a service may be forbidden
+    /// to write to.
+    pub(crate) temporary: PathBuf,
 }
 
 impl Paths {
@@ -63,6 +66,7 @@ impl Paths {
             configuration,
             error_log: Some(prefix.join("logs/error.log")),
             pid: prefix.join("logs/nginx.pid"),
+            temporary: prefix.to_path_buf(),
         }
     }
 
@@ -79,6 +83,7 @@ impl Paths {
             prefix,
             error_log: Some(format!("/var/log/{name}/error.log").into()),
             pid: format!("/run/{name}.pid").into(),
+            temporary: Path::new("/var/lib").join(name),
         }
     }
 }
@@ -113,6 +118,24 @@ mod tests {
             &["/etc/weir/weir.conf"],
         );
         assert_eq!(paths.pid, Path::new("/run/nginx.pid"));
+    }
+
+    #[test]
+    fn nothing_temporary_is_in_etc() {
+        for (identity, there, expected) in [
+            (Identity::Weir, "/etc/nginx/nginx.conf", "/var/lib/nginx"),
+            (Identity::Weir, "/etc/weir/weir.conf", "/var/lib/weir"),
+            (Identity::Nginx, "/etc/weir/weir.conf", "/var/lib/nginx"),
+        ] {
+            let paths = find(identity, Options::default(), &[there]);
+            assert_eq!(paths.temporary, Path::new(expected));
+        }
+        let options = Options {
+            prefix: Some("/t".into()),
+            ..Options::default()
+        };
+        let paths = find(Identity::Weir, options, &[]);
+        assert_eq!(paths.temporary, Path::new("/t"));
     }
 
     #[test]

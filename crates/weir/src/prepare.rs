@@ -107,6 +107,12 @@ pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), 
     let mkdir_failed = |path: &Path, error: &io::Error| {
         format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
     };
+    // Nothing but this server makes that one.
+    let temporary = loaded.temporary.as_path();
+    if wanted.iter().any(|path| path.parent() == Some(temporary)) {
+        modes::make_folder(temporary, modes::PUBLIC_FOLDER)
+            .map_err(|error| mkdir_failed(temporary, &error))?;
+    }
     for path in &wanted {
         modes::make_folder(path, modes::PRIVATE_FOLDER)
             .map_err(|error| mkdir_failed(path, &error))?;

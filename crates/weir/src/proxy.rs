@@ -69,6 +69,7 @@ fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> 
         configuration: prefix.join("(weir proxy)"),
         error_log: None,
         pid: prefix.join("(none)"),
+        temporary: prefix.clone(),
         prefix,
     };
     let startup = Startup {

@@ -36,8 +36,8 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
             return 1;
         }
     };
-    let log = early_log(&startup);
     rt::file::modes::narrow_umask();
+    let log = early_log(&startup);
     let voice = Voice::starting(&log, identity.program());
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
@@ -77,6 +77,7 @@ fn startup(
     paths.prefix = absolute(&paths.prefix)?;
     paths.configuration = absolute(&paths.configuration)?;
     paths.pid = absolute(&paths.pid)?;
+    paths.temporary = absolute(&paths.temporary)?;
     paths.error_log = paths.error_log.as_deref().map(absolute).transpose()?;
     Ok(Startup {
         identity,
@@ -304,9 +305,9 @@ fn report(watch: Watch, voice: Voice<'_>) -> i32 {
 ///
 /// The pid file is written when every socket takes connections, so that who waits for it may connect.
 pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32 {
+    rt::file::modes::narrow_umask();
     let voice = Voice::starting(&early, startup.identity.program());
     let left = crate::upgrade::inherited();
-    rt::file::modes::narrow_umask();
     let is_upgrade = left.is_some();
     let numbers = left.as_ref().map(|left| left.sockets.clone());
     let inherited = numbers

@@ -89,6 +89,7 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
     let paths = Paths {
         // What modules create for themselves must not turn up in the folder that is served.
         prefix: temporary.clone(),
+        temporary: temporary.clone(),
         // Shown in messages only; the text below is what is read.
         configuration: directory.join("(weir serve)"),
         error_log: None,

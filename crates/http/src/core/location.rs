@@ -742,7 +742,7 @@ fn keepalive_timeout(conf: &mut LocationConf, line: &mut Line) -> Result<(), Dia
 
 fn client_body_temp_path(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     // The levels are accepted: temporary files have no names here, so that no folder grows large.
-    conf.client_body_temp_path = line.prefix_path(line.arg(0));
+    conf.client_body_temp_path = line.temporary_path(line.arg(0));
     line.shared::<crate::configure::Directories>()
         .0
         .insert(conf.client_body_temp_path.clone());

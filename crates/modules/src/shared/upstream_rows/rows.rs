@@ -286,7 +286,7 @@ fn bind(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 fn temp_path(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
-    conf.temp_path = line.prefix_path(line.arg(0));
+    conf.temp_path = line.temporary_path(line.arg(0));
     line.shared::<Directories>()
         .0
         .insert(conf.temp_path.clone());
