@@ -61,6 +61,7 @@ mod media;
 mod misbehaving;
 mod modes;
 mod ocsp;
+mod orphans;
 mod proxy;
 mod proxy_command;
 mod proxy_ssl;

@@ -68,6 +68,17 @@ impl Channel {
         Channel(descriptor)
     }
 
+    /// A connection that was made by name, and does not wait so far.
+    pub fn from_accepted(socket: OwnedFd) -> io::Result<Channel> {
+        rustix::io::ioctl_fionbio(&socket, false)?;
+        rustix::net::sockopt::set_socket_timeout(
+            &socket,
+            rustix::net::sockopt::Timeout::Send,
+            Some(SEND_TIMEOUT),
+        )?;
+        Ok(Channel(socket))
+    }
+
     /// From now on a packet that does not come in this time is an error. For a channel whose other end has
     /// several holders: the end of one in the middle of a message would not be noticed.
     pub fn limit_wait(&self, time: Duration) -> io::Result<()> {

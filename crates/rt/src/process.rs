@@ -420,14 +420,6 @@ pub fn pin_thread(processors: &[usize]) -> io::Result<()> {
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
 }
 
-/// Asks the kernel for `signal` when the parent dies. Call it after [`become_user`], which clears it.
-/// Returns false when the parent, `parent`, is dead already.
-pub fn follow_parent(parent: u32, signal: Signal) -> io::Result<bool> {
-    let signal = RawSignal::from_named_raw(signal.number()).ok_or(io::ErrorKind::InvalidInput)?;
-    rustix::process::set_parent_process_death_signal(Some(signal))?;
-    Ok(parent_id() == parent)
-}
-
 /// The number of the parent process, 0 when it is outside this namespace.
 pub fn parent_id() -> u32 {
     rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs())

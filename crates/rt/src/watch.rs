@@ -7,6 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 
+use crate::channel::Channel;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
@@ -50,6 +51,29 @@ pub fn connect(name: &str) -> io::Result<(OwnedFd, u32)> {
     let process = sockopt::socket_peercred(&socket)?.pid;
     let process = process.as_raw_nonzero().get().unsigned_abs();
     Ok((socket, process))
+}
+
+/// Connects to a name for messages with descriptors; the number of the process that listens there, and of its user when it
+/// began to.
+pub fn connect_channel(name: &str) -> io::Result<(Channel, u32, u32)> {
+    let (socket, process) = connect(name)?;
+    let user = sockopt::socket_peercred(&socket)?.uid.as_raw();
+    Ok((Channel::from_accepted(socket)?, process, user))
+}
+
+/// The names that begin so and under which somebody listens, or has a connection.
+pub fn names(prefix: &str) -> Vec<String> {
+    // Where this cannot be read, nothing is found.
+    let list = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let list = String::from_utf8_lossy(&list);
+    let mut names: Vec<String> = list
+        .lines()
+        .filter_map(|line| Some(line.split_once(" @")?.1.to_owned()))
+        .filter(|name| name.starts_with(prefix))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names
 }
 
 /// Sends a message if there is room for it.

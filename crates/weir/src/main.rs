@@ -25,6 +25,7 @@ mod load;
 mod master;
 mod message;
 mod modules;
+mod orphan;
 mod paths;
 mod prepare;
 mod proxy;

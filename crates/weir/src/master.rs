@@ -25,6 +25,7 @@ use rt::signal::{Received, Signal, Signals};
 
 use crate::load::{Loaded, Startup};
 use crate::message::{Generation, HAND_OVER, Kind, encode_logs};
+use crate::orphan::{self, Orphan, Refuge};
 use crate::prepare::{self, Opened, PidFile};
 use crate::sockets::Sockets;
 use crate::upgrade::{self, Other, Role, Word};
@@ -63,6 +64,10 @@ pub(crate) struct Master {
     crashes: Crashes,
     /// The other master, during an upgrade.
     other: Option<Other>,
+    /// Workers of masters that were killed.
+    orphans: Vec<Orphan>,
+    /// Where this one's workers are found when it is killed.
+    refuge: Option<Refuge>,
     /// The workers end then, or as soon as the new binary serves.
     leave_at: Option<Instant>,
     watchers: Watchers,
@@ -137,9 +142,11 @@ impl Master {
         opened: Opened,
         (pid_file, watchers): (PidFile, Watchers),
         signals: Signals,
-        other: Option<Other>,
+        (other, orphans): (Option<Other>, Vec<Orphan>),
     ) -> Master {
         Master {
+            refuge: Refuge::new(&startup.paths),
+            orphans,
             startup,
             loaded,
             opened,
@@ -263,7 +270,43 @@ impl Master {
         if self.workers[..index].iter().any(|worker| !worker.exiting) {
             self.quit_first(index, HAND_OVER);
         }
+        self.dismiss_orphans(index);
         self.outcome(Awaited::Configuration(number), true, "");
+    }
+
+    /// A worker of this master serves: those that have none may end, and give it their connections.
+    fn dismiss_orphans(&mut self, index: usize) {
+        for number in 0..self.orphans.len() {
+            if self.orphans[number].is_dismissed {
+                continue;
+            }
+            // Without a pair idle connections close.
+            let pair = Channel::pair().ok();
+            if let Some((ours, _)) = &pair {
+                self.send(index, Kind::Peer, b"", &[ours.as_fd()]);
+            }
+            let theirs = pair.as_ref().map(|(_, theirs)| theirs.as_fd());
+            let orphan = &mut self.orphans[number];
+            let master = orphan.master;
+            if let Err(error) = orphan.dismiss(theirs) {
+                let error = Errno(&error);
+                let text = format_args!(
+                    "sendmsg() to the worker process of master process {master} failed{error}"
+                );
+                self.log().plain(Level::Alert, text);
+            }
+        }
+    }
+
+    /// Another master, with the same sockets, is gone: its workers must not go on for ever beside this one's.
+    fn look_after_orphans(&mut self) {
+        let found = orphan::find(&self.startup.paths);
+        // Their sockets are open here as well.
+        self.orphans.extend(found);
+        let serving = |worker: &Child| worker.serves && !worker.exiting;
+        if let Some(index) = self.workers.iter().rposition(serving) {
+            self.dismiss_orphans(index);
+        }
     }
 
     /// Tells who waits for it what came of an action.
@@ -307,6 +350,7 @@ impl Master {
             Role::Old if !lives => {
                 self.notice(format_args!("the old binary's master process has ended"));
                 self.other = None;
+                self.look_after_orphans();
             }
             Role::New(_) | Role::Old => {}
         }
@@ -376,7 +420,6 @@ impl Master {
 
     fn fork_worker(&mut self) -> std::io::Result<()> {
         let (ours, theirs) = Channel::pair()?;
-        let master = std::process::id();
         match process::fork()? {
             Fork::Parent(process) => {
                 self.workers.push(Child {
@@ -390,16 +433,18 @@ impl Master {
             }
             Fork::Child => {
                 drop(ours);
-                self.become_worker(theirs, master)
+                self.become_worker(theirs)
             }
         }
     }
 
     /// In the child. Lets go of what belongs to the master, so that a socket that the master closes
     /// later is not kept open here.
-    fn become_worker(&mut self, channel: Channel, master: u32) -> ! {
+    fn become_worker(&mut self, channel: Channel) -> ! {
         self.workers.clear();
         self.other = None;
+        self.orphans.clear();
+        let refuge = self.refuge.take();
         self.watchers = Watchers::none();
         self.opened = Opened {
             sockets: Default::default(),
@@ -411,7 +456,7 @@ impl Master {
         let log = self.log().clone();
         match Signals::block(&Signal::ALL) {
             Ok(signals) => {
-                worker_process::run(self.startup.clone(), &core, log, channel, signals, master)
+                worker_process::run(self.startup.clone(), &core, log, channel, signals, refuge)
             }
             Err(error) => {
                 log.plain(
@@ -573,6 +618,7 @@ impl Master {
     fn new_binary_ended(&mut self) {
         self.other = None;
         self.restore_pid_file();
+        self.look_after_orphans();
         let text = "the new binary process has ended; see the error log\n";
         self.outcome(Awaited::Upgrade, false, text);
         if self.leave_at.take().is_some() && self.end != End::No {
@@ -614,11 +660,19 @@ impl Master {
         for index in 0..self.workers.len() {
             self.send(index, Kind::Reopen, &body, &descriptors);
         }
+        for orphan in &self.orphans {
+            orphan.reopen(&body, &descriptors);
+        }
     }
 
     fn quit(&mut self) {
         if self.end == End::No {
             self.end = End::Quit;
+        }
+        // What was taken over goes along, though nothing has come in its place yet.
+        for orphan in self.orphans.iter_mut().filter(|one| !one.is_dismissed) {
+            // One that has ended already is what is wanted.
+            let _ = orphan.dismiss(None);
         }
         self.leave();
         if self.leave_at.is_none() {
@@ -670,6 +724,9 @@ impl Master {
         for index in 0..self.workers.len() {
             self.workers[index].exiting = true;
             self.send(index, Kind::Terminate, b"", &[]);
+        }
+        for orphan in &self.orphans {
+            orphan.terminate();
         }
     }
 

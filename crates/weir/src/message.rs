@@ -45,6 +45,8 @@ pub(crate) enum Kind {
     Refused = 6,
     /// To the worker: another worker process, whose end of a socket pair is the descriptor.
     Peer = 7,
+    /// From a worker without a master to the one that comes after it: its listening sockets.
+    Sockets = 8,
 }
 
 impl Kind {
@@ -58,6 +60,7 @@ impl Kind {
             Kind::Applied,
             Kind::Refused,
             Kind::Peer,
+            Kind::Sockets,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -14,6 +14,7 @@ use crate::cli::{Options, Send};
 use crate::identity::{Identity, build_text};
 use crate::load::{Failure, Loaded, Startup, load_from_disk};
 use crate::master::Master;
+use crate::orphan::Orphan;
 use crate::paths::Paths;
 use crate::prepare::{self, Opened, PidFile};
 use crate::sockets::{self, Sockets};
@@ -313,7 +314,12 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32
     let inherited = numbers
         .as_deref()
         .map(|numbers| Sockets::inherited(numbers, voice));
-    let inherited = inherited.unwrap_or_default();
+    let mut inherited = inherited.unwrap_or_default();
+    let orphans = match !is_upgrade && startup.text.is_none() && loaded.core.master_process {
+        true => take_over(&startup, &mut inherited, voice),
+        false => Vec::new(),
+    };
+    let has_orphans = !orphans.is_empty();
     let other = left.and_then(|left| left.other);
     let opened = match prepare::open(&loaded, &inherited, voice) {
         Ok(opened) => opened,
@@ -326,17 +332,24 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32
         let text = format_args!("using inherited sockets from \"{numbers}\"");
         loaded.log.plain(Level::Notice, text);
     }
+    for orphan in &orphans {
+        let master = orphan.master;
+        let text = format_args!(
+            "taking over from the worker process of master process {master}, which is gone"
+        );
+        loaded.log.plain(Level::Notice, text);
+    }
     // Sockets that this configuration does not want close here.
     drop(inherited);
     match enter(&startup, &loaded, &opened, is_upgrade) {
         Ok((signals, public)) => {
             // The configuration's own log is open; nothing must keep this file from being rotated.
             drop(early);
-            serve(startup, loaded, opened, signals, public, other)
+            serve(startup, loaded, opened, signals, public, (other, orphans))
         }
         Err(error) => {
             voice.say(Level::Emerg, format_args!("{error}"));
-            if !is_upgrade {
+            if !is_upgrade && !has_orphans {
                 let log = &loaded.log;
                 opened
                     .sockets
@@ -345,6 +358,22 @@ pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32
             1
         }
     }
+}
+
+/// Finds the workers that a master which was killed has left, and takes their sockets.
+fn take_over(startup: &Startup, sockets: &mut Sockets, voice: Voice<'_>) -> Vec<Orphan> {
+    let mut orphans = crate::orphan::find(&startup.paths);
+    for socket in orphans
+        .iter_mut()
+        .flat_map(|orphan| orphan.sockets.drain(..))
+    {
+        if let Err(error) = sockets.take(socket) {
+            let error = Errno(&error);
+            let text = "a socket of a worker process without a master cannot be used";
+            voice.say(Level::Alert, format_args!("{text}{error}, ignored"));
+        }
+    }
+    orphans
 }
 
 /// Becomes the process that serves: signals, background, pid file, standard error.
@@ -388,7 +417,7 @@ fn serve(
     opened: Opened,
     signals: Signals,
     public: Option<Public>,
-    other: Option<Other>,
+    (other, orphans): (Option<Other>, Vec<Orphan>),
 ) -> i32 {
     announce(&startup, &loaded.log);
     match public {
@@ -401,7 +430,7 @@ fn serve(
             loaded
                 .log
                 .plain(Level::Notice, format_args!("start worker processes"));
-            Master::new(startup, loaded, opened, public, signals, other).run();
+            Master::new(startup, loaded, opened, public, signals, (other, orphans)).run();
             0
         }
         public => {

@@ -69,12 +69,9 @@ impl Sockets {
             let socket = number
                 .parse()
                 .map_err(|_| std::io::ErrorKind::InvalidInput.into())
-                .and_then(rt::process::inherit)
-                .and_then(|socket| Ok((listen::inherited(&socket)?, socket)));
-            match socket {
-                Ok(((address, options), socket)) => {
-                    sockets.add(ListenerSpec { address, options }, socket)
-                }
+                .and_then(rt::process::inherit);
+            match socket.and_then(|socket| sockets.take(socket)) {
+                Ok(()) => {}
                 Err(error) => voice.say(
                     Level::Emerg,
                     format_args!(
@@ -85,6 +82,13 @@ impl Sockets {
             }
         }
         sockets
+    }
+
+    /// Adds an open socket, with the address that it has.
+    pub(crate) fn take(&mut self, socket: OwnedFd) -> std::io::Result<()> {
+        let (address, options) = listen::inherited(&socket)?;
+        self.add(ListenerSpec { address, options }, socket);
+        Ok(())
     }
 
     fn add(&mut self, spec: ListenerSpec, socket: OwnedFd) {

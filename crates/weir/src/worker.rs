@@ -111,6 +111,11 @@ impl Worker {
         !self.loops.is_empty()
     }
 
+    /// Has it been told to end?
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping != Stopping::No
+    }
+
     /// Applies a configuration: the first starts the loops, later ones replace the one before on each.
     /// On an error, which is logged and returned, the one before stays in use.
     pub(crate) fn apply(&mut self, generation: &Generation) -> Result<(), String> {

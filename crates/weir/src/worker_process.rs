@@ -4,7 +4,8 @@
 //! then whatever starts a thread. Configurations come from the master only; this process may not even
 //! be allowed to read the files.
 
-use std::os::fd::AsFd as _;
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 
 use rt::channel::{Channel, Message};
@@ -15,6 +16,7 @@ use rt::signal::{Received, Signal, Signals};
 use crate::core::Core;
 use crate::load::Startup;
 use crate::message::{Generation, HAND_OVER, Kind, decode_logs};
+use crate::orphan::Refuge;
 use crate::worker::Worker;
 
 /// Tells the master that starting again would not help.
@@ -33,29 +35,47 @@ enum End {
 }
 
 /// Runs as the worker until the master says to end. Never returns. `log` is the master's, for the time
-/// before the first configuration.
+/// before the first configuration; in `refuge` the next master finds the worker if this one is killed.
 pub(crate) fn run(
     startup: Arc<Startup>,
     core: &Core,
     log: Logger,
     channel: Channel,
     signals: Signals,
-    master: u32,
+    refuge: Option<Refuge>,
 ) -> ! {
     let program = startup.identity.program();
-    let code = match prepare(core, &log, master, program) {
-        Ok(()) => match control(startup, log, &channel, &signals) {
-            End::Done => 0,
-            End::Crashed => CRASHED,
-            End::Fatal => FATAL,
-        },
-        Err(()) => FATAL,
+    // Before the user changes.
+    let master = Master {
+        process: process::parent_id(),
+        user: process::user_id(),
     };
-    std::process::exit(code)
+    let code = match prepare(core, &log, program) {
+        Ok(()) => match Worker::new(startup, log.clone()) {
+            Ok(worker) => Control {
+                worker,
+                channel: Some(channel),
+                refuge,
+                master,
+                sockets: Vec::new(),
+            }
+            .run(&signals),
+            Err(error) => {
+                log.plain(Level::Emerg, format_args!("pipe() failed{}", Errno(&error)));
+                End::Fatal
+            }
+        },
+        Err(()) => End::Fatal,
+    };
+    std::process::exit(match code {
+        End::Done => 0,
+        End::Crashed => CRASHED,
+        End::Fatal => FATAL,
+    })
 }
 
 /// Takes limits, user, folder and environment that the configuration gives a worker.
-fn prepare(core: &Core, log: &Logger, master: u32, program: &str) -> Result<(), ()> {
+fn prepare(core: &Core, log: &Logger, program: &str) -> Result<(), ()> {
     let refused = |what: &str, error: &std::io::Error| {
         log.plain(Level::Alert, format_args!("{what} failed{}", Errno(error)));
     };
@@ -91,15 +111,7 @@ fn prepare(core: &Core, log: &Logger, master: u32, program: &str) -> Result<(), 
         return Err(());
     }
     process::set_title(&format!("{program}: worker process"));
-    // After the change of user, which clears it.
-    match process::follow_parent(master, Signal::Term) {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(()),
-        Err(error) => {
-            refused("prctl(PR_SET_PDEATHSIG)", &error);
-            Ok(())
-        }
-    }
+    Ok(())
 }
 
 fn set_limits(core: &Core, refused: impl Fn(&str, &std::io::Error)) {
@@ -123,145 +135,220 @@ fn set_limits(core: &Core, refused: impl Fn(&str, &std::io::Error)) {
     }
 }
 
+/// Whose worker this is.
+struct Master {
+    process: u32,
+    /// Its user, whose processes may follow it.
+    user: u32,
+}
+
 /// The control thread: messages, signals, and what the loops report.
-fn control(startup: Arc<Startup>, log: Logger, channel: &Channel, signals: &Signals) -> End {
-    let mut worker = match Worker::new(startup, log.clone()) {
-        Ok(worker) => worker,
-        Err(error) => {
-            log.plain(Level::Emerg, format_args!("pipe() failed{}", Errno(&error)));
-            return End::Fatal;
+struct Control {
+    worker: Worker,
+    /// To the master, or to the one that comes after it. `None`: there is none.
+    channel: Option<Channel>,
+    refuge: Option<Refuge>,
+    master: Master,
+    /// What is listened on, for the next master. Empty once the end has begun: nothing may keep a socket open then.
+    sockets: Vec<Arc<OwnedFd>>,
+}
+
+impl Control {
+    fn run(mut self, signals: &Signals) -> End {
+        let end = loop {
+            match self.turn(signals) {
+                ControlFlow::Continue(()) => {}
+                ControlFlow::Break(end) => break end,
+            }
+        };
+        let worker = &mut self.worker;
+        worker.log().plain(Level::Notice, format_args!("exiting"));
+        if matches!(end, End::Done) {
+            worker.close();
         }
-    };
-    let end = loop {
-        let mut descriptors = vec![channel.as_fd(), signals.as_fd(), worker.ended()];
-        descriptors.extend(worker.peers());
-        let ready = match process::wait_readable(&descriptors, worker.next_check()) {
+        worker.log().plain(Level::Notice, format_args!("exit"));
+        worker.flush();
+        end
+    }
+
+    fn turn(&mut self, signals: &Signals) -> ControlFlow<End> {
+        let mut descriptors = vec![signals.as_fd(), self.worker.ended()];
+        let master = match (&self.channel, &self.refuge) {
+            (Some(channel), _) => Some(channel.as_fd()),
+            (None, Some(refuge)) => Some(refuge.as_fd()),
+            (None, None) => None,
+        };
+        descriptors.extend(master);
+        let others = descriptors.len();
+        descriptors.extend(self.worker.peers());
+        let ready = match process::wait_readable(&descriptors, self.worker.next_check()) {
             Ok(ready) => ready,
             Err(error) => {
-                worker
-                    .log()
-                    .plain(Level::Alert, format_args!("poll() failed{}", Errno(&error)));
-                break End::Fatal;
+                let text = format_args!("poll() failed{}", Errno(&error));
+                self.worker.log().plain(Level::Alert, text);
+                return ControlFlow::Break(End::Fatal);
             }
         };
         // Before a message that may say that the end has come: what they have sent is a client's. The last first: one that
         // is gone is removed from the list.
-        for index in (0..ready.len() - 3).rev() {
-            if ready[3 + index] {
-                worker.hear_peer(index);
+        for index in (0..ready.len() - others).rev() {
+            if ready[others + index] {
+                self.worker.hear_peer(index);
             }
         }
-        if ready[0]
-            && let Some(end) = take_message(&mut worker, channel)
-        {
-            break end;
+        if others > 2 && ready[2] {
+            match self.channel.is_some() {
+                true => self.take_message()?,
+                false => self.admit_master(),
+            }
         }
-        if ready[1]
-            && let Some(end) = take_signals(&mut worker, signals)
-        {
-            break end;
+        if ready[0] {
+            self.take_signals(signals)?;
         }
-        if worker.check(ready[2]) {
-            break End::Done;
+        if self.worker.check(ready[1]) {
+            return ControlFlow::Break(End::Done);
         }
-        if worker.has_crashed() {
-            worker.log().plain(
-                Level::Alert,
-                format_args!("an event loop has ended by itself"),
-            );
-            break End::Crashed;
+        if self.worker.has_crashed() {
+            let text = format_args!("an event loop has ended by itself");
+            self.worker.log().plain(Level::Alert, text);
+            return ControlFlow::Break(End::Crashed);
         }
-    };
-    worker.log().plain(Level::Notice, format_args!("exiting"));
-    if matches!(end, End::Done) {
-        worker.close();
+        ControlFlow::Continue(())
     }
-    worker.log().plain(Level::Notice, format_args!("exit"));
-    worker.flush();
-    end
-}
 
-fn take_message(worker: &mut Worker, channel: &Channel) -> Option<End> {
-    match channel.receive() {
-        Ok(Some(message)) => obey(worker, channel, message),
-        // The master is gone: nobody could stop this process or restart it.
-        Ok(None) => Some(End::Done),
-        Err(error) => {
-            worker.log().plain(
-                Level::Alert,
-                format_args!("recvmsg() failed{}", Errno(&error)),
-            );
-            Some(End::Fatal)
+    fn take_message(&mut self) -> ControlFlow<End> {
+        let Some(channel) = &self.channel else {
+            return ControlFlow::Continue(());
+        };
+        match channel.receive() {
+            Ok(Some(message)) => self.obey(message),
+            Ok(None) => self.lose_master(),
+            Err(error) => {
+                let text = format_args!("recvmsg() failed{}", Errno(&error));
+                self.worker.log().plain(Level::Alert, text);
+                ControlFlow::Break(End::Fatal)
+            }
         }
     }
-}
 
-fn obey(worker: &mut Worker, channel: &Channel, message: Message) -> Option<End> {
-    match Kind::of(message.kind) {
-        Some(Kind::Configuration) => return configure(worker, channel, message),
-        Some(Kind::Reopen) => match decode_logs(message) {
-            Some(logs) => worker.reopen(&logs),
-            None => worker.log().plain(
+    /// The master is gone, without a word: it was killed. Clients are no worse off for it, so this goes on.
+    fn lose_master(&mut self) -> ControlFlow<End> {
+        self.channel = None;
+        if !self.worker.runs() {
+            return ControlFlow::Break(End::Done);
+        }
+        if !self.worker.is_stopping() {
+            let master = self.master.process;
+            self.worker.log().plain(
+                Level::Alert,
+                format_args!(
+                    "master process {master} is gone; this worker process goes on serving, but takes no new configuration, \
+                     opens no logs again and is not replaced when it ends: start the server again"
+                ),
+            );
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The server was started again: gives the new master what this process listens on.
+    fn admit_master(&mut self) {
+        let admitted = self.refuge.as_ref();
+        let Some(channel) = admitted.and_then(|refuge| refuge.admit(self.master.user)) else {
+            return;
+        };
+        let sockets: Vec<_> = self.sockets.iter().map(|socket| socket.as_fd()).collect();
+        if channel.send(Kind::Sockets as u8, b"", &sockets).is_err() {
+            // It did not wait; there may be another one.
+            return;
+        }
+        self.worker.log().plain(
+            Level::Notice,
+            format_args!("a new master process takes over the listening sockets"),
+        );
+        self.channel = Some(channel);
+    }
+
+    fn obey(&mut self, message: Message) -> ControlFlow<End> {
+        let damaged = || format_args!("a message of the master was damaged");
+        match Kind::of(message.kind) {
+            Some(Kind::Configuration) => return self.configure(message),
+            Some(Kind::Reopen) => match decode_logs(message) {
+                Some(logs) => self.worker.reopen(&logs),
+                None => self.worker.log().plain(Level::Alert, damaged()),
+            },
+            Some(Kind::Quit) => self.stop(message.body == HAND_OVER),
+            Some(Kind::Peer) => {
+                if let Some(peer) = message.descriptors.into_iter().next() {
+                    self.worker.add_peer(Channel::from_fd(peer));
+                }
+            }
+            Some(Kind::Terminate) => return ControlFlow::Break(End::Done),
+            Some(Kind::Applied | Kind::Refused | Kind::Sockets) | None => {
+                self.worker.log().plain(
+                    Level::Alert,
+                    format_args!("unknown message {} of the master", message.kind),
+                );
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn configure(&mut self, message: Message) -> ControlFlow<End> {
+        let Some(generation) = Generation::decode(message) else {
+            self.worker.log().plain(
                 Level::Alert,
                 format_args!("a message of the master was damaged"),
-            ),
-        },
-        Some(Kind::Quit) => worker.stop(message.body == HAND_OVER),
-        Some(Kind::Peer) => {
-            if let Some(peer) = message.descriptors.into_iter().next() {
-                worker.add_peer(Channel::from_fd(peer));
+            );
+            return ControlFlow::Break(End::Fatal);
+        };
+        let result = self.worker.apply(&generation);
+        let mut body = generation.number.to_le_bytes().to_vec();
+        let answer = match &result {
+            Ok(()) => Kind::Applied,
+            Err(why) => {
+                body.extend_from_slice(why.as_bytes());
+                Kind::Refused
+            }
+        };
+        if let Some(channel) = &self.channel {
+            // If the master is gone, the next message says so.
+            let _ = channel.send(answer as u8, &body, &[]);
+        }
+        if result.is_ok() && !self.worker.is_stopping() {
+            let sockets = generation.sockets.into_values();
+            self.sockets = sockets.flat_map(|(_, members)| members).collect();
+        }
+        // Without a first configuration there is nothing to go on with.
+        match result.is_err() && !self.worker.runs() {
+            true => ControlFlow::Break(End::Fatal),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
+    fn stop(&mut self, hand_over: bool) {
+        self.sockets.clear();
+        // A master that comes now need not wait for an answer from here.
+        self.refuge = None;
+        self.worker.stop(hand_over);
+    }
+
+    fn take_signals(&mut self, signals: &Signals) -> ControlFlow<End> {
+        while let Ok(Some(received)) = signals.next() {
+            let action = match received.signal {
+                Signal::Quit | Signal::Winch => ", shutting down",
+                Signal::Term | Signal::Int => ", exiting",
+                Signal::Hup | Signal::Usr2 | Signal::Usr1 => ", ignoring",
+                Signal::Child | Signal::Kill => "",
+            };
+            log_signal(self.worker.log(), received, action);
+            match received.signal {
+                Signal::Quit | Signal::Winch => self.stop(false),
+                Signal::Term | Signal::Int => return ControlFlow::Break(End::Done),
+                Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Child | Signal::Kill => {}
             }
         }
-        Some(Kind::Terminate) => return Some(End::Done),
-        Some(Kind::Applied | Kind::Refused) | None => {
-            worker.log().plain(
-                Level::Alert,
-                format_args!("unknown message {} of the master", message.kind),
-            );
-        }
+        ControlFlow::Continue(())
     }
-    None
-}
-
-fn configure(worker: &mut Worker, channel: &Channel, message: Message) -> Option<End> {
-    let Some(generation) = Generation::decode(message) else {
-        worker.log().plain(
-            Level::Alert,
-            format_args!("a message of the master was damaged"),
-        );
-        return Some(End::Fatal);
-    };
-    let result = worker.apply(&generation);
-    let mut body = generation.number.to_le_bytes().to_vec();
-    let answer = match &result {
-        Ok(()) => Kind::Applied,
-        Err(why) => {
-            body.extend_from_slice(why.as_bytes());
-            Kind::Refused
-        }
-    };
-    // If the master is gone, the next message says so.
-    let _ = channel.send(answer as u8, &body, &[]);
-    // Without a first configuration there is nothing to go on with.
-    (result.is_err() && !worker.runs()).then_some(End::Fatal)
-}
-
-fn take_signals(worker: &mut Worker, signals: &Signals) -> Option<End> {
-    while let Ok(Some(received)) = signals.next() {
-        let action = match received.signal {
-            Signal::Quit | Signal::Winch => ", shutting down",
-            Signal::Term | Signal::Int => ", exiting",
-            Signal::Hup | Signal::Usr2 | Signal::Usr1 => ", ignoring",
-            Signal::Child | Signal::Kill => "",
-        };
-        log_signal(worker.log(), received, action);
-        match received.signal {
-            Signal::Quit | Signal::Winch => worker.stop(false),
-            Signal::Term | Signal::Int => return Some(End::Done),
-            Signal::Hup | Signal::Usr1 | Signal::Usr2 | Signal::Child | Signal::Kill => {}
-        }
-    }
-    None
 }
 
 /// The line about a signal, in nginx's words.
