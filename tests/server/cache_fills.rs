@@ -228,7 +228,7 @@ fn what_breaks_off_for_good_is_cut_and_not_stored() {
         say(stream, &head("Cache-Control: max-age=60\r\n", 100_000));
         say(stream, &content(50_000));
     });
-    let server = cached(&origin, "");
+    let server = cached(&origin, "proxy_next_upstream off;");
     for _ in 0..2 {
         let reply = server.get("/a");
         assert!(reply.cut);

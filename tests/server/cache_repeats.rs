@@ -174,7 +174,7 @@ fn an_origin_that_falls_silent_is_asked_again() {
         }
         say(stream, &content(LENGTH));
     });
-    let server = cached(&origin, "proxy_read_timeout 300ms;");
+    let server = cached(&origin, "proxy_read_timeout 1500ms;");
     let replies = together(&server, "/a", CLIENTS);
     all_have(&server, &replies, &content(LENGTH));
     assert_eq!(origin.requests(), 2);
