@@ -190,3 +190,51 @@ fn who_waits_for_a_folder_has_it_when_the_other_ends() {
     let found = until(|| (ask(&second, 1_000, "a") == "HIT").then_some(()));
     assert!(found.is_some(), "what the first one stored");
 }
+
+#[test]
+fn what_somebody_overwrites_while_the_server_runs_is_fetched_anew() {
+    if skip_on_oracle(OWN) {
+        return;
+    }
+    let origin = origin();
+    let folder = Folder::new("overwritten");
+    let path = folder.0.join("cache");
+    let server = proxy(&origin, &path);
+    const PLACES: u64 = 12;
+    for place in 0..PLACES {
+        for length in LENGTHS {
+            // All is there, and in memory.
+            ask(&server, length, "a");
+            ask(&server, length, "b");
+        }
+        // What a response begins with may be sent before it is in the file.
+        let stored = until(|| (ask(&server, 2_500_000, "b") == "HIT").then_some(()));
+        assert!(stored.is_some());
+        for segment in segments(&path) {
+            let file = fs::OpenOptions::new().read(true).write(true).open(segment);
+            let file = file.expect("a segment");
+            let at = file.metadata().expect("a length").len() * place / PLACES + 5_000;
+            let mut byte = [0];
+            if file.read_exact_at(&mut byte, at).is_ok() {
+                byte[0] ^= 4;
+                file.write_all_at(&byte, at).expect("a segment");
+            }
+        }
+        for length in LENGTHS {
+            // Each is compared with what it was.
+            ask(&server, length, "a");
+            ask(&server, length, "b");
+        }
+    }
+    // A file that is too short is no other case.
+    for segment in segments(&path) {
+        let file = fs::OpenOptions::new().write(true).open(segment);
+        let file = file.expect("a segment");
+        let length = file.metadata().expect("a length").len();
+        file.set_len(length / 2).expect("a segment");
+    }
+    for length in LENGTHS {
+        ask(&server, length, "a");
+        ask(&server, length, "b");
+    }
+}

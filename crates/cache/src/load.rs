@@ -177,7 +177,7 @@ impl Loading {
             _ => {
                 let (table, end) = segment.scan();
                 segment.len.store(end, Relaxed);
-                segment.proven = None;
+                segment.trust_all();
                 // When the disk is full it is scanned again at the next start.
                 let _ = segment.finish(&table, end);
                 table

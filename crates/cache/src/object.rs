@@ -4,16 +4,17 @@ use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
-use rt::file::File;
+use rt::file::{Check, File};
 use rt::pool::{Device, Pool};
 
 use crate::checksum::xxh64;
 use crate::format::{Description, Extent, Record, RecordKind, UNIT, run_end};
 use crate::index::Location;
 use crate::segment::Segment;
+use crate::store::Core;
 use crate::{Head, Key};
 
 /// An object. Clones share it. It stays readable though it is purged, replaced or evicted meanwhile.
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     /// All that the extents name.
     pub(crate) segments: Vec<Arc<Segment>>,
     pub(crate) pool: Pool,
+    /// Whom to tell when it turns out to be damaged, and its hash there.
+    pub(crate) home: (Weak<Core>, u64),
     /// What the caller made of the head.
     pub(crate) attached: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
@@ -118,6 +121,7 @@ impl Object {
             body: shared.body.clone(),
             segments: shared.segments.clone(),
             pool: shared.pool.clone(),
+            home: shared.home.clone(),
             attached: OnceLock::new(),
         })
     }
@@ -159,6 +163,12 @@ impl Object {
             pool.submit(device, Box::new(prove));
         }
         Ok(())
+    }
+
+    /// The segments that parts of the body are sent from.
+    pub(crate) fn sent_segments(&self) -> impl Iterator<Item = &Arc<Segment>> {
+        let in_memory = self.0.body.is_some();
+        self.0.segments.iter().filter(move |_| !in_memory)
     }
 
     /// The extents of the body that were not compared since the start.
@@ -260,10 +270,36 @@ impl Object {
             .partition_point(|other| other.offset < extent.offset);
         let end = run_end(self.0.extents[after..].iter());
         Some(FileRange {
-            file: segment.file.clone(),
+            file: segment.file.checked_by(self.0.clone()),
             offset: extent.position + skip,
             len: end - offset,
         })
+    }
+}
+
+impl Check for Shared {
+    /// What comes from the device while it is sent. An extent of another segment that stands at the same place there is
+    /// compared in vain; objects have few segments.
+    fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        let end = offset.saturating_add(len);
+        let touched = self.extents.iter().filter(|extent| {
+            extent.position < end && offset < extent.position + u64::from(extent.len)
+        });
+        for extent in touched {
+            let segment = self
+                .segments
+                .iter()
+                .find(|segment| segment.number == extent.segment);
+            let Some(segment) = segment else { continue };
+            if let Err(error) = segment.verify(extent) {
+                segment.distrust();
+                if let Some(core) = self.home.0.upgrade() {
+                    core.lose(self.home.1, self.location, segment);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -3,14 +3,15 @@
 //! A segment is never written twice at the same place, and its number is never used again. When it is reclaimed its
 //! name goes, its bytes stay as long as an object that somebody reads has it open: no reader ever sees other bytes.
 
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rt::file::File;
 use rt::file::modes::PRIVATE_FILE;
@@ -26,11 +27,41 @@ pub(crate) struct Segment {
     pub(crate) path: PathBuf,
     /// The bytes that are written and whole; nothing behind is read.
     pub(crate) len: AtomicU64,
-    /// Where the extents begin that were compared with their checksums since the start. `None`: all are as good as that,
-    /// because this process wrote them, or read the whole segment.
-    pub(crate) proven: Option<Mutex<HashSet<u64>>>,
+    /// Which extents may be sent unseen.
+    trust: Mutex<Trust>,
+    /// What the file looked like when this process had last to do with it.
+    stamp: Mutex<Stamp>,
+    /// This process is writing: what the file looks like says nothing.
+    writing: AtomicBool,
     /// The sequence when it was begun: its records are newer, but for copied tombstones and purges.
     pub(crate) first_sequence: u64,
+}
+
+/// Which extents of a segment need no look before they are sent.
+enum Trust {
+    /// All: this process wrote them, or read the whole segment.
+    All,
+    /// Those that begin here: they were compared with their checksums.
+    These(HashSet<u64>),
+}
+
+/// What tells a file that somebody else has changed: its length and its times, to the nanosecond.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Stamp([i64; 5]);
+
+impl Stamp {
+    /// Of an open file: known to the system without a look at the device. A file that cannot be asked is one that changes.
+    fn of(file: &File) -> Stamp {
+        rustix::fs::fstat(file).map_or(Stamp::default(), |stat| {
+            Stamp([
+                stat.st_size as i64,
+                stat.st_mtime as i64,
+                stat.st_mtime_nsec as i64,
+                stat.st_ctime as i64,
+                stat.st_ctime_nsec as i64,
+            ])
+        })
+    }
 }
 
 impl Segment {
@@ -57,9 +88,12 @@ impl Segment {
             file: File::from_fd(OwnedFd::from(file)),
             path,
             len: AtomicU64::new(0),
-            proven: None,
+            trust: Mutex::new(Trust::All),
+            stamp: Mutex::default(),
+            writing: AtomicBool::new(false),
             first_sequence,
         };
+        *segment.stamp() = Stamp::of(&segment.file);
         if let Err(error) = segment.write(&header.write(), 0) {
             // A disk that stays full would have one more of them with each attempt.
             let _ = std::fs::remove_file(&segment.path);
@@ -83,9 +117,12 @@ impl Segment {
             file: File::from_fd(OwnedFd::from(file)),
             path: path.to_owned(),
             len: AtomicU64::new(len),
-            proven: Some(Mutex::default()),
+            trust: Mutex::new(Trust::These(HashSet::new())),
+            stamp: Mutex::default(),
+            writing: AtomicBool::new(false),
             first_sequence: 0,
         };
+        *segment.stamp() = Stamp::of(&segment.file);
         let mut bytes = [0; HEADER];
         if segment.read(&mut bytes, 0).is_err() {
             return Ok(None);
@@ -103,8 +140,68 @@ impl Segment {
         }))
     }
 
+    fn stamp(&self) -> MutexGuard<'_, Stamp> {
+        self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn trust(&self) -> MutexGuard<'_, Trust> {
+        self.trust.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks whether somebody else has written to the file. If so, nothing of it is sent unseen from now on: gives true.
+    /// Costs one call, which does not wait for a device.
+    pub(crate) fn was_changed(&self) -> bool {
+        let mut known = loop {
+            match self.stamp.try_lock() {
+                Ok(known) => break known,
+                Err(TryLockError::Poisoned(known)) => break known.into_inner(),
+                // The writer may hold it for as long as the device takes, and looks itself.
+                Err(TryLockError::WouldBlock) if self.writing.load(SeqCst) => return false,
+                // Somebody else who looks.
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        };
+        self.compare(&mut known)
+    }
+
+    fn compare(&self, known: &mut Stamp) -> bool {
+        let now = Stamp::of(&self.file);
+        let changed = *known != now;
+        if changed {
+            *known = now;
+            self.distrust();
+        }
+        changed
+    }
+
+    /// From now on each extent is compared with its checksum before it is sent.
+    pub(crate) fn distrust(&self) {
+        *self.trust() = Trust::These(HashSet::new());
+    }
+
+    /// The whole of it was read and is as it was written.
+    pub(crate) fn trust_all(&self) {
+        *self.trust() = Trust::All;
+    }
+
+    /// Does something to the file that is no sign of somebody else's hand.
+    fn changing<T>(&self, change: impl FnOnce() -> T) -> T {
+        self.writing.store(true, SeqCst);
+        let mut known = self.stamp();
+        self.compare(&mut known);
+        let result = change();
+        *known = Stamp::of(&self.file);
+        drop(known);
+        self.writing.store(false, SeqCst);
+        result
+    }
+
     /// Writes all and makes it readable.
-    pub(crate) fn write(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
+    pub(crate) fn write(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.changing(|| self.write_all(bytes, position))
+    }
+
+    fn write_all(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match rustix::io::pwrite(&self.file, bytes, position) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -155,23 +252,46 @@ impl Segment {
         Ok(bytes)
     }
 
-    /// Whether the extent needs no look any more: it was verified since the start.
+    /// Whether the extent needs no look any more.
     pub(crate) fn is_proven(&self, extent: &Extent) -> bool {
-        self.proven.as_ref().is_none_or(|proven| {
-            let proven = proven.lock().unwrap_or_else(PoisonError::into_inner);
-            proven.contains(&extent.position)
-        })
+        match &*self.trust() {
+            Trust::All => true,
+            Trust::These(proven) => proven.contains(&extent.position),
+        }
     }
 
     /// Reads an extent and compares it with its checksum, so that from then on it may be sent unseen. Blocks.
     pub(crate) fn prove(&self, extent: &Extent) -> io::Result<()> {
-        self.read_extent(extent)?;
-        if let Some(proven) = &self.proven {
+        let before = *self.stamp();
+        self.verify(extent)?;
+        // What was written to the file meanwhile may have come after the read.
+        if before == *self.stamp()
+            && let Trust::These(proven) = &mut *self.trust()
+        {
             // As many as there are extents in the segment.
-            let mut proven = proven.lock().unwrap_or_else(PoisonError::into_inner);
             proven.insert(extent.position);
         }
         Ok(())
+    }
+
+    /// Reads an extent and compares it with its checksum; an error of kind `InvalidData` when it is not what was written.
+    /// Blocks.
+    pub(crate) fn verify(&self, extent: &Extent) -> io::Result<()> {
+        thread_local! {
+            /// Fresh memory of that size would come from the system each time.
+            static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+        }
+        SCRATCH.with_borrow_mut(|bytes| {
+            let len = extent.len as usize;
+            if bytes.len() < len {
+                bytes.resize(len, 0);
+            }
+            self.read(&mut bytes[..len], extent.position)?;
+            match crate::checksum::xxh64(&bytes[..len], 0) == extent.sum {
+                true => Ok(()),
+                false => Err(io::ErrorKind::InvalidData.into()),
+            }
+        })
     }
 
     /// The table, when the trailer says that the segment was finished.
@@ -195,6 +315,18 @@ impl Segment {
         self.read(&mut bytes, at)?;
         let record = Record::read(&bytes).filter(|record| record.segment == self.number);
         Ok(record.and_then(|record| format::read_table(record.meta(&bytes)?)))
+    }
+
+    /// Reads the record of the table that `number` chooses. False: it is not what was written.
+    pub(crate) fn sample(&self, number: u64) -> bool {
+        let Ok(Some(table)) = self.read_table() else {
+            // One that is not finished yet has no table.
+            return true;
+        };
+        let Some(entry) = table.get(number as usize % table.len().max(1)) else {
+            return true;
+        };
+        self.scan_one(u64::from(entry.at) * UNIT).is_some()
     }
 
     /// Whether the segment was finished; its table is not read.
@@ -247,8 +379,10 @@ impl Segment {
         };
         record.write(&format::write_table(entries), &[], &mut bytes);
         bytes.extend_from_slice(&format::write_trailer(end, self.number));
-        rustix::fs::ftruncate(&self.file, end)?;
-        self.write(&bytes, end)?;
+        self.changing(|| {
+            rustix::fs::ftruncate(&self.file, end)?;
+            self.write_all(&bytes, end)
+        })?;
         rustix::fs::fdatasync(&self.file)?;
         Ok(())
     }

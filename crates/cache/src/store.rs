@@ -288,7 +288,7 @@ impl Core {
     }
 
     /// The object of a record, once all that it names is there.
-    fn object(&self, stored: Stored, location: Location) -> Option<Object> {
+    fn object(self: &Arc<Self>, stored: Stored, location: Location, hash: u64) -> Option<Object> {
         let mut segments: Vec<Arc<Segment>> = Vec::new();
         for extent in &stored.extents {
             if segments.iter().any(|known| known.number == extent.segment) {
@@ -313,18 +313,27 @@ impl Core {
                 body: stored.body,
                 segments,
                 pool: self.options.pool.clone(),
+                home: (Arc::downgrade(self), hash),
                 attached: std::sync::OnceLock::new(),
             })
         })
     }
 
     /// Lets an object go whose body is not what was written.
-    fn lose(&self, hash: u64, location: Location, segment: &Segment) {
+    pub(crate) fn lose(&self, hash: u64, location: Location, segment: &Segment) {
         self.report(&format!(
             "what an object in \"{}\" names is damaged",
             segment.path.display()
         ));
         self.index.remove_at(hash, location);
+    }
+
+    /// Says that somebody else has written to a segment.
+    pub(crate) fn suspect(&self, segment: &Segment) {
+        self.report(&format!(
+            "\"{}\" was changed by somebody else: what it has is compared before it is used, and is fetched anew where it is damaged",
+            segment.path.display()
+        ));
     }
 
     /// What an object is now: purged, fresh, stale.
@@ -432,9 +441,15 @@ impl Store {
         if stored.description.key != *key {
             return core.absent(hash, Seen(Some(location)), now_ms);
         }
-        let Some(object) = core.object(stored, location) else {
+        let Some(object) = core.object(stored, location, hash) else {
             return lost(Miss::Damaged);
         };
+        for segment in object
+            .sent_segments()
+            .filter(|segment| segment.was_changed())
+        {
+            core.suspect(segment);
+        }
         let damaged = {
             let (core, segment) = (Arc::clone(core), Arc::clone(&segment));
             move || core.lose(hash, location, &segment)

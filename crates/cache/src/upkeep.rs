@@ -21,12 +21,15 @@ pub(crate) struct Upkeep {
     next_shard: usize,
     checkpoint_ms: u64,
     stored: u64,
+    /// The number of the next sample.
+    sample: u64,
 }
 
 /// One round.
 pub(crate) fn round(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
     core.fills.lock().expire(now_ms);
     crate::load::check_directory(core);
+    look_for_damage(core);
     expire_inactive(core, log, now_ms);
     // Failures have been reported.
     let _ = crate::reclaim::make_room(core, log);
@@ -37,6 +40,33 @@ pub(crate) fn round(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
         let _ = log
             .flush(core)
             .and_then(|()| crate::load::write_checkpoint(core, log));
+    }
+}
+
+/// Looks whether somebody else has written to a segment, and reads one record of one segment in each round: damage that
+/// leaves no trace in the file's times is found in the end, and then nothing of that segment is sent unseen.
+fn look_for_damage(core: &Arc<Core>) {
+    let segments: Vec<_> = {
+        let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
+        segments.values().cloned().collect()
+    };
+    for segment in segments.iter().filter(|segment| segment.was_changed()) {
+        core.suspect(segment);
+    }
+    let number = {
+        let mut upkeep = core.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
+        upkeep.sample += 1;
+        upkeep.sample
+    };
+    // Neighbours in time are far apart in the table.
+    let place = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let chosen = segments.get(number as usize % segments.len().max(1));
+    if let Some(segment) = chosen.filter(|segment| !segment.sample(place)) {
+        segment.distrust();
+        core.report(&format!(
+            "\"{}\" is damaged: what it has is compared before it is used, and is fetched anew where it is damaged",
+            segment.path.display()
+        ));
     }
 }
 

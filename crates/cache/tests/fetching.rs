@@ -318,3 +318,42 @@ fn a_directory_that_was_replaced_is_noticed() {
         assert!(store.has_vanished() && store.trouble().is_some());
     });
 }
+
+/// What comes from the device while it is sent is compared with its checksum, though it was good before.
+#[test]
+fn what_is_loaded_to_be_sent_is_verified() {
+    let directory = Directory::new();
+    let store = directory.open();
+    let path = directory.0.clone();
+    run(async move {
+        let key = Key::new(b"large");
+        let (mut writer, follower) = store.fill_anew(&key, NOW);
+        drop(follower);
+        writer.head(head("", NOW + 1));
+        writer.write(vec![7; 700_000].into()).await.unwrap();
+        writer.finish();
+        store.flush().await;
+        let Lookup::Hit(object) = store.lookup(&key, NOW).await else {
+            panic!("it is there");
+        };
+        let pool = rt::pool::register("cache-test", 4, 1000);
+        let range = object.file_range(0).unwrap();
+        let load = range.file.load(range.offset, range.len, 0, &pool);
+        load.await.unwrap();
+        let segment = fs::read_dir(path)
+            .unwrap()
+            .map(|item| item.unwrap().path())
+            .find(|path| path.extension().is_some_and(|end| end == "segment"));
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .open(segment.unwrap())
+            .unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, b"!", range.offset + 600_000).unwrap();
+        // Only what was overwritten is refused.
+        let first = range.file.load(range.offset, 100_000, 0, &pool);
+        first.await.unwrap();
+        let load = range.file.load(range.offset, range.len, 0, &pool);
+        assert!(load.await.is_err());
+        assert!(matches!(store.lookup(&key, NOW).await, Lookup::Miss(..)));
+    });
+}

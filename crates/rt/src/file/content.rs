@@ -16,7 +16,14 @@ use crate::report::{self, Event};
 
 /// An open file (or directory). Clones share the descriptor; the last one closes it.
 #[derive(Clone)]
-pub struct File(Arc<Inner>);
+pub struct File(Arc<Inner>, Option<Arc<dyn Check>>);
+
+/// Judges what has just come from the device: see [`File::checked_by`].
+pub trait Check: Send + Sync {
+    /// Whether these bytes of the file are what was written there; an error otherwise, which whoever wanted them gets. On
+    /// a thread of a pool: it may block.
+    fn check(&self, offset: u64, len: u64) -> io::Result<()>;
+}
 
 struct Inner {
     fd: OwnedFd,
@@ -59,14 +66,28 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 impl File {
     /// Takes an open descriptor.
     pub fn from_fd(fd: OwnedFd) -> Self {
-        Self(Arc::new(Inner {
+        let inner = Inner {
             fd,
             nowait: AtomicU8::new(NOWAIT_WORKS),
             device: AtomicU64::new(0),
             identity: AtomicU64::new(0),
             direct: AtomicBool::new(false),
             closes_on: OnceLock::new(),
-        }))
+        };
+        Self(Arc::new(inner), None)
+    }
+
+    /// The same file; what of it is not in memory, and is read or loaded through this clone, is judged by `check` when it
+    /// has come from the device. What is in memory is not.
+    pub fn checked_by(&self, check: Arc<dyn Check>) -> Self {
+        Self(Arc::clone(&self.0), Some(check))
+    }
+
+    pub(super) fn check(&self, offset: u64, len: u64) -> io::Result<()> {
+        match &self.1 {
+            Some(check) => check.check(offset, len),
+            None => Ok(()),
+        }
     }
 
     /// From now on the file is read past the page cache (`O_DIRECT`), always on a pool. Fails where the file system
@@ -270,6 +291,7 @@ impl File {
         let file = self.clone();
         pool.run_on(self.device(), move || {
             let n = read_full(&file, &mut buf[begin + done..], offset + done as u64)?;
+            file.check(offset + done as u64, n as u64)?;
             buf.truncate(begin + done + n);
             Ok(buf)
         })

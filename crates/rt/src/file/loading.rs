@@ -60,7 +60,10 @@ pub(super) async fn load(
     if range.file == 0 {
         // It can not be told from others.
         let file = file.clone();
-        let job = move || residency::load(&file, offset, len, rest.min(len));
+        let job = move || {
+            residency::load(&file, offset, len, rest.min(len))?;
+            file.check(offset, len)
+        };
         return pool.run_on(Device::UNKNOWN, job).await;
     }
     let (sender, receiver) = remote_oneshot::channel();
@@ -110,9 +113,11 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
             _ => range.len.saturating_mul(AHEAD_OF_SHARED),
         };
         let mut end = End(Some(range));
-        let loaded = residency::load(&file, range.offset, range.len, rest.min(ahead));
+        let loaded = residency::load(&file, range.offset, range.len, rest.min(ahead))
+            .and_then(|()| file.check(range.offset, range.len));
         let told = end.tell(loaded.map_err(|error| {
             let unknown = rustix::io::Errno::IO.raw_os_error();
+            // What turned out to be damaged is an error of input, too.
             error.raw_os_error().unwrap_or(unknown)
         }));
         if told >= IN_USE_WAITERS {

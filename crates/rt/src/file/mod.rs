@@ -24,7 +24,7 @@ mod open;
 mod residency;
 mod temporary;
 
-pub use content::File;
+pub use content::{Check, File};
 pub use links::{Judged, Links, open_judged, try_open_judged};
 pub use listing::{Listed, list_directory};
 pub use metadata::{Kind, Metadata};
