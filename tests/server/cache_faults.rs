@@ -238,3 +238,75 @@ fn what_somebody_overwrites_while_the_server_runs_is_fetched_anew() {
         ask(&server, length, "b");
     }
 }
+
+#[test]
+fn a_folder_that_is_deleted_and_made_again_is_used_again() {
+    if skip_on_oracle(OWN) {
+        return;
+    }
+    let origin = origin();
+    let folder = Folder::new("remade");
+    let path = folder.0.join("cache");
+    let server = proxy(&origin, &path);
+    ask(&server, 100_000, "a");
+    for round in 0..2 {
+        fs::remove_dir_all(&path).expect("the store's folder");
+        // As root does it: the worker's user may not write there.
+        fs::create_dir(&path).expect("the folder above");
+        let name = format!("b{round}");
+        let stored = until(|| {
+            ask(&server, 100_000, &name);
+            (path.join("store").exists() && ask(&server, 100_000, &name) == "HIT").then_some(())
+        });
+        assert!(stored.is_some(), "it is stored in the new folder");
+    }
+}
+
+#[test]
+fn a_full_disk_has_no_segment_without_an_object_and_says_so() {
+    if skip_on_oracle(OWN) {
+        return;
+    }
+    let folder = Folder::new("tight");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+        .arg(&folder.0)
+        .output();
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: a small file system can not be mounted here");
+        return;
+    }
+    let origin = origin();
+    let path = folder.0.join("cache");
+    let (shown, port) = (path.display(), origin.port());
+    let server = http(&format!(
+        "proxy_cache_path {shown} keys_zone=one:1m max_size=1g;
+         server {{ listen 127.0.0.1:%%PORT%%; add_header X-Cache $upstream_cache_status;
+            location / {{ proxy_pass http://127.0.0.1:{port}; proxy_cache one; proxy_cache_key $uri;
+                proxy_cache_status_header on; }} }}"
+    ))
+    .tolerate("failed")
+    .start();
+    let mut wrong = 0;
+    let mut refused = 0;
+    for number in 0..30 {
+        let target = format!("/900000/{number}");
+        let reply = server.get(&target).expect(200);
+        assert!(reply.body == content(900_000), "{number}");
+        let said = reply.field("Cache-Status").to_owned();
+        let stored = server.get(&target).field("X-Cache") == "HIT";
+        refused += usize::from(said.ends_with("; detail=disk-full"));
+        assert!(
+            !said.ends_with("disk-full") || !said.contains("; stored"),
+            "{said}"
+        );
+        wrong += usize::from(said.contains("; stored") && !stored);
+    }
+    // The first one that finds the disk full has said so before.
+    assert!(wrong <= 1 && refused >= 20, "{wrong} {refused}");
+    server.line("error.log", "writing to the cache failed");
+    // What others need is free: logs, and uploads.
+    let spare = fs::write(folder.0.join("upload"), vec![1; 300_000]);
+    assert!(spare.is_ok(), "{spare:?}");
+    assert_eq!(server.get("/900000/0").field("X-Cache"), "HIT");
+}

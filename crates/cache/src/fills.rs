@@ -59,6 +59,13 @@ pub(crate) struct Tables {
 }
 
 impl Fills {
+    /// Where in a segment the last byte stands that a fill under way needs.
+    pub(crate) fn needs(&self, segment: u32) -> u64 {
+        let tables = self.lock();
+        let fills = tables.running.values().chain(tables.arrived.values());
+        fills.map(|fill| fill.needs(segment)).max().unwrap_or(0)
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -24,6 +24,7 @@ mod options;
 pub mod policy;
 mod purge;
 mod reclaim;
+mod room;
 mod segment;
 mod store;
 mod survey;

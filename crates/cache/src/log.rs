@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crate::format::{HEADER, Record, SegmentHeader, TABLE_MAX, TableEntry, UNIT};
 use crate::index::Location;
 use crate::policy::GhostTable;
+use crate::room;
 use crate::segment::{Segment, table_entry};
 use crate::store::Core;
 
@@ -183,7 +184,7 @@ impl Log {
     }
 
     /// Writes what is gathered and tells those who wait for it.
-    pub(crate) fn flush(&mut self, core: &Core) -> io::Result<()> {
+    pub(crate) fn flush(&mut self, core: &Arc<Core>) -> io::Result<()> {
         let written = self.write_buffers(core);
         if let Err(error) = &written {
             self.fail(core, error);
@@ -198,6 +199,9 @@ impl Log {
             .flatten()
             .filter(|open| !open.buffer.is_empty())
         {
+            if !self.reclaiming {
+                room::take(core, open.buffer.len() as u64)?;
+            }
             open.segment.write(&open.buffer, open.written)?;
             open.written += open.buffer.len() as u64;
             core.written.fetch_add(open.buffer.len() as u64, Relaxed);
@@ -214,22 +218,29 @@ impl Log {
 
     /// Gives up what is not in the files. The open segments are left as they are: at the next start they are read
     /// record by record, and until then nothing points behind what was written.
-    fn fail(&mut self, core: &Core, error: &io::Error) {
-        if self
+    fn fail(&mut self, core: &Arc<Core>, error: &io::Error) {
+        let first = self
             .paused_until
-            .is_none_or(|until| Instant::now() >= until)
-        {
-            self.paused_until = Some(Instant::now() + PAUSE);
-            core.report(&format!("writing to the cache failed: {error}"));
-        }
-        self.open = [None, None];
+            .is_none_or(|until| Instant::now() >= until);
+        let left: Vec<Open> = self.open.iter_mut().filter_map(Option::take).collect();
         for done in self.pending.drain(..) {
             done(core, false);
+        }
+        if first && room::is_full(error) {
+            room::give_back(
+                core,
+                left.iter().map(|open| (&open.segment, &open.table[..])),
+            );
+            room::look(core, self);
+        }
+        if first {
+            self.paused_until = Some(Instant::now() + PAUSE);
+            core.report(&format!("writing to the cache failed: {error}"));
         }
     }
 
     /// Finishes the open segments, so that the next start reads two tables instead of two files.
-    pub(crate) fn finish(&mut self, core: &Core) -> io::Result<()> {
+    pub(crate) fn finish(&mut self, core: &Arc<Core>) -> io::Result<()> {
         self.flush(core)?;
         for open in self.open.iter_mut().filter_map(Option::take) {
             open.segment.finish(&open.table, open.written)?;

@@ -64,7 +64,7 @@ fn fits(core: &Core) -> bool {
 }
 
 /// The oldest full segment of the side that has more than its share.
-fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
+pub(crate) fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
     let open: Vec<u32> = log.open_segments().collect();
     let segments = core.segments.read().unwrap_or_else(PoisonError::into_inner);
     let full = || {
@@ -82,7 +82,12 @@ fn choose(core: &Core, log: &Log) -> Option<Arc<Segment>> {
 }
 
 /// Takes one segment out of the store.
-fn reclaim(core: &Arc<Core>, log: &mut Log, victim: &Arc<Segment>, keep: bool) -> io::Result<()> {
+pub(crate) fn reclaim(
+    core: &Arc<Core>,
+    log: &mut Log,
+    victim: &Arc<Segment>,
+    keep: bool,
+) -> io::Result<()> {
     let table = victim
         .read_table()
         .ok()

@@ -201,6 +201,13 @@ impl Segment {
         self.changing(|| self.write_all(bytes, position))
     }
 
+    /// Gives the disk back what stands from `end` on.
+    pub(crate) fn cut(&self, end: u64) -> io::Result<()> {
+        self.len.store(end, Relaxed);
+        self.changing(|| rustix::fs::ftruncate(&self.file, end))?;
+        Ok(())
+    }
+
     fn write_all(&self, mut bytes: &[u8], mut position: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match rustix::io::pwrite(&self.file, bytes, position) {

@@ -20,6 +20,7 @@ use crate::object::{Object, Shared, Stored};
 use crate::options::{Limits, OpenError, Options};
 use crate::purge::{self, Purges, Scope};
 use crate::reclaim::{Commit, bury, commit, new_record};
+use crate::room::Room;
 use crate::segment::Segment;
 use crate::upkeep::{self, Upkeep};
 use crate::{Head, Key, Meta, Mode, Purge};
@@ -148,6 +149,7 @@ pub(crate) struct Core {
     queue: Mutex<Queue>,
     pub(crate) log: Mutex<Log>,
     trouble: Mutex<Option<String>>,
+    pub(crate) room: Room,
     /// The directory is not the one that was opened any more.
     pub(crate) vanished: AtomicBool,
     pub(crate) upkeep: Mutex<Upkeep>,
@@ -215,6 +217,7 @@ impl Core {
             queue: Mutex::default(),
             log: Mutex::new(Log::new(loaded.next_segment)),
             trouble: Mutex::default(),
+            room: Room::default(),
             vanished: AtomicBool::new(false),
             upkeep: Mutex::default(),
             written: AtomicU64::new(0),
@@ -809,6 +812,12 @@ impl Store {
     /// dropped and opened again.
     pub fn has_vanished(&self) -> bool {
         self.0.vanished.load(Relaxed)
+    }
+
+    /// Whether a body of this length would not be stored, because the disk is full, as far as is known; `None`: of a
+    /// length that is not known.
+    pub fn lacks_room(&self, length: Option<u64>) -> bool {
+        self.0.room.lacks(length.unwrap_or(0))
     }
 
     /// The most bytes of segments.

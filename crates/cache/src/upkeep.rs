@@ -30,6 +30,7 @@ pub(crate) fn round(core: &Arc<Core>, log: &mut Log, now_ms: u64) {
     core.fills.lock().expire(now_ms);
     crate::load::check_directory(core);
     look_for_damage(core);
+    crate::room::look(core, log);
     expire_inactive(core, log, now_ms);
     // Failures have been reported.
     let _ = crate::reclaim::make_room(core, log);

@@ -352,6 +352,23 @@ pub fn change_owner(path: &Path, user: &User) -> io::Result<()> {
     std::os::unix::fs::chown(path, Some(user.uid), Some(user.gid))
 }
 
+/// Gives an empty directory of root's to a user and group. One with entries, or a link, or somebody else's stays as it is.
+pub fn give_empty_directory(path: &Path, user: &User) -> io::Result<()> {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    let flags = rustix::fs::OFlags::DIRECTORY | rustix::fs::OFlags::NOFOLLOW;
+    let directory = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)?;
+    let is_empty = rustix::fs::Dir::read_from(&directory)?
+        .flatten()
+        .all(|entry| matches!(entry.file_name().to_bytes(), b"." | b".."));
+    if !is_empty || directory.metadata()?.uid() != 0 {
+        return Ok(());
+    }
+    std::os::unix::fs::fchown(&directory, Some(user.uid), Some(user.gid))
+}
+
 /// A limit of the process that the configuration may set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {

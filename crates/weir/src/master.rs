@@ -35,6 +35,9 @@ use crate::worker_process::{self, log_signal};
 
 /// A worker that ran this long has started well; the next crash is answered at once.
 const HEALTHY: Duration = Duration::from_secs(10);
+/// How often it is seen whether the folders of the configuration are there and the worker's.
+const MEND: Duration = Duration::from_secs(5);
+
 /// So many crashes in a row are answered at once: clients wait in the queues of the sockets, and a request that
 /// brings a worker down now and then must not take the site with it.
 const AT_ONCE: u32 = 20;
@@ -73,6 +76,8 @@ pub(crate) struct Master {
     watchers: Watchers,
     /// What the watchers wait for.
     awaited: Awaited,
+    /// When folders are looked after next.
+    mend_at: Instant,
 }
 
 /// The action under way that commands want to know the outcome of.
@@ -160,6 +165,7 @@ impl Master {
             leave_at: None,
             watchers,
             awaited: Awaited::Nothing,
+            mend_at: Instant::now() + MEND,
         }
     }
 
@@ -181,6 +187,7 @@ impl Master {
             self.respawn();
             self.leave_late();
             self.kill_late();
+            self.mend_directories();
         }
         self.pid_file.remove(self.log());
         self.notice(format_args!("exit"));
@@ -195,13 +202,29 @@ impl Master {
         }
     }
 
+    /// Looks after the folders of the configuration, seldom.
+    fn mend_directories(&mut self) {
+        let now = Instant::now();
+        if now >= self.mend_at && self.end == End::No {
+            prepare::mend_directories(&self.loaded);
+        }
+        if now >= self.mend_at {
+            self.mend_at = now + MEND;
+        }
+    }
+
     /// Waits for a signal, somebody's word, or the time of something planned.
     fn wait(&mut self) {
         let planned = match self.end {
             End::Terminate(at) => Some(at),
             End::No | End::Quit => self.crashes.respawn_at,
         };
-        let planned = planned.into_iter().chain(self.leave_at).min();
+        let mending = self.loaded.core.user.as_ref().and(Some(self.mend_at));
+        let planned = planned
+            .into_iter()
+            .chain(self.leave_at)
+            .chain(mending)
+            .min();
         let timeout = planned.map(|at| at.saturating_duration_since(Instant::now()));
         let link = self.other.as_ref().and_then(Other::link);
         let watchers = self.watchers.socket();

@@ -126,6 +126,35 @@ pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), 
     Ok(())
 }
 
+/// Makes those folders again that were removed, and gives those to the worker's user that somebody made anew: a cache whose
+/// folder was cleared away works again without a reload. What a worker could have put in the place of a folder is not
+/// touched: it must be an empty folder of root's, below one of root's.
+pub(crate) fn mend_directories(loaded: &Loaded) {
+    let user = loaded.core.user.as_ref().filter(|_| process::is_root());
+    let Some(user) = user else { return };
+    let engines = loaded.engines.iter();
+    for path in engines.flat_map(|engine| engine.directories()) {
+        // It is tried again; what the folder is for says in the log what it lacks.
+        let _ = mend_directory(&path, user);
+    }
+}
+
+fn mend_directory(path: &Path, user: &User) -> io::Result<()> {
+    let is_roots = |metadata: &std::fs::Metadata| metadata.uid() == 0 && metadata.is_dir();
+    match std::fs::symlink_metadata(path) {
+        Ok(there) if !is_roots(&there) => return Ok(()),
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let parent = path.parent().unwrap_or(Path::new("/"));
+    if user.uid == 0 || !is_roots(&std::fs::symlink_metadata(parent)?) {
+        return Ok(());
+    }
+    modes::make_folder(path, modes::PRIVATE_FOLDER)?;
+    process::give_empty_directory(path, user)
+}
+
 fn give_to_user(path: &Path, user: Option<&User>) -> Result<(), String> {
     let failed = |call: &str, error: &io::Error| {
         format!("{call} \"{}\" failed{}", path.display(), Errno(error))

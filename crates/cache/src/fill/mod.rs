@@ -278,6 +278,19 @@ impl Fill {
         self.state().end == Some(Ok(()))
     }
 
+    /// Where in a segment the last byte stands of what it has stored there.
+    pub(crate) fn needs(&self, segment: u32) -> u64 {
+        let state = self.state();
+        let of_it = state
+            .written
+            .iter()
+            .filter(|(extent, _)| extent.segment == segment && state.phase == Phase::Storing);
+        of_it
+            .map(|(extent, _)| extent.position + u64::from(extent.len))
+            .max()
+            .unwrap_or(0)
+    }
+
     /// Whether it brings all of the body.
     pub(crate) fn is_whole(&self) -> bool {
         self.place == Place::Whole

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use cache::{Ended, Follower, Object, Part};
+use cache::{Ended, Follower, Object, Part, Store};
 use proto::Known;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 
@@ -42,6 +42,7 @@ impl From<Part> for Chunk {
 /// What is answered with.
 pub(super) struct Answer<'a> {
     pub(super) settings: &'a SettingsRef,
+    pub(super) store: &'a Store,
     pub(super) source: &'static Source,
     pub(super) stored: &'a Arc<StoredHead>,
     pub(super) status: Status,
@@ -105,6 +106,7 @@ impl Answer<'_> {
         }
         let ttl_s = stored.freshness.ttl_s(now_ms);
         let stored_status = stored.head.status;
+        let full = self.asked.is_some() && self.store.lacks_room(self.length);
         add_status_field(request, self.settings, move |name| CacheStatus {
             name,
             outcome: match self.asked {
@@ -112,12 +114,12 @@ impl Answer<'_> {
                 Some((why, collapsed)) => Fate::Forwarded {
                     why,
                     status: Some(stored_status),
-                    stored: true,
+                    stored: !full,
                     collapsed,
                 },
             },
             ttl_s: Some(ttl_s),
-            detail: None,
+            detail: full.then_some("disk-full"),
         });
         Outcome::Respond
     }

@@ -295,6 +295,7 @@ impl Visit {
         let status = if joined { Status::Hit } else { status };
         Answer {
             settings: &self.settings,
+            store: &self.store,
             source: self.source,
             stored: &stored,
             status,

@@ -298,8 +298,10 @@ impl Parts {
         if as_it_is.is_some() {
             (self.position, self.end) = (wanted.start, wanted.end);
         }
+        let store = self.visit.store.clone();
         let outcome = Answer {
             settings: &settings,
+            store: &store,
             source,
             stored: &stored,
             status,

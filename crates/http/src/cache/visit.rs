@@ -376,6 +376,7 @@ impl Visit {
         let asked = (status == Status::Revalidated).then_some((Forward::Stale, false));
         Answer {
             settings: &self.settings,
+            store: &self.store,
             source: self.source,
             stored,
             status,

@@ -25,6 +25,9 @@ const OPEN_WAIT: Duration = Duration::from_secs(1);
 /// How often a store that could not be opened is tried again.
 const RETRY: Duration = Duration::from_secs(10);
 
+/// The same where the worker's user may not write: the master gives it the folder soon.
+const RETRY_DENIED: Duration = Duration::from_secs(2);
+
 /// The same while another process has it: mostly one that is about to end.
 const RETRY_LOCKED: Duration = Duration::from_millis(50);
 
@@ -337,6 +340,8 @@ struct State {
     opening: bool,
     /// When opening failed last.
     failed: Option<Instant>,
+    /// That was for want of rights.
+    denied: bool,
     /// Since when another process has the directory.
     locked: Option<Instant>,
     /// It is the other process's turn.
@@ -423,10 +428,10 @@ impl Opened {
     /// Opens the store on a thread of the pool, unless it is open, or failed a moment ago.
     fn open_soon(self: Arc<Self>) {
         let mut state = self.state();
-        let pause = if state.locked.is_some() {
-            RETRY_LOCKED
-        } else {
-            RETRY
+        let pause = match (state.locked, state.denied) {
+            (Some(_), _) => RETRY_LOCKED,
+            (None, true) => RETRY_DENIED,
+            (None, false) => RETRY,
         };
         let too_soon = state.failed.is_some_and(|failed| failed.elapsed() < pause);
         if state.store.is_some() || state.opening || state.given_away || too_soon {
@@ -469,10 +474,12 @@ impl Opened {
             Err(error) => {
                 let now = Instant::now();
                 state.failed = Some(now);
-                let since = match error {
+                state.denied = false;
+                let since = match &error {
                     cache::OpenError::Locked(_) => *state.locked.get_or_insert(now),
-                    cache::OpenError::Io(..) => {
+                    cache::OpenError::Io(_, why) => {
                         state.locked = None;
+                        state.denied = why.kind() == std::io::ErrorKind::PermissionDenied;
                         now
                     }
                 };
