@@ -51,6 +51,7 @@ mod log_files;
 mod logs;
 mod loops;
 mod lua;
+mod lua_seen;
 mod lua_sockets;
 mod lua_storage;
 mod lua_stream;

@@ -16,7 +16,8 @@ use net::Transport;
 use net::accepting::{self, Accepts, Sockets};
 use net::passing::Passed;
 use rt::engine::{
-    CUT_GRACE, Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach, Zones,
+    CUT_GRACE, Configuration, ListenerSpec, LoopContext, LoopEngine, Main, ParcelSink, Reach,
+    Trial, Zones,
 };
 use rt::error_log::{Level, Logger};
 use rt::listen::ListenAddress;
@@ -136,6 +137,13 @@ impl Configuration for HttpConfiguration {
 
     fn directories(&self) -> Vec<PathBuf> {
         self.directories.clone()
+    }
+
+    fn trials(&self) -> Vec<Trial> {
+        self.modules
+            .iter()
+            .filter_map(|module| (module.trial)(&self.frozen))
+            .collect()
     }
 
     fn commit(&self, zones: &Zones) -> Result<(), String> {

@@ -65,6 +65,8 @@ pub struct Module {
     pub nested: fn(&mut Confs),
     /// Called when all of `http {}` was read, with its line: reports names that lines refer to and none declares.
     pub complete: fn(&mut Line),
+    /// What has to be tried before a configuration is taken on: [`rt::engine::Configuration::trials`].
+    pub trial: fn(&Frozen) -> Option<rt::engine::Trial>,
     /// Called once for each generation in the worker, before it serves: finds or makes zones.
     pub commit: fn(&Frozen, &rt::engine::Zones) -> Result<(), String>,
     /// Called on each loop when it begins to serve a generation: for tasks of the loop's own. What belongs to the former
@@ -98,6 +100,7 @@ impl Module {
         variables: &[],
         nested: |_| {},
         complete: |_| {},
+        trial: |_| None,
         commit: |_, _| Ok(()),
         start: |_| {},
         stop: |_| {},

@@ -84,6 +84,7 @@ static MODULE: Module = Module {
             code.nested();
         }
     },
+    trial: |site| vm::trial(site.main_confs.get(), home::Engine::Http),
     commit: |site, zones| vm::Vm::trial(site.main_confs.get(), home::Engine::Http, zones),
     start: worker::start,
     stop: worker::stop,

@@ -402,7 +402,11 @@ impl Run {
         );
         guest.log(&self.scope.log, Level::Error, format_args!("{text}"));
         if number == 0 {
-            *self.scope.failure.borrow_mut() = Some(message.to_vec());
+            let mut why = message.to_vec();
+            if self.scope.kind == crate::chunk::Kind::Init {
+                why.extend_from_slice(trace);
+            }
+            *self.scope.failure.borrow_mut() = Some(why);
             return Some(Event::Done(End::Failed));
         }
         if let Some(thread) = self.thread(number) {

@@ -46,6 +46,7 @@ static MODULE: Module = Module {
         },
         handler: handshake::of_stream,
     }),
+    trial: |site| vm::trial(site.main_confs.get(), Engine::Stream),
     commit: |site, zones| vm::Vm::trial(site.main_confs.get(), Engine::Stream, zones),
     start: worker::start_stream,
     stop: worker::stop_stream,

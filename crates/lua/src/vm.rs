@@ -173,6 +173,15 @@ pub(crate) fn make(
     Some(vm)
 }
 
+/// What has to be tried before a configuration is taken on: whether `init_by_lua` goes well.
+pub(crate) fn trial(settings: &Main, engine: Engine) -> Option<rt::engine::Trial> {
+    settings.init.as_ref()?;
+    let settings = settings.clone();
+    Some(Box::new(move || {
+        Vm::trial(&settings, engine, &rt::engine::Zones::default())
+    }))
+}
+
 /// The dictionaries of a configuration: found by name, or made. One whose size has changed begins anew.
 fn dictionaries(
     settings: &Main,

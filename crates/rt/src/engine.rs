@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! configuration is built    (master: to check it; worker: to run it)   no side effects
+//! Configuration::trials     in a process that is thrown away            nothing is left
 //! Configuration::commit     once in the worker                          zones are found or made
 //! Configuration::start_loop on each loop: the first configuration       accepting begins
 //! LoopEngine::reload        on each loop: every later configuration     connections stay
@@ -30,6 +31,9 @@ use crate::listen::{ListenAddress, ListenOptions};
 use crate::process::User;
 use crate::seats::{Arriving, Parcel, Seat, Seats};
 
+/// Something that shows whether a configuration works; the error says why not.
+pub type Trial = Box<dyn FnOnce() -> Result<(), String>>;
+
 /// One engine's part of one configuration. Immutable; shared by all loops until nobody uses it.
 pub trait Configuration: Send + Sync {
     /// Such as `http`. A configuration of the same kind replaces this one at a reload.
@@ -47,6 +51,12 @@ pub trait Configuration: Send + Sync {
     fn commit(&self, zones: &Zones) -> Result<(), String> {
         let _ = zones;
         Ok(())
+    }
+
+    /// What has to be tried before this configuration is taken on, because only running it tells. Each is run in a process
+    /// of its own that ends afterwards, as the worker's user.
+    fn trials(&self) -> Vec<Trial> {
+        Vec::new()
     }
 
     /// Called once when the process is about to end, off the loops, some of which may still run: what a next start would

@@ -480,6 +480,23 @@ pub fn reap() -> Option<(u32, Exit)> {
     Some((pid.as_raw_nonzero().get().unsigned_abs(), exit))
 }
 
+/// Waits for the end of one child.
+pub fn wait_for(process: u32) -> io::Result<Exit> {
+    let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
+    loop {
+        match rustix::process::waitpid(pid, WaitOptions::empty()) {
+            Ok(Some((_, status))) => {
+                return Ok(match (status.terminating_signal(), status.exit_status()) {
+                    (Some(signal), _) => Exit::Signal(signal),
+                    (None, code) => Exit::Code(code.unwrap_or(0)),
+                });
+            }
+            Ok(None) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 /// Waits until one of `descriptors` can be read (or was closed by the other side), at most `timeout`.
 /// The answer has one entry for each descriptor.
 pub fn wait_readable(

@@ -13,7 +13,7 @@ use std::time::Duration;
 use conf::{Diagnostic, Line, Rows};
 use net::accepting::{self, Accepts, Sockets};
 use net::passing::Passed;
-use rt::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Zones};
+use rt::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Trial, Zones};
 use rt::error_log::{Errno, Level, Logger};
 use rt::net::{Stream, UdpSocket};
 use rt::seats::Arriving;
@@ -92,6 +92,13 @@ impl Configuration for StreamConfiguration {
 
     fn listeners(&self) -> Vec<ListenerSpec> {
         net::endpoint::listeners(&self.frozen.endpoints)
+    }
+
+    fn trials(&self) -> Vec<Trial> {
+        self.modules
+            .iter()
+            .filter_map(|module| (module.trial)(&self.frozen))
+            .collect()
     }
 
     fn commit(&self, zones: &Zones) -> Result<(), String> {

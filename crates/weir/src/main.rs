@@ -33,6 +33,7 @@ mod run;
 mod serve;
 mod single;
 mod sockets;
+mod trial;
 mod upgrade;
 mod voice;
 mod watchdog;

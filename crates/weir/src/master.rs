@@ -78,6 +78,10 @@ pub(crate) struct Master {
     awaited: Awaited,
     /// When folders are looked after next.
     mend_at: Instant,
+    /// A worker of this master has served.
+    served: bool,
+    /// The first worker could not start at all, so that there is nothing to be a master of.
+    stillborn: bool,
 }
 
 /// The action under way that commands want to know the outcome of.
@@ -166,6 +170,8 @@ impl Master {
             watchers,
             awaited: Awaited::Nothing,
             mend_at: Instant::now() + MEND,
+            served: false,
+            stillborn: false,
         }
     }
 
@@ -177,8 +183,8 @@ impl Master {
         self.log().plain(Level::Notice, message);
     }
 
-    /// Runs until a signal ends it.
-    pub(crate) fn run(mut self) {
+    /// Runs until a signal ends it, or nothing would ever serve. The answer is the exit code.
+    pub(crate) fn run(mut self) -> i32 {
         self.start_worker();
         while !(self.end != End::No && self.workers.is_empty()) {
             self.wait();
@@ -192,6 +198,7 @@ impl Master {
         self.pid_file.remove(self.log());
         self.notice(format_args!("exit"));
         self.give_up_sockets();
+        i32::from(self.stillborn)
     }
 
     /// Closes the sockets. The files of unix sockets stay while another master listens there.
@@ -285,6 +292,7 @@ impl Master {
     /// A worker runs a configuration. Those before it may end now, and give it their connections.
     fn applied(&mut self, index: usize, number: u64) {
         self.workers[index].serves = true;
+        self.served = true;
         if let Some(other) = &self.other
             && !self.workers[index].exiting
         {
@@ -537,6 +545,10 @@ impl Master {
                 return self.refused(&text);
             }
         };
+        if let Err(error) = crate::trial::run(&loaded) {
+            self.log().plain(Level::Emerg, format_args!("{error}"));
+            return self.refused(&error);
+        }
         let opened = match prepare::open(&loaded, &self.opened.sockets, Voice::quiet(self.log())) {
             Ok(opened) => opened,
             Err(error) => {
@@ -805,6 +817,11 @@ impl Master {
                 self.log().plain(Level::Alert, text);
                 let text = "the worker process could not be started; see the error log\n";
                 self.outcome(Awaited::Configuration(self.number), false, text);
+                if !self.served && self.workers.is_empty() {
+                    // Who started it takes it to serve, and its sockets would take connections that nobody answers.
+                    self.stillborn = true;
+                    self.end = End::Quit;
+                }
                 continue;
             }
             // The one that it was to replace still serves.

@@ -157,7 +157,8 @@ fn try_everything(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     PidFile::test(&loaded.core.pid)?;
     prepare::make_directories(loaded, voice)?;
     prepare::open_logs(&loaded.files.wanted(), voice)?;
-    sockets::test(&prepare::listeners(loaded))
+    sockets::test(&prepare::listeners(loaded))?;
+    crate::trial::run(loaded)
 }
 
 /// Prints every file that was read, each once.
@@ -383,6 +384,8 @@ fn enter(
     opened: &Opened,
     is_upgrade: bool,
 ) -> Result<(Signals, Option<Public>), String> {
+    // While somebody looks on, and before anything that would have to be undone.
+    crate::trial::run(loaded)?;
     let signals = Signals::block(&Signal::ALL)
         .map_err(|error| format!("signalfd() failed{}", Errno(&error)))?;
     // A binary that replaces another stays its child, so that the other learns of its end.
@@ -430,8 +433,7 @@ fn serve(
             loaded
                 .log
                 .plain(Level::Notice, format_args!("start worker processes"));
-            Master::new(startup, loaded, opened, public, signals, (other, orphans)).run();
-            0
+            Master::new(startup, loaded, opened, public, signals, (other, orphans)).run()
         }
         public => {
             let pid_file = public.map(|(pid_file, _)| pid_file);
