@@ -1,7 +1,7 @@
 //! Lua, what a script can see: objects and errors as libraries written for lua-nginx-module expect them.
 
 use super::lua::lua;
-use weir_tests::{Signal, Site, skip_on_oracle, until};
+use weir_tests::{Server, Signal, Site, is_oracle, skip_on_oracle, until};
 
 fn site(outer: &str, locations: &str) -> Option<Site> {
     lua(&format!(
@@ -12,6 +12,38 @@ fn site(outer: &str, locations: &str) -> Option<Site> {
             {locations}
         }}"
     ))
+}
+
+fn with(locations: &str) -> Option<Server> {
+    Some(site("", locations)?.start())
+}
+
+fn script(code: &str) -> Option<Server> {
+    with(&format!(
+        "location / {{ content_by_lua_block {{ {code} }} }} location = /other {{ return 200 other; }}"
+    ))
+}
+
+/// What scripts say, each with the text that is expected.
+fn say(rows: &[(&str, &str)]) {
+    let locations: String = rows
+        .iter()
+        .enumerate()
+        .map(|(n, (code, _))| {
+            format!("location = /{n} {{ set $Mine old; content_by_lua_block {{ {code} }} }}\n")
+        })
+        .collect();
+    let Some(server) = with(&locations) else {
+        return;
+    };
+    for (n, (code, text)) in rows.iter().enumerate() {
+        let reply = server.get(&format!("/{n}?x=1"));
+        assert_eq!(
+            (reply.status, reply.text().trim_end()),
+            (200, *text),
+            "{code}"
+        );
+    }
 }
 
 const OOPS: &str = "init_by_lua_block { local function deep() error('oops') end deep() }";
@@ -107,4 +139,258 @@ fn a_server_whose_first_worker_cannot_start_ends() {
     let site = site.tolerate("cannot be respawned");
     let finished = site.run(&[]);
     assert_eq!(finished.code, 1, "{finished:?}");
+}
+
+#[test]
+fn a_light_thread_is_a_coroutine_with_a_status() {
+    say(&[
+        (
+            "local t = ngx.thread.spawn(function() ngx.sleep(0.001) return 1 end)
+             ngx.say(type(t), ' ', coroutine.status(t)) ngx.say(ngx.thread.wait(t))
+             ngx.say(coroutine.status(t), ' ', coroutine.resume(t))",
+            "thread running\ntrue1\ndead falsecannot resume dead coroutine",
+        ),
+        (
+            "local t = ngx.thread.spawn(function() return 1 end) ngx.say(coroutine.status(t))
+             ngx.thread.wait(t) ngx.say(ngx.thread.wait(t))",
+            "zombie\nnilalready waited or killed",
+        ),
+        (
+            "local t = ngx.thread.spawn(function() error({ a = 1 }) end)
+             local ok, e = ngx.thread.wait(t) ngx.say(ok, type(e), e.a)",
+            "falsetable1",
+        ),
+        (
+            "local t = ngx.thread.spawn(function() ngx.sleep(0.01) return 'a' end)
+             ngx.say(coroutine.resume(t)) ngx.say(ngx.thread.wait(t))",
+            "falsecannot resume running coroutine\ntruea",
+        ),
+        (
+            "local me = coroutine.running()
+             local t = ngx.thread.spawn(function() ngx.say(coroutine.status(me)) end)
+             local co = coroutine.create(function() ngx.say(coroutine.status(me)) end)
+             coroutine.resume(co) ngx.say(coroutine.status(co))",
+            "running\nnormal\ndead",
+        ),
+        // Nobody else resumes a coroutine that waits.
+        (
+            "local co = coroutine.create(function() ngx.sleep(0.03) return 'x' end)
+             local t = ngx.thread.spawn(function() return coroutine.resume(co) end)
+             ngx.say(coroutine.status(co)) ngx.say(coroutine.resume(co)) ngx.say(ngx.thread.wait(t))",
+            "running\nfalsecannot resume running coroutine\ntruetruex",
+        ),
+        (
+            "local co = coroutine.create(function() end) ngx.say(select('#', coroutine.resume(co)))",
+            "1",
+        ),
+        (
+            "local t = ngx.thread.spawn(function(...) return select('#', ...), ... end, nil, 2, nil)
+             ngx.say(ngx.thread.wait(t))",
+            "true3nil2nil",
+        ),
+        // Only the last one of the list has to be there.
+        (
+            "local a = ngx.thread.spawn(function() ngx.sleep(0.03) return 'a' end)
+             local b = ngx.thread.spawn(function() return 'b' end)
+             ngx.say(ngx.thread.wait(a, b)) ngx.say(ngx.thread.wait(b, a))",
+            "trueb\ntruea",
+        ),
+    ]);
+}
+
+#[test]
+fn a_light_thread_that_waits_is_killed() {
+    say(&[
+        (
+            "local t = ngx.thread.spawn(function() ngx.sleep(3600) ngx.say('never') end)
+             ngx.say(ngx.thread.kill(t)) ngx.say(coroutine.status(t)) ngx.say(ngx.thread.kill(t))
+             ngx.say(ngx.thread.wait(t))",
+            "1\ndead\nnilalready waited or killed\nnilalready waited or killed",
+        ),
+        (
+            "local t = ngx.thread.spawn(function() while true do coroutine.yield() end end) ngx.say(ngx.thread.kill(t))",
+            "1",
+        ),
+        (
+            "local s = require('ngx.semaphore').new(0)
+             local t = ngx.thread.spawn(function() s:wait(3600) end)
+             ngx.say(s:count(), ngx.thread.kill(t), s:count()) s:post() ngx.say(s:count())",
+            "-110\n1",
+        ),
+        // Its connection is closed.
+        (
+            "local s = ngx.socket.tcp() s:connect('127.0.0.1', ngx.var.server_port)
+             local t = ngx.thread.spawn(function() s:receive(100000) end)
+             ngx.say(ngx.thread.kill(t)) ngx.say(s:receive(100000))",
+            "1\nnilclosed",
+        ),
+        (
+            "local t = ngx.thread.spawn(function() return 1 end)
+             ngx.say(ngx.thread.kill(t)) ngx.say(ngx.thread.wait(t))",
+            "nilalready terminated\nnilalready waited or killed",
+        ),
+        // Others go on, and those who were not the parents do not kill.
+        (
+            "local a = ngx.thread.spawn(function() ngx.sleep(3600) end)
+             local b = ngx.thread.spawn(function() local r, e = ngx.thread.kill(a) ngx.sleep(0.001) return e end)
+             ngx.say(ngx.thread.wait(b)) ngx.say(ngx.thread.kill(a))",
+            "truekiller not parent\n1",
+        ),
+        (
+            "ngx.say(ngx.thread.kill(coroutine.create(function() end)))",
+            "nilnot user thread",
+        ),
+    ]);
+}
+
+#[test]
+fn a_server_quits_after_its_light_threads_were_killed() {
+    let Some(server) = script(
+        "ngx.thread.kill(ngx.thread.spawn(function()
+             local s = ngx.socket.tcp() s:connect('127.0.0.1', ngx.var.server_port) s:receive() end))",
+    ) else {
+        return;
+    };
+    server.get("/").expect(200);
+    server.stop();
+}
+
+#[test]
+fn more_light_threads_than_may_run_at_a_time_run_one_after_the_other() {
+    say(&[(
+        "local n = 0 for _ = 1, 10500 do ngx.thread.wait(ngx.thread.spawn(function() n = n + 1 end)) end ngx.say(n)",
+        "10500",
+    )]);
+}
+
+#[test]
+fn sockets_and_dictionaries_are_tables() {
+    say(&[
+        (
+            "local s, u, d = ngx.socket.tcp(), ngx.socket.udp(), ngx.shared.shared
+             s.mine, u.mine, d.mine = 1, 2, 3 ngx.say(type(s), type(u), type(d), s.mine, u.mine, d.mine)
+             ngx.say(type(getmetatable(s).__index.receive), type(getmetatable(d).__index.get))",
+            "tabletabletable123\nfunctionfunction",
+        ),
+        // A library's own method in the place of one.
+        (
+            "local s = ngx.socket.tcp() local old = s.settimeout
+             s.settimeout = function(self, n) ngx.say('mine ', n) return old(self, n) end
+             s:settimeout(1000) ngx.say(s:connect('127.0.0.1', ngx.var.server_port)) ngx.say(s:close())",
+            "mine 1000\n1\n1",
+        ),
+        // A library's own table with the methods of a socket.
+        (
+            "local methods = {} for k, v in pairs(getmetatable(ngx.socket.tcp()).__index) do methods[k] = v end
+             local mine = setmetatable({}, { __index = methods })
+             ngx.say(mine:send('x')) ngx.say(mine:connect('127.0.0.1', ngx.var.server_port)) ngx.say(mine:close())",
+            "nilclosed\n1\n1",
+        ),
+        (
+            "local d = ngx.shared.shared ngx.say(pcall(d.get, {}, 'a')) ngx.say(d:set('k', 1), d:get('k'))",
+            "falsebad \"zone\" argument\ntrue1",
+        ),
+        (
+            "local d = ngx.shared.shared ngx.say(d:incr('i', 1, 5)) ngx.say(d:incr('i', 1)) ngx.say(d:incr('i', 1, 5))
+             ngx.say(pcall(d.incr, d, 'j', 1, nil, 5)) ngx.say(d:add('n', nil)) ngx.say(d:set(true, 2), d:get('true'))",
+            "6nilfalse\n7\n8nilfalse\nfalsemust provide \"init\" when providing \"init_ttl\"\n\
+             falseattempt to add or replace nil valuesfalse\ntrue2",
+        ),
+        (
+            "local s = require('ngx.semaphore').new(1) s.mine = 2 ngx.say(type(s), s.mine, s:count())",
+            "table21",
+        ),
+    ]);
+}
+
+#[test]
+fn names_of_variables_are_the_same_in_any_case() {
+    say(&[
+        (
+            "ngx.say(ngx.var.ARG_x, ngx.var.Request_Method, ngx.var.MINE, ngx.var.mine)",
+            "1GEToldold",
+        ),
+        ("ngx.var.MINE = 'new' ngx.say(ngx.var.mine)", "new"),
+        (
+            "ngx.var.Args = 'q=2' ngx.say(ngx.var.args, ngx.var.arg_q)",
+            "q=22",
+        ),
+    ]);
+}
+
+#[test]
+fn a_bad_template_is_told_and_not_raised() {
+    say(&[
+        (
+            "for _, t in ipairs { '$x', '${1', 'a$', '${x}' } do ngx.say(ngx.re.sub('abc', 'b', t)) end",
+            &["nilnilfailed to compile the replacement template"; 4].join("\n"),
+        ),
+        (
+            "ngx.say(pcall(ngx.re.match, 'a', 'a', 'q'))
+             local m = ngx.re.match('xy', '(?<n>x)(?<n>y)(?<z>z)?', 'D') ngx.say(m.n[1], m.n[2], #m.n, m.z)",
+            if is_oracle() {
+                "false/usr/share/lua/5.1/resty/core/regex.lua:624: unknown flag \"q\" (flags \"q\")\nxy2nil"
+            } else {
+                "falseunknown flag \"q\" (flags \"q\")\nxy2nil"
+            },
+        ),
+        (
+            "ngx.say(ngx.re.gsub('abc', '(b)', '[$0$1${1}1$2]$$'))",
+            "a[bbb1]$c1",
+        ),
+    ]);
+}
+
+#[test]
+fn a_response_has_no_type_when_its_script_says_so() {
+    let Some(server) = with(
+        "location /none { content_by_lua_block { ngx.header.content_type = nil ngx.print('x') } }
+         location /reset { content_by_lua_block { ngx.header.content_type = 'a/b' ngx.header.content_type = nil ngx.print('x') } }
+         location /early { access_by_lua_block { ngx.header['Content-Type'] = nil } content_by_lua_block { ngx.print('x') } }
+         location /usual { content_by_lua_block { ngx.print('x') } }
+         location /empty { content_by_lua_block { ngx.header.content_type = '' ngx.print('x') } }",
+    ) else {
+        return;
+    };
+    for target in ["/none", "/reset", "/early", "/empty"] {
+        let reply = server.get(target).expect(200);
+        assert!(!reply.has("Content-Type"), "{target}: {reply:?}");
+    }
+    let usual = server.get("/usual").expect(200);
+    assert_eq!(usual.field("Content-Type"), "text/plain");
+}
+
+#[test]
+fn conditional_requests_are_judged_for_what_a_script_says() {
+    let Some(server) = with(
+        r#"location / { content_by_lua_block {
+            ngx.header.etag = '"abc"' ngx.header.last_modified = ngx.http_time(1000000000)
+            ngx.status = tonumber(ngx.var.arg_status) or 200
+            ngx.print(("x"):rep(tonumber(ngx.var.arg_n) or 1)) } }
+        location /flush { content_by_lua_block {
+            ngx.header.etag = '"abc"' ngx.print("x") ngx.flush(true) ngx.print("y") } }"#,
+    ) else {
+        return;
+    };
+    for (target, line, status) in [
+        ("/", "If-None-Match: \"abc\"", 304),
+        ("/", "If-None-Match: *", 304),
+        ("/", "If-None-Match: \"other\"", 200),
+        ("/", "If-Match: \"other\"", 412),
+        ("/", "If-Modified-Since: Sun, 09 Sep 2001 01:46:40 GMT", 304),
+        (
+            "/",
+            "If-Unmodified-Since: Sun, 09 Sep 2001 01:46:39 GMT",
+            412,
+        ),
+        ("/?n=100000", "If-None-Match: \"abc\"", 304),
+        ("/?status=201", "If-None-Match: \"abc\"", 201),
+        ("/flush", "If-None-Match: \"abc\"", 304),
+    ] {
+        let reply = server.get_with(target, &[line]);
+        assert_eq!(reply.status, status, "{target} {line}");
+        if status == 304 {
+            assert_eq!((reply.field("ETag"), &*reply.text()), ("\"abc\"", ""));
+        }
+    }
 }

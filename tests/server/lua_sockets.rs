@@ -198,3 +198,33 @@ fn datagrams_are_sent_and_received() {
     assert_eq!(server.get("/").expect(200).text(), "a datagram");
     echo.join().expect("it echoes");
 }
+
+#[test]
+fn a_socket_that_a_script_forgets_is_closed_with_its_request() {
+    let Some(server) = lua(
+        "lua_socket_log_errors off; client_header_timeout 1h;
+        server { listen 127.0.0.1:%%PORT%%;
+            location /forget { content_by_lua_block {
+                kept = kept or {}
+                local s = ngx.socket.tcp() kept[#kept + 1] = s
+                ngx.print(s:connect('127.0.0.1', ngx.var.server_port)) } }
+            location /timer { content_by_lua_block {
+                local port = ngx.var.server_port
+                ngx.timer.at(0, function() kept = kept or {} local s = ngx.socket.tcp() kept[#kept + 1] = s s:connect('127.0.0.1', port) end)
+            } }
+            location /status { stub_status; }
+        }",
+    )
+    .map(|site| site.start()) else {
+        return;
+    };
+    for target in ["/forget", "/forget", "/timer"] {
+        server.get(target).expect(200);
+    }
+    // Those who ask are one.
+    let alone = || {
+        let text = server.get("/status").expect(200).text();
+        text.starts_with("Active connections: 1 ").then_some(())
+    };
+    assert!(until(alone).is_some());
+}

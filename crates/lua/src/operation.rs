@@ -25,6 +25,8 @@ pub(crate) enum Operation {
     Threads(Vec<usize>),
     /// Nothing but that the light thread which it began runs first.
     Begin(Value),
+    /// Nothing but that what the script has ended is gone before it goes on.
+    Settle(Value),
     /// The end of the run, with nginx's code.
     Exit(i32),
     /// The request goes elsewhere: a path and arguments, or a named location.

@@ -8,7 +8,7 @@ use bstr::ByteSlice;
 use bytes::Bytes;
 use http::body::{Body, BodyError, Chunk as Piece, Source};
 use http::module::internal_status;
-use http::{Outcome, Request, Step, types};
+use http::{Outcome, Request, Step};
 use rt::error_log::Level;
 
 use crate::chunk::{Chunk, Kind};
@@ -199,8 +199,11 @@ fn head(request: &mut Request) {
         request.flow.upgraded = true;
         return;
     }
-    if request.out.content_type.is_empty() && request.conf::<Code>().default_type {
-        request.out.content_type = types::content_type(request);
+    // As for any other content: whether the client has it already is for the engine to judge, by what the script said of
+    // it.
+    request.out.transforms.conditions = true;
+    if let Some(usual) = crate::api::usual_type(request) {
+        request.out.content_type = usual;
     }
 }
 

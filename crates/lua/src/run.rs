@@ -47,7 +47,7 @@ enum State {
     Asked,
     Threads(Vec<usize>),
     /// It has ended and nobody has asked yet.
-    Over(Result<Vec<Value>, Vec<u8>>),
+    Over(Result<Vec<Value>, Value>),
 }
 
 /// What a coroutine goes on with.
@@ -84,7 +84,7 @@ pub(crate) enum End {
 /// A value that a script returned, as the configuration can use it.
 pub(crate) type Returned = Option<Vec<u8>>;
 
-/// How many light threads a run may have at a time.
+/// How many light threads a run may have at a time, those included that have ended and were not waited for.
 pub(crate) const MAX_THREADS: usize = 10_000;
 
 impl Run {
@@ -188,8 +188,9 @@ impl Run {
         let Some(function) = self.scope.on_abort.take() else {
             return false;
         };
-        let number = self.scope.next_thread.get();
-        self.scope.next_thread.set(number + 1);
+        let next = &self.scope.vm.next_thread;
+        let number = next.get();
+        next.set(number + 1);
         self.threads.push(Thread {
             number,
             coroutine: Some(Coroutine::of(&function)),
@@ -230,11 +231,13 @@ impl Run {
         let resumed = scope::enter(&scope, guest.again(), || {
             coroutine.resume(arguments, &self.budget)
         });
-        let event = match resumed {
+        // First of all: what is left is what decides whether the run is over.
+        self.take_begun();
+        match resumed {
             Resumed::Ended(n) => self.ended(number, coroutine, n),
-            Resumed::Failed(message, trace) => {
+            Resumed::Failed(message, trace, value) => {
                 drop(coroutine);
-                self.failed(number, &message, &trace, &guest)
+                self.failed(number, (&message, &trace, value), &guest)
             }
             Resumed::Waits => {
                 self.put_back(number, coroutine);
@@ -251,9 +254,7 @@ impl Run {
                 self.turn = Some(Turn::new());
                 None
             }
-        };
-        self.take_begun(number);
-        event
+        }
     }
 
     fn put_back(&mut self, number: usize, coroutine: Coroutine) {
@@ -264,7 +265,7 @@ impl Run {
 
     /// Takes in the light threads that the script has begun or killed. A new one runs before the one that began it goes
     /// on.
-    fn take_begun(&mut self, parent: usize) {
+    fn take_begun(&mut self) {
         if self.scope.begun.borrow().is_empty() && self.scope.killed.borrow().is_empty() {
             return;
         }
@@ -282,10 +283,9 @@ impl Run {
             self.ready.push_back((number, Go::Arguments(arguments)));
         }
         for number in self.scope.killed.take() {
-            if number != parent {
-                self.threads.retain(|thread| thread.number != number);
-                self.ready.retain(|(ready, _)| *ready != number);
-            }
+            // What it waits for ends with it.
+            self.threads.retain(|thread| thread.number != number);
+            self.ready.retain(|(ready, _)| *ready != number);
         }
     }
 
@@ -303,9 +303,15 @@ impl Run {
             Operation::Exec(path, args) => return Some(Event::Done(End::Exec(path, args))),
             Operation::Jump => return Some(Event::Done(End::Jump)),
             Operation::Threads(wanted) => (State::Threads(wanted), None),
+            Operation::Settle(reply) => {
+                if let Some(thread) = self.thread(number) {
+                    thread.state = State::Ready;
+                }
+                self.ready.push_front((number, Go::Reply(vec![reply])));
+                return None;
+            }
             Operation::Begin(reply) => {
-                // The new one runs first, as far as it comes.
-                self.take_begun(number);
+                // The new one, which stands before it in the queue, runs first, as far as it comes.
                 self.answer(number, vec![reply]);
                 return None;
             }
@@ -313,7 +319,6 @@ impl Run {
         if let Some(thread) = self.thread(number) {
             thread.state = state;
         }
-        self.take_begun(number);
         self.wake_waiting();
         event
     }
@@ -333,7 +338,9 @@ impl Run {
             let reply = match over {
                 Some(over) => {
                     let waiter = self.threads[at].number;
-                    let State::Over(result) = self.threads.remove(over).state else {
+                    let ended = self.threads.remove(over);
+                    self.scope.lights.borrow_mut().remove(&ended.number);
+                    let State::Over(result) = ended.state else {
                         continue;
                     };
                     let reply = match result {
@@ -341,7 +348,7 @@ impl Run {
                             values.insert(0, Value::Boolean(true));
                             values
                         }
-                        Err(message) => vec![Value::Boolean(false), Value::Bytes(message)],
+                        Err(value) => vec![Value::Boolean(false), value],
                     };
                     self.answer(waiter, reply);
                     return self.wake_waiting();
@@ -379,19 +386,25 @@ impl Run {
                 values.push(Value::Ref(Rc::new(Ref::take(state, &stack))));
             }
             drop(coroutine);
-            if let Some(thread) = self.thread(number) {
-                thread.state = State::Over(Ok(values));
-            }
-            self.wake_waiting();
+            self.put_over(number, Ok(values));
         }
         self.end_if_over()
+    }
+
+    fn put_over(&mut self, number: usize, result: Result<Vec<Value>, Value>) {
+        if let Some(light) = self.scope.lights.borrow_mut().get_mut(&number) {
+            light.over = true;
+        }
+        if let Some(thread) = self.thread(number) {
+            thread.state = State::Over(result);
+        }
+        self.wake_waiting();
     }
 
     fn failed(
         &mut self,
         number: usize,
-        message: &[u8],
-        trace: &[u8],
+        (message, trace, value): (&[u8], &[u8], Ref),
         guest: &Guest<'_>,
     ) -> Option<Event> {
         let which = if number == 0 { "entry" } else { "user" };
@@ -409,10 +422,7 @@ impl Run {
             *self.scope.failure.borrow_mut() = Some(why);
             return Some(Event::Done(End::Failed));
         }
-        if let Some(thread) = self.thread(number) {
-            thread.state = State::Over(Err(message.to_vec()));
-        }
-        self.wake_waiting();
+        self.put_over(number, Err(Value::Ref(Rc::new(value))));
         self.end_if_over()
     }
 

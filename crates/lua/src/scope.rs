@@ -4,6 +4,7 @@
 //! lent for one resume of a coroutine, and within it for one call at a time.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::ptr;
 use std::rc::Rc;
 
@@ -12,7 +13,7 @@ use http::Request;
 use net::tls::Offer;
 use rt::error_log::{Level, Logger};
 
-use crate::api::{Half, Tcp};
+use crate::api::{Connected, Half, Tcp};
 use crate::balancer::Balancing;
 use crate::chunk::Kind;
 use crate::luajit::{Coroutine, Failure, Ref, fail};
@@ -38,8 +39,8 @@ pub(crate) struct Scope {
     pub(crate) begun: RefCell<Vec<Begun>>,
     /// The light thread that runs.
     pub(crate) thread: Cell<usize>,
-    /// The number of the next light thread.
-    pub(crate) next_thread: Cell<usize>,
+    /// Light threads that run, and those that have ended and nobody has asked yet.
+    pub(crate) lights: RefCell<BTreeMap<usize, Light>>,
     /// Light threads that are to end.
     pub(crate) killed: RefCell<Vec<usize>>,
     /// What a line of `set_by_lua` gives its script.
@@ -58,10 +59,20 @@ pub(crate) struct Scope {
     pub(crate) half: RefCell<Half>,
     /// The client's connection, as a socket that the script has asked for.
     pub(crate) client_socket: RefCell<Option<Rc<Tcp>>>,
+    /// Sockets that a script without a request has connected.
+    pub(crate) connected: RefCell<Connected>,
     /// Why the script failed.
     pub(crate) failure: RefCell<Option<Vec<u8>>>,
     /// Where a run without a request writes.
     pub(crate) log: Logger,
+}
+
+/// What scripts are told about a light thread.
+pub(crate) struct Light {
+    /// The coroutine that has begun it, which alone may wait for it and end it: [`crate::luajit::Stack::identity`].
+    pub(crate) parent: usize,
+    /// It has ended.
+    pub(crate) over: bool,
 }
 
 /// A light thread that has not run yet.
@@ -84,7 +95,7 @@ impl Scope {
             waits: RefCell::default(),
             begun: RefCell::default(),
             thread: Cell::new(0),
-            next_thread: Cell::new(1),
+            lights: RefCell::default(),
             killed: RefCell::default(),
             arguments: RefCell::default(),
             context: RefCell::default(),
@@ -94,6 +105,7 @@ impl Scope {
             on_abort: RefCell::default(),
             half: RefCell::default(),
             client_socket: RefCell::default(),
+            connected: RefCell::default(),
             failure: RefCell::default(),
             log,
         })

@@ -48,6 +48,8 @@ pub(crate) struct Vm {
     pub(crate) pools: Rc<Pools>,
     /// `lua_shared_dict`.
     pub(crate) dictionaries: Vec<Arc<Dictionary>>,
+    /// The number of the next light thread; the scripts themselves are 0.
+    pub(crate) next_thread: Cell<usize>,
     /// Timers that wait, and those that run.
     pub(crate) timers_pending: Cell<u32>,
     pub(crate) timers_running: Cell<u32>,
@@ -236,6 +238,7 @@ impl Vm {
             )),
             pools: Rc::default(),
             dictionaries,
+            next_thread: Cell::new(1),
             timers_pending: Cell::new(0),
             timers_running: Cell::new(0),
             ending: rt::sync::Notify::new(),

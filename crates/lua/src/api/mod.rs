@@ -34,8 +34,9 @@ use rt::error_log::Level;
 pub(crate) use downstream::{give_back, give_back_to_session};
 pub(crate) use pools::Pools;
 pub(crate) use regex::Pattern;
+pub(crate) use response::usual_type;
 pub(crate) use ssl::Half;
-pub(crate) use tcp::Tcp;
+pub(crate) use tcp::{Connected, Tcp};
 
 use crate::luajit::native::{GIVES_WAY, WAITS};
 use crate::luajit::stack::{GLOBALS, Kind};
@@ -142,6 +143,7 @@ fn push_core(stack: &Stack) {
     stack.push_light(std::ptr::null_mut());
     stack.set(-2, "null");
     json::install(stack);
+    thread::install(stack);
     stack.push_table(0, 8);
     add(stack, balancer::FUNCTIONS);
     stack.set(-2, "balancer");

@@ -49,21 +49,71 @@ end
 -- Coroutines. What waits for an operation of the server yields a mark that no script can have; whoever resumed it
 -- passes the mark on, up to the server, and the answer down again.
 local waits, gives_way, inner_gave_way = core.waits, core.gives_way, core.inner_gave_way
-local resume, yield, create = coroutine.resume, coroutine.yield, coroutine.create
+local resume, yield, create, status, current =
+    coroutine.resume, coroutine.yield, coroutine.create, coroutine.status, coroutine.running
+local thread_state, is_outermost = core.thread_state, core.is_outermost
 
-local function relay(co, ok, first, ...)
+-- Coroutines that a script cannot resume, though Lua itself could: light threads and the scripts themselves, which
+-- the server resumes, and those that are `busy`: they wait, on behalf of whoever has resumed them.
+local special, busy, outermost = core.special, "busy", "outermost"
+
+function coroutine.running()
+    local co, main = current()
+    if co and special[co] == nil and is_outermost() then
+        special[co] = outermost
+    end
+    return co, main
+end
+
+function coroutine.status(co)
+    local kind = special[co]
+    if kind == nil then
+        return status(co)
+    end
+    if kind == busy then
+        return "running"
+    end
+    local state = kind == outermost and "running" or thread_state(co)
+    local plain = status(co)
+    if state == "running" and plain == "normal" or kind == outermost and plain == "dead" then
+        return plain
+    end
+    return state
+end
+
+local function refusal(co)
+    local state = coroutine.status(co)
+    return "cannot resume " .. (state == "zombie" and "dead" or state) .. " coroutine"
+end
+
+local relay
+
+local function answered(co, ...)
+    special[co] = nil
+    return relay(co, resume(co, ...))
+end
+
+function relay(co, ok, ...)
+    local first = ...
     if ok then
         if first == waits or first == gives_way then
-            return relay(co, resume(co, yield(first)))
+            special[co] = busy
+            return answered(co, yield(first))
         end
         if first == nil and inner_gave_way() then
-            return relay(co, resume(co, yield(gives_way)))
+            special[co] = busy
+            return answered(co, yield(gives_way))
         end
+    elseif first == "cannot resume non-suspended coroutine" and status(co) ~= "dead" then
+        return ok, refusal(co)
     end
-    return ok, first, ...
+    return ok, ...
 end
 
 function coroutine.resume(co, ...)
+    if special[co] ~= nil then
+        return false, refusal(co)
+    end
     return relay(co, resume(co, ...))
 end
 
@@ -77,7 +127,7 @@ end
 function coroutine.wrap(f)
     local co = create(f)
     return function(...)
-        return raise_or_return(relay(co, resume(co, ...)))
+        return raise_or_return(coroutine.resume(co, ...))
     end
 end
 
@@ -98,7 +148,7 @@ setmetatable(_G, {
 -- `require`: where a script may wait, files are looked for and read by a thread of the pool. While one coroutine loads a
 -- module, others that want it wait.
 local builtin_require, loaded, loaders = require, package.loaded, {}
-local load_text, running, pcall = loadstring, coroutine.running, pcall
+local load_text, running, pcall = loadstring, current, pcall
 
 local function load_library(name)
     local code, place = core.read_library(name, package.path)
@@ -247,8 +297,11 @@ function ngx.req.set_uri_args(args)
 end
 
 function ngx.req.set_header(name, value)
-    if value == nil then
+    if value == nil or value == "" then
         return core.req_set_header(name)
+    end
+    if type(name) ~= "string" then
+        error("bad 'name' argument: string expected, got " .. type(name), 2)
     end
     if type(value) == "table" then
         core.req_set_header(name)
@@ -265,6 +318,9 @@ function ngx.req.clear_header(name)
 end
 
 function ngx.req.set_method(method)
+    if type(method) ~= "number" then
+        error("bad method number", 2)
+    end
     local name = method_names[method]
     if not name then
         error("unsupported HTTP method: " .. tostring(method), 2)

@@ -8,7 +8,7 @@ use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 
 use super::arguments::{bytes, optional_number, optional_text, text};
 use super::{Called, Functions};
-use crate::luajit::object::{self, Class};
+use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::Kind;
 use crate::luajit::{Answer, Failure, Stack, Value, fail};
 use crate::scope;
@@ -25,11 +25,16 @@ pub(super) const CORE: Functions = &[
 pub(crate) struct Pattern {
     program: Regex,
     names: Vec<(usize, String)>,
+    /// Several groups may have one name, which then stands for a list.
+    duplicates: bool,
     locations: RefCell<CaptureLocations>,
 }
 
 /// Memory for the machine code's stack, in bytes: long subjects with nested groups need more than PCRE2's own.
 const JIT_STACK: usize = 1 << 20;
+
+/// The letters that options are.
+const OPTIONS: &[u8] = b"aDimsxuUjodJ";
 
 /// Compiles a pattern; the options are letters, as in nginx's Lua.
 fn compile(pattern: &[u8], options: &[u8]) -> Result<Pattern, String> {
@@ -47,15 +52,9 @@ fn compile(pattern: &[u8], options: &[u8]) -> Result<Pattern, String> {
             b's' => drop(builder.dotall(true)),
             b'x' => drop(builder.extended(true)),
             b'u' | b'U' => drop(builder.utf(true)),
-            // Machine code and the cache are not asked for but always had; `d` is a match by another algorithm.
-            b'j' | b'o' | b'd' | b'J' => {}
-            other => {
-                return Err(format!(
-                    "unknown flag \"{}\" (flags \"{}\")",
-                    char::from(*other),
-                    options.as_bstr()
-                ));
-            }
+            // Machine code and the cache are not asked for but always had; `d` is a match by another algorithm. Others were
+            // refused.
+            _ => {}
         }
     }
     let mut source = String::new();
@@ -84,6 +83,7 @@ fn compile(pattern: &[u8], options: &[u8]) -> Result<Pattern, String> {
     Ok(Pattern {
         program,
         names,
+        duplicates,
         locations,
     })
 }
@@ -95,6 +95,13 @@ fn pattern(stack: &Stack) -> Result<Result<Rc<Pattern>, String>, Failure> {
         true => &b""[..],
         false => bytes(stack, 3)?,
     };
+    if let Some(at) = options.find_not_byteset(OPTIONS) {
+        return fail(format!(
+            "unknown flag \"{}\" (flags \"{}\")",
+            options[at..=at].as_bstr(),
+            options.as_bstr()
+        ));
+    }
     scope::with(|scope| {
         let cache = &scope.vm.patterns;
         let mut key = Vec::with_capacity(source.len() + options.len() + 1);
@@ -114,6 +121,14 @@ fn pattern(stack: &Stack) -> Result<Result<Rc<Pattern>, String>, Failure> {
 
 fn failed(stack: &Stack, message: String) -> Called {
     super::output::answer(stack, Value::failure(message))
+}
+
+/// What functions with two results say that could not do it.
+fn nothing_and(stack: &Stack, message: impl AsRef<[u8]>) -> Called {
+    stack.push_nil();
+    stack.push_nil();
+    stack.push_bytes(message);
+    Ok(Answer::Values(3))
 }
 
 impl Pattern {
@@ -146,6 +161,9 @@ impl Pattern {
             push(n);
             stack.set_element(table, n);
         }
+        if self.duplicates {
+            return self.fill_lists(stack, table, subject);
+        }
         for (n, name) in &self.names {
             // Of several groups of one name the one that matched counts.
             if self.group(*n).is_none() && stack.field(table, name) != Kind::Nil {
@@ -157,6 +175,26 @@ impl Pattern {
             }
             push(*n);
             stack.set(table, name);
+        }
+    }
+}
+
+impl Pattern {
+    /// Fills the table at `table` with a list for each name of which a group has matched.
+    fn fill_lists(&self, stack: &Stack, table: i32, subject: &[u8]) {
+        for (n, name) in &self.names {
+            let Some((from, to)) = self.group(*n) else {
+                continue;
+            };
+            if stack.field(table, name) != Kind::Table {
+                stack.pop(1);
+                stack.push_table(1, 0);
+                stack.push_copy(-1);
+                stack.set(table, name);
+            }
+            stack.push_bytes(&subject[from..to]);
+            stack.set_element(-2, stack.length(-2) + 1);
+            stack.pop(1);
         }
     }
 }
@@ -215,12 +253,7 @@ fn find(stack: &Stack) -> Called {
     let subject = bytes(stack, 1)?;
     let pattern = match pattern(stack)? {
         Ok(pattern) => pattern,
-        Err(message) => {
-            stack.push_nil();
-            stack.push_nil();
-            stack.push_bytes(message);
-            return Ok(Answer::Values(3));
-        }
+        Err(message) => return nothing_and(stack, message),
     };
     let nth = optional_number(stack, 5)?.unwrap_or(0.0) as usize;
     let from = start(stack);
@@ -249,12 +282,7 @@ fn find(stack: &Stack) -> Called {
             stack.push_nil();
             super::ONE
         }
-        Err(message) => {
-            stack.push_nil();
-            stack.push_nil();
-            stack.push_bytes(message);
-            Ok(Answer::Values(3))
-        }
+        Err(message) => nothing_and(stack, message),
     }
 }
 
@@ -267,6 +295,7 @@ struct Matches {
 
 static MATCHES: Class = Class {
     name: "weir.matches",
+    shape: Shape::Userdata,
     methods: &[],
 };
 
@@ -329,7 +358,8 @@ enum Part {
     Group(usize),
 }
 
-fn parts(template: &[u8]) -> Result<Vec<Part>, Failure> {
+/// What a template consists of; `None` for one that is none.
+fn parts(template: &[u8]) -> Option<Vec<Part>> {
     let mut parts = Vec::new();
     let mut text = Vec::new();
     let mut at = 0;
@@ -347,7 +377,7 @@ fn parts(template: &[u8]) -> Result<Vec<Part>, Failure> {
             }
             Some(b'{') => match template[at..].find_byte(b'}') {
                 Some(end) => (&template[at + 2..at + end], at + end + 1),
-                None => return fail("the closing bracket in the replacement template is missing"),
+                None => return None,
             },
             _ => {
                 let digits = template[at + 1..]
@@ -357,11 +387,11 @@ fn parts(template: &[u8]) -> Result<Vec<Part>, Failure> {
                 (&template[at + 1..at + 1 + digits], at + 1 + digits)
             }
         };
-        let Some(group) = inside.to_str().ok().and_then(|digits| digits.parse().ok()) else {
-            return fail(
-                "attempt to use named capturing variable or a lone \"$\" in the replacement template",
-            );
-        };
+        // Groups have numbers only.
+        if !inside.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let group = inside.to_str().ok()?.parse().ok()?;
         if !text.is_empty() {
             parts.push(Part::Text(std::mem::take(&mut text)));
         }
@@ -371,7 +401,7 @@ fn parts(template: &[u8]) -> Result<Vec<Part>, Failure> {
     if !text.is_empty() {
         parts.push(Part::Text(text));
     }
-    Ok(parts)
+    Some(parts)
 }
 
 /// Replaces by a text with groups: subject, pattern, template, options, once.
@@ -387,14 +417,22 @@ fn replace(stack: &Stack) -> Called {
     }
     let pattern = match pattern(stack)? {
         Ok(pattern) => pattern,
-        Err(message) => {
-            stack.push_nil();
-            stack.push_nil();
-            stack.push_bytes(message);
-            return Ok(Answer::Values(3));
-        }
+        Err(message) => return nothing_and(stack, message),
     };
-    let parts = parts(&template)?;
+    let Some(parts) = parts(&template) else {
+        scope::with(|scope| {
+            let text = format_args!(
+                "lua: \"{}\" is no template for a replacement: \"$\" stands before the number of a group, which may \
+                 have braces around it, or before another \"$\"",
+                template.as_bstr()
+            );
+            match scope::with_request(|request| request.error(text)) {
+                Ok(()) => {}
+                Err(_) => scope.log.plain(rt::error_log::Level::Error, text),
+            }
+        })?;
+        return nothing_and(stack, "failed to compile the replacement template");
+    };
     let matches = Matches {
         pattern,
         subject,
@@ -405,12 +443,7 @@ fn replace(stack: &Stack) -> Called {
         let (from, to) = match matches.next() {
             Ok(Some(place)) => place,
             Ok(None) => break,
-            Err(message) => {
-                stack.push_nil();
-                stack.push_nil();
-                stack.push_bytes(message);
-                return Ok(Answer::Values(3));
-            }
+            Err(message) => return nothing_and(stack, message),
         };
         out.extend_from_slice(&matches.subject[last..from]);
         for part in &parts {

@@ -131,14 +131,33 @@ fn values(stack: &Stack, at: i32) -> Result<Vec<Vec<u8>>, Failure> {
             Ok(values)
         }
         _ => match stack.text(at) {
+            // A field without a value is not sent.
+            Some(text) if text.is_empty() => Ok(Vec::new()),
             Some(text) => Ok(vec![field_value(&text)]),
             None => fail("attempt to set a header to a value that is no text"),
         },
     }
 }
 
+/// A script has said what the type of its response is, or that it has none.
+struct TypeSaid;
+
+/// The type of a response about which no script has said anything: by the path's ending.
+pub(crate) fn usual_type(request: &mut Request) -> Option<BString> {
+    if !request.out.content_type.is_empty()
+        || !request.conf::<Code>().default_type
+        || request.state::<TypeSaid>().is_some()
+    {
+        return None;
+    }
+    Some(http::types::content_type(request)).filter(|usual| !usual.is_empty())
+}
+
 /// Gives a field of the response these values, in place of what it had.
 fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
+    if name.eq_ignore_ascii_case(b"content-type") {
+        request.set_state(TypeSaid);
+    }
     let out = &mut request.out;
     let last = values.last().map(|value| BString::from(value.as_slice()));
     match name.to_ascii_lowercase().as_slice() {
@@ -167,7 +186,14 @@ fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
             });
         }
         b"etag" => out.etag = last,
-        b"last-modified" => out.last_modified = last.and_then(|value| proto::date::parse(&value)),
+        b"last-modified" => {
+            out.fields.remove(name);
+            out.last_modified = last.as_ref().and_then(|value| proto::date::parse(value));
+            if let (None, Some(value)) = (out.last_modified, &last) {
+                // No date, and said all the same.
+                out.fields.push(b"Last-Modified", value);
+            }
+        }
         _ => {
             out.fields.remove(name);
             for value in values {

@@ -7,12 +7,13 @@ use super::arguments::{bytes, number, optional_number, text};
 use super::output::answer;
 use super::{Called, Functions};
 use crate::dictionary::{Dictionary, Entry, Item, Put};
-use crate::luajit::object::{self, Class};
+use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Failure, Stack, Value};
+use crate::luajit::{Answer, Failure, Stack, Value, fail};
 
 static DICTIONARY: Class = Class {
     name: "weir.shared",
+    shape: Shape::Table,
     methods: METHODS,
 };
 
@@ -52,7 +53,7 @@ pub(super) fn push(stack: &Stack, dictionaries: &[Arc<Dictionary>]) {
 type Shared = Rc<Arc<Dictionary>>;
 
 fn dictionary(stack: &Stack) -> Result<Shared, Failure> {
-    object::get(stack, 1, "shared dictionary")
+    object::get(stack, 1, "shared dictionary").map_err(|_| Failure::from("bad \"zone\" argument"))
 }
 
 /// How long a key may be, in bytes; nginx's.
@@ -63,7 +64,11 @@ fn key(stack: &Stack) -> Result<Result<Vec<u8>, &'static str>, Failure> {
     if stack.is_nil(2) {
         return Ok(Err("nil key"));
     }
-    let key = text(stack, 2)?;
+    let key = match stack.kind(2) {
+        // As `tostring` has them.
+        Kind::Boolean => stack.text(2).unwrap_or_default(),
+        _ => text(stack, 2)?,
+    };
     Ok(match key.len() {
         0 => Err("empty key"),
         n if n > MAX_KEY => Err("key too long"),
@@ -191,7 +196,15 @@ fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
     let time = optional_number(stack, 4)?.unwrap_or(0.0);
     let flags = optional_number(stack, 5)?.unwrap_or(0.0) as u32;
     if time < 0.0 {
-        return crate::luajit::fail("bad \"exptime\" argument");
+        return fail("bad \"exptime\" argument");
+    }
+    if value.is_none() && mode != Mode::Set {
+        return result(
+            stack,
+            false,
+            Some("attempt to add or replace nil values"),
+            false,
+        );
     }
     let now = now();
     let mut entries = dictionary.lock();
@@ -202,12 +215,6 @@ fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
         _ => {}
     }
     let Some(value) = value else {
-        if mode == Mode::Add {
-            return answer(
-                stack,
-                Value::failure("attempt to add or replace nil values"),
-            );
-        }
         entries.remove(&key);
         return result(stack, true, None, false);
     };
@@ -230,7 +237,14 @@ fn incr(stack: &Stack) -> Called {
     };
     let by = number(stack, 3)?;
     let init = optional_number(stack, 4)?;
-    let init_time = optional_number(stack, 5)?.unwrap_or(0.0);
+    let init_time = optional_number(stack, 5)?;
+    if init.is_none() && init_time.is_some() {
+        return fail("must provide \"init\" when providing \"init_ttl\"");
+    }
+    let init_time = init_time.unwrap_or(0.0);
+    if init_time < 0.0 {
+        return fail("bad \"init_ttl\" argument");
+    }
     let now = now();
     let mut entries = dictionary.lock();
     if let Some(entry) = entries.get(&key).filter(|entry| !entry.is_stale(now)) {
@@ -239,8 +253,11 @@ fn incr(stack: &Stack) -> Called {
         };
         *value += by;
         stack.push_number(*value);
+        if init.is_none() {
+            return super::ONE;
+        }
         stack.push_nil();
-        stack.push_nil();
+        stack.push_boolean(false);
         return Ok(Answer::Values(3));
     }
     let Some(init) = init else {

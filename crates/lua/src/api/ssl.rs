@@ -13,7 +13,7 @@ use rt::net::Address;
 use super::arguments::{bytes, optional_text};
 use super::output::answer;
 use super::{Called, Functions};
-use crate::luajit::object::{self, Class};
+use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::{Answer, Failure, Stack, Value, fail};
 use crate::scope;
 
@@ -39,11 +39,13 @@ pub(super) const FUNCTIONS: Functions = &[
 
 static CHAIN: Class = Class {
     name: "weir.ssl.chain",
+    shape: Shape::Userdata,
     methods: &[],
 };
 
 static KEY: Class = Class {
     name: "weir.ssl.key",
+    shape: Shape::Userdata,
     methods: &[],
 };
 

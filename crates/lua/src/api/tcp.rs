@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::OsStrExt as _;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use super::output::{answer, append};
 use super::wire::Wire;
 use super::{Called, Functions, wait};
 use crate::chunk::Kind as Script;
-use crate::luajit::object::{self, Class};
+use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::Kind;
 use crate::luajit::{Answer, Failure, Stack, Value, fail};
 use crate::operation::{Operation, Reply};
@@ -39,6 +39,7 @@ fn methods(stack: &Stack) -> Called {
 
 pub(super) static SOCKET: Class = Class {
     name: "weir.socket.tcp",
+    shape: Shape::Table,
     methods: METHODS,
 };
 
@@ -110,6 +111,17 @@ pub(super) fn settings() -> Result<Sockets, Failure> {
 }
 
 fn this(stack: &Stack) -> Result<Rc<Tcp>, Failure> {
+    if stack.kind(1) == Kind::Table {
+        let empty = stack.element(1, 1) == Kind::Nil;
+        stack.pop(1);
+        if empty {
+            // A library's own table with the methods of a socket behind it becomes one when it is used as one.
+            let socket = Rc::new(Tcp::new(&settings()?));
+            object::push_userdata(stack, &SOCKET, socket.clone());
+            stack.set_element(1, 1);
+            return Ok(socket);
+        }
+    }
     object::get(stack, 1, "tcp socket")
 }
 
@@ -228,6 +240,7 @@ fn connect(stack: &Stack) -> Called {
         stack.pop(1);
     }
     socket.drop_connection();
+    remember(&socket)?;
     *socket.pool.borrow_mut() = Some(key.clone());
     let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
     if let Some((transport, reused)) = pools.take(&key) {
@@ -484,10 +497,11 @@ fn send(stack: &Stack) -> Called {
         return super::ONE;
     }
     data.drain(..sent);
-    socket.writing.set(true);
+    let busy = Busy::new(&socket, |socket| &socket.writing);
     wait(Operation::task(async move {
-        let _busy = Busy(&socket.writing);
-        match rt::timeout(socket.send_timeout.get(), wire.send(&data)).await {
+        let sent = rt::timeout(socket.send_timeout.get(), wire.send(&data)).await;
+        busy.over();
+        match sent {
             Ok(Ok(())) => vec![Value::Number(length as f64)],
             Ok(Err(error)) => {
                 socket.drop_connection();
@@ -498,13 +512,77 @@ fn send(stack: &Stack) -> Called {
     }))
 }
 
-/// Takes a mark off when an operation is over, however it ends.
-struct Busy<'a>(&'a Cell<bool>);
+/// Marks a socket as busy until an operation is over. One that is ended, perhaps before it has begun, because its light
+/// thread was, takes the connection along: nobody could tell how far it came.
+struct Busy {
+    socket: Rc<Tcp>,
+    mark: fn(&Tcp) -> &Cell<bool>,
+    over: bool,
+}
 
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        self.0.set(false);
+impl Busy {
+    fn new(socket: &Rc<Tcp>, mark: fn(&Tcp) -> &Cell<bool>) -> Busy {
+        mark(socket).set(true);
+        Busy {
+            socket: Rc::clone(socket),
+            mark,
+            over: false,
+        }
     }
+
+    fn over(mut self) {
+        self.over = true;
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        (self.mark)(&self.socket).set(false);
+        if !self.over && self.socket.own().is_ok() {
+            self.socket.drop_connection();
+        }
+    }
+}
+
+/// The sockets that a request, or a script without one, has connected. They are closed with it, whatever still holds
+/// them: garbage is collected when there is much of it, and a descriptor is little.
+#[derive(Default)]
+pub(crate) struct Connected(Vec<Weak<Tcp>>);
+
+impl Connected {
+    fn add(&mut self, socket: &Rc<Tcp>) {
+        if self.0.len() == self.0.capacity() {
+            self.0.retain(|socket| socket.strong_count() > 0);
+        }
+        if !self
+            .0
+            .iter()
+            .any(|known| known.as_ptr() == Rc::as_ptr(socket))
+        {
+            self.0.push(Rc::downgrade(socket));
+        }
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        for socket in self.0.iter().filter_map(Weak::upgrade) {
+            if socket.own().is_ok() {
+                socket.drop_connection();
+            }
+        }
+    }
+}
+
+/// Has the socket closed with the request, the session or the script that connects it.
+fn remember(socket: &Rc<Tcp>) -> Result<(), Failure> {
+    let of_request = scope::with_request(|request| {
+        request.state_or_default::<Connected>().add(socket);
+    });
+    if of_request.is_ok() {
+        return Ok(());
+    }
+    scope::with(|scope| scope.connected.borrow_mut().add(socket))
 }
 
 // -- receiving --
@@ -662,10 +740,11 @@ fn take(stack: &Stack, socket: Rc<Tcp>, wanted: Wanted) -> Called {
     if let Some(reply) = wanted.take(&mut socket.input.borrow_mut()) {
         return answer(stack, reply);
     }
-    socket.reading.set(true);
+    let busy = Busy::new(&socket, |socket| &socket.reading);
     wait(Operation::task(async move {
-        let _busy = Busy(&socket.reading);
-        match rt::timeout(socket.read_timeout.get(), fill(&socket, &wire, &wanted)).await {
+        let filled = rt::timeout(socket.read_timeout.get(), fill(&socket, &wire, &wanted)).await;
+        busy.over();
+        match filled {
             Ok(reply) => reply,
             Err(_) if matches!(wanted, Wanted::Peek(_)) => Value::failure("timeout"),
             Err(_) => {
@@ -735,6 +814,7 @@ struct Until {
 
 static UNTIL: Class = Class {
     name: "weir.socket.until",
+    shape: Shape::Userdata,
     methods: &[("read", read_until)],
 };
 

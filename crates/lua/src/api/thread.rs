@@ -8,26 +8,52 @@ use std::task::{Poll, Waker};
 
 use super::arguments::{number, optional_number};
 use super::{Called, Functions};
-use crate::luajit::object::{self, Class};
-use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Coroutine, Stack, Value, fail};
+use crate::luajit::object::{self, Class, Shape};
+use crate::luajit::stack::{Kind, REGISTRY};
+use crate::luajit::{Answer, Coroutine, Failure, Ref, Stack, Value, fail, watchdog};
 use crate::operation::Operation;
 use crate::run::MAX_THREADS;
-use crate::scope::{self, Begun};
+use crate::scope::{self, Begun, Light};
 
 pub(super) const FUNCTIONS: Functions = &[("spawn", spawn), ("wait", wait), ("kill", kill)];
 
-pub(super) const CORE: Functions = &[("semaphore", semaphore)];
+pub(super) const CORE: Functions = &[
+    ("semaphore", semaphore),
+    ("thread_state", state),
+    ("is_outermost", is_outermost),
+];
 
-/// What a script holds of a light thread.
-struct Handle {
-    number: usize,
+/// Where the registry keeps the coroutines that are not the script's own to resume: light threads with their numbers,
+/// and what `prelude.lua` adds. Forgotten with the coroutines.
+const SPECIAL: &str = "weir.coroutines";
+
+/// Adds the table of special coroutines to the table on top.
+pub(super) fn install(stack: &Stack) {
+    stack.push_table(0, 16);
+    stack.push_table(0, 1);
+    stack.push_bytes("k");
+    stack.set(-2, "__mode");
+    stack.set_metatable(-2);
+    stack.push_copy(-1);
+    stack.set(REGISTRY, SPECIAL);
+    stack.set(-2, "special");
 }
 
-static THREAD: Class = Class {
-    name: "weir.thread",
-    methods: &[],
-};
+/// The number of a light thread.
+fn number_of(stack: &Stack, at: i32) -> Option<usize> {
+    if stack.kind(at) != Kind::Thread {
+        return None;
+    }
+    stack.field(REGISTRY, SPECIAL);
+    stack.push_copy(at);
+    stack.field_of_top(-2);
+    let number = match stack.kind(-1) {
+        Kind::Number => stack.number(-1).map(|n| n as usize),
+        _ => None,
+    };
+    stack.pop(2);
+    number
+}
 
 fn spawn(stack: &Stack) -> Called {
     if stack.kind(1) != Kind::Function {
@@ -41,44 +67,130 @@ fn spawn(stack: &Stack) -> Called {
                 scope.kind.name()
             ));
         }
-        let number = scope.next_thread.get();
-        if number > MAX_THREADS {
+        if scope.lights.borrow().len() >= MAX_THREADS {
             return fail("too many light threads");
         }
-        scope.next_thread.set(number + 1);
-        let state = &scope.vm.state;
+        let vm = &scope.vm;
+        let number = vm.next_thread.get();
+        vm.next_thread.set(number + 1);
         stack.push_copy(1);
-        let coroutine = Coroutine::of_top(state, stack);
+        let mut coroutine = Coroutine::of_top(&vm.state, stack);
+        stack.field(REGISTRY, SPECIAL);
+        coroutine.push(stack);
+        stack.push_copy(-1);
+        let handle = Value::Ref(Rc::new(Ref::take(&vm.state, stack)));
+        stack.push_number(number as f64);
+        stack.set_pair(-3);
+        stack.pop(1);
         for at in 2..=arguments + 1 {
             stack.push_copy(at);
         }
         stack.move_to(&coroutine.stack(), arguments);
+        let light = Light {
+            parent: stack.identity(),
+            over: false,
+        };
+        scope.lights.borrow_mut().insert(number, light);
         scope.begun.borrow_mut().push(Begun {
             number,
             coroutine,
             arguments,
         });
-        let handle = Value::Object(&THREAD, Rc::new(Handle { number }));
         *scope.waits.borrow_mut() = Some(Operation::Begin(handle));
         Ok(Answer::Wait)
     })?
 }
 
+fn thread_expected<T>(at: i32, function: &str) -> Result<T, Failure> {
+    fail(format!(
+        "bad argument #{at} to '{function}' (lua thread expected)"
+    ))
+}
+
 fn wait(stack: &Stack) -> Called {
-    let mut wanted = Vec::new();
-    for at in 1..=stack.top() {
-        wanted.push(object::get::<Handle>(stack, at, "light thread")?.number);
+    let last = stack.top();
+    if last == 0 {
+        return fail("at least one coroutine should be specified");
     }
-    if wanted.is_empty() {
-        return fail("at least one light thread expected");
+    let mut wanted = Vec::new();
+    for at in 1..=last {
+        if stack.kind(at) != Kind::Thread {
+            return thread_expected(at, "wait");
+        }
+        let Some(number) = number_of(stack, at) else {
+            return fail("attempt to wait on a coroutine that is not a user thread");
+        };
+        let found = scope::with(|scope| {
+            let lights = scope.lights.borrow();
+            lights.get(&number).map(|light| (light.parent, light.over))
+        })?;
+        match found {
+            Some((parent, _)) if parent != stack.identity() => {
+                return fail("only the parent coroutine can wait on the thread");
+            }
+            Some((_, true)) => return super::wait(Operation::Threads(vec![number])),
+            Some((_, false)) => wanted.push(number),
+            // Not the one that has to be there.
+            None if at < last => {}
+            None => return super::output::answer(stack, Value::failure(GONE)),
+        }
     }
     super::wait(Operation::Threads(wanted))
 }
 
+/// What is said of a thread whose end was told already.
+const GONE: &str = "already waited or killed";
+
 fn kill(stack: &Stack) -> Called {
-    let number = object::get::<Handle>(stack, 1, "light thread")?.number;
-    scope::with(|scope| scope.killed.borrow_mut().push(number))?;
-    stack.push_number(1.0);
+    if stack.kind(1) != Kind::Thread {
+        return thread_expected(1, "kill");
+    }
+    let message = match number_of(stack, 1) {
+        None => Some("not user thread"),
+        Some(number) => scope::with(|scope| {
+            let mut lights = scope.lights.borrow_mut();
+            let (parent, over) = match lights.get(&number) {
+                Some(light) => (light.parent, light.over),
+                None => return Some(GONE),
+            };
+            if parent != stack.identity() {
+                // So that what runs, or has resumed what runs, is never ended from below.
+                return Some("killer not parent");
+            }
+            lights.remove(&number);
+            scope.killed.borrow_mut().push(number);
+            over.then_some("already terminated")
+        })?,
+    };
+    match message {
+        Some(message) => super::output::answer(stack, Value::failure(message)),
+        // What it waited for is to be free again when the script goes on.
+        None if watchdog::may_yield(stack) => super::wait(Operation::Settle(Value::Number(1.0))),
+        None => {
+            stack.push_number(1.0);
+            super::ONE
+        }
+    }
+}
+
+/// What `coroutine.status` says of a light thread.
+fn state(stack: &Stack) -> Called {
+    let number = number_of(stack, 1);
+    let state = scope::with(|scope| match scope.lights.borrow().get(&number?) {
+        Some(light) if light.over => Some("zombie"),
+        Some(_) => Some("running"),
+        None => Some("dead"),
+    })?;
+    match state {
+        Some(state) => stack.push_bytes(state),
+        None => stack.push_nil(),
+    }
+    super::ONE
+}
+
+/// Whether the coroutine that runs is one that the server resumes, and no script.
+fn is_outermost(stack: &Stack) -> Called {
+    stack.push_boolean(watchdog::is_outermost(stack));
     super::ONE
 }
 
@@ -98,6 +210,7 @@ struct Waiting {
 
 static SEMAPHORE: Class = Class {
     name: "weir.semaphore",
+    shape: Shape::Table,
     methods: &[("post", post), ("wait", wait_for), ("count", count)],
 };
 
@@ -181,8 +294,9 @@ fn wait_for(stack: &Stack) -> Called {
         .waiting
         .borrow_mut()
         .push_back(Rc::clone(&waiting));
+    // Made before the wait begins: who is killed at once has never been asked.
+    let mut leaving = Leaving(semaphore, waiting, false);
     super::wait(Operation::task(async move {
-        let mut leaving = Leaving(semaphore, waiting, false);
         let given = rt::timeout(
             time,
             poll_fn(|context| match leaving.1.given.get() {

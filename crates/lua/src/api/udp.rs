@@ -15,7 +15,7 @@ use super::arguments::{number, optional_number, text};
 use super::output::append;
 use super::tcp::{destination, failed};
 use super::{Called, Functions, wait};
-use crate::luajit::object::{self, Class};
+use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::{Failure, Stack, Value, fail};
 use crate::operation::Operation;
 
@@ -23,6 +23,7 @@ pub(super) const FUNCTIONS: Functions = &[("udp", udp)];
 
 static SOCKET: Class = Class {
     name: "weir.socket.udp",
+    shape: Shape::Table,
     methods: &[
         ("bind", bind),
         ("setpeername", connect),

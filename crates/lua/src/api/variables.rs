@@ -1,5 +1,6 @@
 //! `ngx.var`.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use ::stream::Session;
@@ -35,12 +36,21 @@ fn get(stack: &Stack) -> Called {
     let Some(name) = stack.bytes(2).and_then(|name| name.to_str().ok()) else {
         return fail("bad variable name");
     };
+    let name = &lower(name);
     let value = match scope::serves_session() {
         true => scope::with_session(|session| of_session(session, name))?,
         false => scope::with_request(|request| value(request, name))?,
     };
     push(stack, value.as_deref());
     super::ONE
+}
+
+/// Names of variables are in lower case, however a script spells them.
+fn lower(name: &str) -> Cow<'_, str> {
+    match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        true => Cow::Owned(name.to_ascii_lowercase()),
+        false => Cow::Borrowed(name),
+    }
 }
 
 fn push(stack: &Stack, value: Option<&[u8]>) {
@@ -73,12 +83,18 @@ fn of_session(session: &mut Session, name: &str) -> Option<Vec<u8>> {
 }
 
 fn set(stack: &Stack) -> Called {
-    let Some(name) = stack.bytes(2).and_then(|name| name.to_str().ok()) else {
+    let name = match stack.kind(2) {
+        // Groups of the last match are not to be written to.
+        Kind::Number => None,
+        _ => stack.bytes(2).and_then(|name| name.to_str().ok()),
+    };
+    let Some(name) = name else {
         return fail("bad variable name");
     };
+    let name = &lower(name);
     let text = match stack.kind(3) {
         Kind::Nil => None,
-        Kind::String | Kind::Number => stack.bytes(3).map(<[u8]>::to_vec),
+        Kind::String | Kind::Number | Kind::Boolean => stack.text(3),
         kind => {
             return fail(format!("bad variable value type: {}", kind.name()));
         }
@@ -102,6 +118,16 @@ pub(super) fn assign(
     value: Option<&[u8]>,
 ) -> Result<(), Failure> {
     let site = Rc::clone(&request.site);
+    let name = &lower(name);
+    if site.variables.id(name).is_none()
+        && let Some(variable) = site.variables.find(name)
+        && variable.is_changeable()
+        && let Some(set) = variable.set
+    {
+        // Of the engine's own, such as `args`, and mentioned nowhere in the configuration.
+        set(request, value.unwrap_or_default());
+        return Ok(());
+    }
     let id = changeable(&site.variables, name)?;
     match value {
         Some(value) => request.set_variable(id, value),

@@ -17,6 +17,8 @@ pub(crate) struct Coroutine {
     place: c_int,
     /// It has ended well: its stack is as new.
     reusable: bool,
+    /// Scripts know it, so it must not be used again for something else.
+    known: bool,
 }
 
 /// Why a coroutine stopped.
@@ -29,8 +31,8 @@ pub(crate) enum Resumed {
     Yielded,
     /// Its time was up.
     GaveWay,
-    /// It failed with this message and this traceback.
-    Failed(Vec<u8>, Vec<u8>),
+    /// It failed with this message and this traceback. The value is what the script raised.
+    Failed(Vec<u8>, Vec<u8>, Ref),
 }
 
 /// How many ended coroutines a state keeps.
@@ -77,7 +79,16 @@ impl Coroutine {
             l,
             place,
             reusable: false,
+            known: false,
         }
+    }
+
+    /// Pushes the coroutine itself on another stack of its state: a script gets to know it.
+    pub(crate) fn push(&mut self, to: &Stack) {
+        self.known = true;
+        let stack = self.stack();
+        stack.push_itself();
+        stack.move_to(to, 1);
     }
 
     /// Its stack.
@@ -110,7 +121,8 @@ impl Coroutine {
             _ => {
                 let message = stack.error_text(-1);
                 let trace = stack.traceback(b"");
-                Resumed::Failed(message, trace)
+                stack.push_copy(-1);
+                Resumed::Failed(message, trace, Ref::take(&self.state, &stack))
             }
         }
     }
@@ -137,8 +149,10 @@ impl Coroutine {
 impl Drop for Coroutine {
     fn drop(&mut self) {
         let mut spare = self.state.spare.take();
-        if self.reusable && spare.len() < MAX_SPARE {
+        if self.reusable {
             self.stack().set_top(0);
+        }
+        if self.reusable && !self.known && spare.len() < MAX_SPARE {
             spare.push(self.place);
         } else {
             // SAFETY: the place is this coroutine's own.

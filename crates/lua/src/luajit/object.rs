@@ -13,16 +13,41 @@ type Slot = Option<Rc<dyn Any>>;
 /// The key that only metatables of ours have: the address of this.
 static MARK: u8 = 0;
 
+/// What scripts see of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// A userdata that nothing can be added to.
+    Userdata,
+    /// A table of the script's own, with the userdata in its first element and the methods behind it: as objects of
+    /// lua-nginx-module are. Libraries keep fields of theirs in them, and put functions in the place of methods.
+    Table,
+}
+
 /// A class of objects.
 pub(crate) struct Class {
     /// Its name, unique in the program.
     pub(crate) name: &'static str,
+    /// How its objects look.
+    pub(crate) shape: Shape,
     /// Its methods.
     pub(crate) methods: &'static [(&'static str, Native)],
 }
 
 /// Pushes an object.
 pub(crate) fn push(stack: &Stack, class: &'static Class, object: Rc<dyn Any>) {
+    stack.reserve(4);
+    if class.shape == Shape::Userdata {
+        return push_userdata(stack, class, object);
+    }
+    stack.push_table(1, 0);
+    push_userdata(stack, class, object);
+    stack.set_element(-2, 1);
+    push_methods(stack, class);
+    stack.set_metatable(-2);
+}
+
+/// Pushes what holds an object, without the table that scripts may be shown of it.
+pub(crate) fn push_userdata(stack: &Stack, class: &'static Class, object: Rc<dyn Any>) {
     stack.reserve(4);
     // SAFETY: the block is large enough for a `Slot` and aligned to 16 bytes; it is filled before anybody can see it,
     // and emptied only by `collect`, which leaves a `None` behind.
@@ -35,7 +60,7 @@ pub(crate) fn push(stack: &Stack, class: &'static Class, object: Rc<dyn Any>) {
     stack.set_metatable(-2);
 }
 
-/// Pushes a class's metatable, made at its first use.
+/// Pushes the metatable of a class's userdata, made at its first use.
 fn push_metatable(stack: &Stack, class: &'static Class) {
     if stack.field(REGISTRY, class.name) == Kind::Table {
         return;
@@ -47,11 +72,7 @@ fn push_metatable(stack: &Stack, class: &'static Class) {
     stack.set_pair(-3);
     stack.push_native(collect);
     stack.set(-2, "__gc");
-    stack.push_table(0, class.methods.len());
-    for (name, method) in class.methods {
-        stack.push_native(*method);
-        stack.set(-2, name);
-    }
+    push_methods(stack, class);
     stack.set(-2, "__index");
     // Nobody is to take the finalizer off.
     stack.push_boolean(false);
@@ -60,12 +81,25 @@ fn push_metatable(stack: &Stack, class: &'static Class) {
     stack.set(REGISTRY, class.name);
 }
 
-/// Pushes the table of a class's methods.
+/// Pushes the table of a class's methods, made at its first use. It is the metatable of objects that are tables.
 pub(crate) fn push_methods(stack: &Stack, class: &'static Class) {
     stack.reserve(4);
-    push_metatable(stack, class);
-    stack.field(-1, "__index");
-    stack.remove(-2);
+    let name = [class.name, " methods"].concat();
+    if stack.field(REGISTRY, &name) == Kind::Table {
+        return;
+    }
+    stack.pop(1);
+    stack.push_table(0, class.methods.len() + 1);
+    for (name, method) in class.methods {
+        stack.push_native(*method);
+        stack.set(-2, name);
+    }
+    if class.shape == Shape::Table {
+        stack.push_copy(-1);
+        stack.set(-2, "__index");
+    }
+    stack.push_copy(-1);
+    stack.set(REGISTRY, &name);
 }
 
 fn mark() -> *mut std::ffi::c_void {
@@ -89,17 +123,34 @@ pub(crate) fn get<T: Any>(
     what: &str,
 ) -> Result<Rc<T>, Failure> {
     let at = stack.absolute(at);
-    if is_ours(stack, at) {
-        // SAFETY: a userdata with a metatable of ours was made by `push`.
-        let slot = unsafe { &*stack.light(at).cast::<Slot>() };
-        if let Some(Ok(object)) = slot.clone().map(Rc::downcast) {
-            return Ok(object);
-        }
+    if let Some(object) = find(stack, at) {
+        return Ok(object);
     }
     fail(format!(
         "bad argument #{at} ({what} expected, got {})",
         stack.kind(at).name()
     ))
+}
+
+/// The object at a place, in a userdata or in the first element of a table.
+fn find<T: Any>(stack: &Stack, at: std::ffi::c_int) -> Option<Rc<T>> {
+    if stack.kind(at) == Kind::Table {
+        stack.element(at, 1);
+        let found = held(stack, stack.top());
+        stack.pop(1);
+        return found;
+    }
+    held(stack, at)
+}
+
+fn held<T: Any>(stack: &Stack, at: std::ffi::c_int) -> Option<Rc<T>> {
+    if !is_ours(stack, at) {
+        return None;
+    }
+    // SAFETY: a userdata with a metatable of ours was made by `push_userdata`. Its field `__metatable` hides that
+    // metatable, so only the libraries `debug` and `ffi`, with which a script can break anything, give it to another value.
+    let slot = unsafe { &*stack.light(at).cast::<Slot>() };
+    slot.clone()?.downcast().ok()
 }
 
 /// The finalizer.

@@ -192,6 +192,18 @@ impl Stack {
         unsafe { ffi::lua_pushlightuserdata(self.l, value) }
     }
 
+    /// Pushes the thread whose stack this is.
+    pub(crate) fn push_itself(&self) {
+        self.reserve(1);
+        // SAFETY: what stands above the `impl` holds for this call.
+        unsafe { ffi::lua_pushthread(self.l) };
+    }
+
+    /// What tells the thread of this stack from every other one that lives.
+    pub(crate) fn identity(&self) -> usize {
+        self.l.addr()
+    }
+
     /// Pushes a copy of what stands at `at`.
     pub(crate) fn push_copy(&self, at: c_int) {
         self.reserve(1);

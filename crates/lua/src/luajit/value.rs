@@ -1,9 +1,7 @@
 //! Lua values that stand outside of a state: what operations give back to the coroutine that waits for them.
 
-use std::any::Any;
 use std::rc::Rc;
 
-use super::object::{self, Class};
 use super::reference::Ref;
 use super::stack::Stack;
 
@@ -18,8 +16,6 @@ pub(crate) enum Value {
     Ref(Rc<Ref>),
     /// A table with these entries.
     Table(Vec<(Value, Value)>),
-    /// An object of ours.
-    Object(&'static Class, Rc<dyn Any>),
 }
 
 impl Value {
@@ -31,7 +27,6 @@ impl Value {
             Value::Number(value) => stack.push_number(*value),
             Value::Bytes(value) => stack.push_bytes(value),
             Value::Ref(value) => value.push(stack),
-            Value::Object(class, object) => object::push(stack, class, Rc::clone(object)),
             Value::Table(entries) => {
                 stack.push_table(0, entries.len());
                 for (key, value) in entries {

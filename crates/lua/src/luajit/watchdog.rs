@@ -142,6 +142,11 @@ pub(crate) fn inner_gave_way() -> bool {
     budget.is_some_and(|budget| budget.inner_gave_way.take())
 }
 
+/// Whether the coroutine that runs is the one that was resumed by the server.
+pub(crate) fn is_outermost(stack: &Stack) -> bool {
+    RUNNING.with(|running| ptr::eq(running.entry.load(Ordering::Relaxed), stack.l))
+}
+
 /// Whether the coroutine that runs may yield here: not below a function of C.
 pub(crate) fn may_yield(stack: &Stack) -> bool {
     // SAFETY: the state of a living stack; the call only looks.
