@@ -394,3 +394,58 @@ fn conditional_requests_are_judged_for_what_a_script_says() {
         }
     }
 }
+
+#[test]
+fn what_a_script_makes_the_path_is_escaped_on_its_way_and_splits_no_request() {
+    let Some(server) = with(
+        r##"location /echo { return 200 "$request_uri"; }
+        location /jump { rewrite_by_lua_block { ngx.req.set_uri("/my file", true) } }
+        location "/my file" { proxy_pass http://127.0.0.1:%%PORT%%; rewrite_by_lua_block { ngx.req.set_uri("/echo/my file") } }
+        location /plain { rewrite_by_lua_block { ngx.req.set_uri("/echo/a b%20?#\"") } proxy_pass http://127.0.0.1:%%PORT%%; }
+        location /prefix { rewrite_by_lua_block { ngx.req.set_uri("/echo/a b") } proxy_pass http://127.0.0.1:%%PORT%%/other/; }
+        location /bytes { rewrite_by_lua_block { ngx.req.set_uri("/echo/a\r\nX: y\127", false, true) } proxy_pass http://127.0.0.1:%%PORT%%; }
+        location /refused { content_by_lua_block { ngx.print(pcall(ngx.req.set_uri, "/a\r\nb")) } }
+        location /args { rewrite_by_lua_block { ngx.req.set_uri("/echo") ngx.req.set_uri_args("a=b c\r\nX: y&d=%20") } proxy_pass http://127.0.0.1:%%PORT%%; }
+        location /kinds { content_by_lua_block { ngx.print(pcall(ngx.req.set_uri_args, nil)) } }"##,
+    ) else {
+        return;
+    };
+    for (target, text) in [
+        ("/jump?x=1", "/echo/my%20file?x=1"),
+        ("/plain", "/echo/a%20b%2520%3F%23%22"),
+        ("/prefix", "/echo/a%20b"),
+        ("/bytes", "/echo/a%0D%0AX:%20y%7F"),
+        ("/args", "/echo?a=b%20c%0D%0AX:%20y&d=%20"),
+    ] {
+        assert_eq!(server.get(target).expect(200).text(), text, "{target}");
+    }
+    let refused = server.get("/refused").expect(200).text();
+    assert!(
+        refused.starts_with("false") && refused.contains("unsafe byte \"0x0d\""),
+        "{refused}"
+    );
+    let kinds = server.get("/kinds").expect(200).text();
+    assert!(
+        kinds.contains("string, number, or table expected"),
+        "{kinds}"
+    );
+}
+
+#[test]
+fn arguments_that_a_script_adds_split_no_request() {
+    if skip_on_oracle("nginx sends them as they are, and so sends two requests") {
+        return;
+    }
+    let Some(server) = with(
+        r#"location /echo { return 200 "$request_uri"; }
+        location /pass { rewrite ^ /echo break; proxy_pass http://127.0.0.1:%%PORT%%; }
+        location /exec { content_by_lua_block { ngx.exec("/pass", "a\r\nX: y") } }
+        location /capture { content_by_lua_block { ngx.print(ngx.location.capture("/pass", { args = "a\r\nX: y" }).body) } }"#,
+    ) else {
+        return;
+    };
+    for target in ["/exec", "/capture"] {
+        let text = server.get(target).expect(200).text();
+        assert_eq!(text, "/echo?a%0D%0AX:%20y", "{target}");
+    }
+}

@@ -83,7 +83,7 @@ fn read(stack: &Stack) -> Result<Wanted, crate::luajit::Failure> {
         if !args.is_empty() && !more.is_empty() {
             args.push(b'&');
         }
-        args.extend_from_slice(&more);
+        args.extend_from_slice(&super::request::as_arguments(&more));
     }
     let context = (stack.field(at, "ctx") == Kind::Table)
         .then(|| {

@@ -290,8 +290,11 @@ end
 ngx.req.get_query_args = ngx.req.get_uri_args
 
 function ngx.req.set_uri_args(args)
-    if type(args) == "table" then
+    local kind = type(args)
+    if kind == "table" then
         args = ngx.encode_args(args)
+    elseif kind ~= "string" and kind ~= "number" then
+        error("bad argument #1 to 'set_uri_args' (string, number, or table expected, but got " .. kind .. ")", 2)
     end
     return core.req_set_args(tostring(args))
 end

@@ -102,12 +102,17 @@ fn args(stack: &Stack) -> Called {
 }
 
 fn set_args(stack: &Stack) -> Called {
-    let args = text(stack, 1)?;
+    let args = as_arguments(bytes(stack, 1)?);
     scope::with_request(|request| {
         request.uri.args = args.into();
         request.uri.original = false;
     })?;
     super::NONE
+}
+
+/// Arguments as they may stand in the line of a request: what would end it is escaped. Escapes stay as they are.
+pub(super) fn as_arguments(args: &[u8]) -> Vec<u8> {
+    escaped(args, |byte| byte <= b' ' || byte == 0x7f)
 }
 
 fn set_uri(stack: &Stack) -> Called {
@@ -116,20 +121,24 @@ fn set_uri(stack: &Stack) -> Called {
     if path.is_empty() {
         return fail("attempt to use zero-length uri");
     }
-    let changes = scope::with(|scope| scope.kind == crate::chunk::Kind::Rewrite)?;
-    if jump && !changes {
-        return fail("API disabled in the current context: only rewrite_by_lua* may jump");
+    let kind = scope::with(|scope| scope.kind)?;
+    if jump && kind != crate::chunk::Kind::Rewrite {
+        return fail(format!("API disabled in the context of {}*", kind.name()));
     }
-    let (path, args) = match path.find_byte(b'?') {
-        Some(at) => (path[..at].to_vec(), Some(path[at + 1..].to_vec())),
-        None => (path, None),
-    };
+    // The third argument says that the path is meant to have any byte.
+    if !stack.boolean(3)
+        && let Some(bad) = path.iter().find(|byte| is_unsafe(**byte))
+    {
+        return fail(format!(
+            "unsafe byte \"0x{bad:02x}\" in uri \"{}\" (maybe you want to set the 'binary' argument?)",
+            shown(&path).as_bstr()
+        ));
+    }
     scope::with_request(|request| {
+        // All of it is a path, and none of it escaped: who sends it on escapes what has to be.
         request.uri.path = path.into();
-        if let Some(args) = args {
-            request.uri.args = args.into();
-        }
         request.uri.original = false;
+        request.flow.internal = true;
         request.flow.rewritten = true;
         for name in ["uri", "document_uri"] {
             forget(request, name);
@@ -139,6 +148,23 @@ fn set_uri(stack: &Stack) -> Called {
         true => super::output::end(Operation::Jump),
         false => super::NONE,
     }
+}
+
+/// Bytes that have no business in a path.
+fn is_unsafe(byte: u8) -> bool {
+    (byte < b' ' && byte != b'\t') || byte == 0x7f
+}
+
+/// A path for a message.
+fn shown(path: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(path.len());
+    for &byte in path {
+        match is_unsafe(byte) {
+            true => out.extend_from_slice(format!("\\x{byte:02X}").as_bytes()),
+            false => out.push(byte),
+        }
+    }
+    out
 }
 
 /// A variable is to be computed anew.

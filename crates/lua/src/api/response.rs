@@ -331,7 +331,7 @@ fn exec(stack: &Stack) -> Called {
         if !args.is_empty() {
             args.push(b'&');
         }
-        args.extend_from_slice(&more);
+        args.extend_from_slice(&super::request::as_arguments(&more));
     }
     super::output::end(Operation::Exec(path, args))
 }
