@@ -449,3 +449,46 @@ fn arguments_that_a_script_adds_split_no_request() {
         assert_eq!(text, "/echo?a%0D%0AX:%20y", "{target}");
     }
 }
+
+#[test]
+fn scripts_that_are_not_postponed_run_before_the_rest_of_their_phase() {
+    let locations = r#"location /rewrite { set $x conf; rewrite_by_lua_block { ngx.var.x = "lua" } return 200 "$x"; }
+        location /access { deny all; access_by_lua_block { ngx.header.x_ran = "yes" } return 200 x; }
+        location /exit { deny all; access_by_lua_block { ngx.exit(418) } content_by_lua_block { ngx.print("x") } }"#;
+    let Some(late) = site("", locations) else {
+        return;
+    };
+    let late = late.start();
+    // `return` ends the phase before a script that runs at its end.
+    assert_eq!(late.get("/rewrite").expect(200).text(), "conf");
+    late.get("/exit").expect(403);
+    let outer = "rewrite_by_lua_no_postpone on; access_by_lua_no_postpone on;";
+    let locations = locations
+        .replace("set $x conf;", "set $y \"$x conf\";")
+        .replace("\"$x\"", "\"$y\"");
+    let locations = locations.replace(
+        "location /rewrite {",
+        "location /before { set $x before; } location /rewrite {",
+    );
+    let early = site(outer, &locations).expect("as before").start();
+    assert_eq!(early.get("/rewrite").expect(200).text(), "lua conf");
+    early.get("/exit").expect(418);
+}
+
+#[test]
+fn scripts_run_before_the_content() {
+    if skip_on_oracle("Debian's module is older than precontent_by_lua") {
+        return;
+    }
+    let locations = r#"location /late { try_files /x /found; precontent_by_lua_block { ngx.exit(418) } }
+        location /found { precontent_by_lua_block { ngx.header.x_phase = ngx.get_phase() } return 200 x; }
+        location /phase { precontent_by_lua_block { ngx.header.x_phase = ngx.get_phase() } content_by_lua_block { ngx.print("x") } }"#;
+    let late = site("", locations).expect("it has Lua").start();
+    late.get("/late").expect(200);
+    assert_eq!(
+        late.get("/phase").expect(200).field("X-Phase"),
+        "precontent"
+    );
+    let early = site("precontent_by_lua_no_postpone on;", locations);
+    early.expect("it has Lua").start().get("/late").expect(418);
+}

@@ -17,6 +17,7 @@ pub(crate) enum Kind {
     Set,
     Rewrite,
     Access,
+    Precontent,
     Content,
     HeaderFilter,
     BodyFilter,
@@ -39,6 +40,7 @@ impl Kind {
             Kind::Set => "set_by_lua",
             Kind::Rewrite => "rewrite_by_lua",
             Kind::Access => "access_by_lua",
+            Kind::Precontent => "precontent_by_lua",
             Kind::Content => "content_by_lua",
             Kind::HeaderFilter => "header_filter_by_lua",
             Kind::BodyFilter => "body_filter_by_lua",
@@ -61,6 +63,7 @@ impl Kind {
             Kind::Set => "set",
             Kind::Rewrite => "rewrite",
             Kind::Access => "access",
+            Kind::Precontent => "precontent",
             Kind::Content => "content",
             Kind::HeaderFilter => "header_filter",
             Kind::BodyFilter => "body_filter",
@@ -80,6 +83,7 @@ impl Kind {
             self,
             Kind::Rewrite
                 | Kind::Access
+                | Kind::Precontent
                 | Kind::Content
                 | Kind::ClientHello
                 | Kind::Certificate
@@ -98,7 +102,7 @@ impl Kind {
     pub(crate) fn speaks(self) -> bool {
         matches!(
             self,
-            Kind::Rewrite | Kind::Access | Kind::Content | Kind::Preread
+            Kind::Rewrite | Kind::Access | Kind::Precontent | Kind::Content | Kind::Preread
         )
     }
 }

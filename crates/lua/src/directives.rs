@@ -10,11 +10,21 @@ use conf::{
 use crate::balancer::{self, Balancer};
 use crate::chunk::{Chunk, Kind};
 
+/// Which scripts run at the beginning of their phase.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Early {
+    pub(crate) rewrite: bool,
+    pub(crate) access: bool,
+    pub(crate) precontent: bool,
+}
+
 /// What belongs to a location.
 #[derive(Clone, Default)]
 pub(crate) struct Code {
     pub(crate) rewrite: Option<Arc<Chunk>>,
     pub(crate) access: Option<Arc<Chunk>>,
+    pub(crate) precontent: Option<Arc<Chunk>>,
+    pub(crate) early: Early,
     pub(crate) content: Option<Arc<Chunk>>,
     pub(crate) header_filter: Option<Arc<Chunk>>,
     pub(crate) body_filter: Option<Arc<Chunk>>,
@@ -100,6 +110,7 @@ pub(crate) fn kind_of(line: &Line) -> Kind {
         Kind::ExitWorker,
         Kind::Rewrite,
         Kind::Access,
+        Kind::Precontent,
         Kind::Content,
         Kind::HeaderFilter,
         Kind::BodyFilter,
@@ -120,6 +131,7 @@ fn code(conf: &mut Code, line: &mut Line) -> Result<(), Diagnostic> {
     let place = match kind {
         Kind::Rewrite => &mut conf.rewrite,
         Kind::Access => &mut conf.access,
+        Kind::Precontent => &mut conf.precontent,
         Kind::HeaderFilter => &mut conf.header_filter,
         Kind::BodyFilter => &mut conf.body_filter,
         Kind::Log => &mut conf.log,
@@ -162,6 +174,8 @@ const CONTENT_PLACES: Contexts = conf::LOCATION_OR_IF;
 const REWRITE: &str = "Code that runs at the end of the rewrite phase.";
 const ACCESS: &str =
     "Code that runs at the end of the access phase: `ngx.exit` with a status refuses.";
+const PRECONTENT: &str =
+    "Code that runs at the end of the precontent phase: after `try_files`, before the content.";
 const CONTENT: &str = "Code that makes the response of a location.";
 const HEADER_FILTER: &str = "Code that may change the head of a response. It can not wait.";
 const BODY_FILTER: &str = "Code that sees each piece of the content: `ngx.arg[1]` is the piece, which it may change, \
@@ -212,6 +226,18 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     block("access_by_lua_block", HTTP_SERVER_LOCATION_IF, ACCESS, code),
     word("access_by_lua", "lua-code", HTTP_SERVER_LOCATION_IF, code),
     word("access_by_lua_file", "path", HTTP_SERVER_LOCATION_IF, code),
+    block(
+        "precontent_by_lua_block",
+        HTTP_SERVER_LOCATION_IF,
+        PRECONTENT,
+        code,
+    ),
+    word(
+        "precontent_by_lua_file",
+        "path",
+        HTTP_SERVER_LOCATION_IF,
+        code,
+    ),
     block("content_by_lua_block", CONTENT_PLACES, CONTENT, code),
     word("content_by_lua", "lua-code", CONTENT_PLACES, code),
     word("content_by_lua_file", "path", CONTENT_PLACES, code),
@@ -304,17 +330,34 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         "Whether a script ends when its client leaves, or runs what it has given to `ngx.on_abort`.",
         |c| &mut c.check_client_abort,
     ),
-    ignored(
+    early(
         "rewrite_by_lua_no_postpone",
-        HTTP,
-        "Scripts of the rewrite phase run at its end.",
+        "Whether scripts of the rewrite phase run at its beginning, before `set`, `if` and `rewrite`, and not at its end.",
+        |c| &mut c.early.rewrite,
     ),
-    ignored(
+    early(
         "access_by_lua_no_postpone",
-        HTTP,
-        "Scripts of the access phase run at its end.",
+        "Whether scripts of the access phase run at its beginning, before `allow`, `auth_basic` and `auth_request`, and \
+         not at its end.",
+        |c| &mut c.early.access,
+    ),
+    early(
+        "precontent_by_lua_no_postpone",
+        "Whether scripts of the precontent phase run at its beginning, before `try_files` and `mirror`, and not at its end.",
+        |c| &mut c.early.precontent,
     ),
 ]);
+
+const fn early(
+    name: &'static str,
+    doc: &'static str,
+    place: fn(&mut Code) -> &mut bool,
+) -> Directive<Code> {
+    Directive {
+        contexts: HTTP,
+        ..flag(name, "off", doc, place)
+    }
+}
 
 const fn flag(
     name: &'static str,

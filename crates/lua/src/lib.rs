@@ -37,12 +37,41 @@ use directives::Code;
 
 /// The modules of http, each with the name of the module after which it runs.
 pub static HTTP_MODULES: &[(&str, &Module)] = &[
+    ("health_check", &EARLY),
     ("auth_request", &MODULE),
+    ("try_files", &PRECONTENT),
     ("lua", &SOCKETS),
     ("not_modified", &FILTERS),
 ];
 
 pub use stream::STREAM_MODULES;
+
+/// Scripts at the beginning of their phases: before every module that has something to say there.
+static EARLY: Module = Module {
+    name: "lua_early",
+    doc: "Scripts at the beginning of their phases.",
+    phases: &[
+        (Phase::Rewrite, phases::early_rewrite),
+        (Phase::Access, phases::early_access),
+        (Phase::Precontent, phases::early_precontent),
+    ],
+    enabled: |location| {
+        let code = location.confs.get::<Code>();
+        (code.early.rewrite && code.rewrite.is_some())
+            || (code.early.access && code.access.is_some())
+            || (code.early.precontent && code.precontent.is_some())
+    },
+    ..Module::EMPTY
+};
+
+/// Scripts at the end of the precontent phase.
+static PRECONTENT: Module = Module {
+    name: "lua_precontent",
+    doc: "Scripts before the content.",
+    phases: &[(Phase::Precontent, phases::precontent)],
+    enabled: |location| location.confs.get::<Code>().precontent.is_some(),
+    ..Module::EMPTY
+};
 
 /// The settings of sockets.
 static SOCKETS: Module = Module {

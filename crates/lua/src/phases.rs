@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bstr::ByteSlice;
@@ -25,18 +26,36 @@ const GATHER: usize = 64 * 1024;
 const WORTH_SENDING: usize = 1460;
 
 pub(crate) fn rewrite(request: &mut Request) -> Step<'_> {
-    // A request that no location matched is at the server's own level; what that says has run.
-    match request.conf::<Code>().rewrite.clone() {
-        Some(chunk) => with_body(request, chunk),
-        None => Outcome::Declined.into(),
-    }
+    at(request, |code| (!code.early.rewrite, &code.rewrite))
+}
+
+pub(crate) fn early_rewrite(request: &mut Request) -> Step<'_> {
+    at(request, |code| (code.early.rewrite, &code.rewrite))
 }
 
 pub(crate) fn access(request: &mut Request) -> Step<'_> {
-    match request.conf::<Code>().access.clone() {
-        Some(chunk) => with_body(request, chunk),
-        None => Outcome::Declined.into(),
-    }
+    at(request, |code| (!code.early.access, &code.access))
+}
+
+pub(crate) fn early_access(request: &mut Request) -> Step<'_> {
+    at(request, |code| (code.early.access, &code.access))
+}
+
+pub(crate) fn precontent(request: &mut Request) -> Step<'_> {
+    at(request, |code| (!code.early.precontent, &code.precontent))
+}
+
+pub(crate) fn early_precontent(request: &mut Request) -> Step<'_> {
+    at(request, |code| (code.early.precontent, &code.precontent))
+}
+
+/// Runs the script of a phase, where there is one and this is its place in the phase.
+fn at(request: &mut Request, place: fn(&Code) -> (bool, &Option<Arc<Chunk>>)) -> Step<'_> {
+    let chunk = match place(&request.conf::<Code>()) {
+        (true, Some(chunk)) => Arc::clone(chunk),
+        _ => return Outcome::Declined.into(),
+    };
+    with_body(request, chunk)
 }
 
 pub(crate) fn content(request: &mut Request) -> Step<'_> {
@@ -63,7 +82,7 @@ pub(crate) fn log(request: &mut Request) -> Step<'_> {
     }
 }
 
-fn with_body(request: &mut Request, chunk: std::sync::Arc<Chunk>) -> Step<'_> {
+fn with_body(request: &mut Request, chunk: Arc<Chunk>) -> Step<'_> {
     if request.conf::<Code>().need_body && !request.body.is_complete() {
         return Step::later(async move {
             if let Err(status) = http::body_reader::read(request).await {
