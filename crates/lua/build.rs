@@ -4,7 +4,8 @@
 //! that LuaJIT has compiled never looks for a hook, and an endless loop that was hot enough to be compiled could not be
 //! ended by anybody. The price is a test per turn of a compiled loop (docs/design/2026-11-21-lua.md).
 
-use std::env;
+use std::path::PathBuf;
+use std::{env, fs};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -31,7 +32,32 @@ fn main() {
         // Whole: the linker meets the archive before the crate that declares its functions.
         println!("cargo:rustc-link-lib=static:+whole-archive={library}");
     }
+    write_jit_libraries();
     // Lua libraries that are shared objects (`lua_package_cpath`) look for the API in the program.
     println!("cargo:rustc-link-lib=dl");
     println!("cargo:rustc-link-lib=m");
+}
+
+/// Where the build of `luajit-src` leaves the source, among it what it has generated.
+const SOURCE: &str = "luajit-build/src/jit";
+
+/// Writes a list of LuaJIT's libraries that are Lua, with their code: `include!`d by `api/jit.rs`. They fit one version of
+/// LuaJIT only, so what a system has installed is of no use.
+fn write_jit_libraries() {
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where to write"));
+    let mut names = vec!["bc", "dump", "p", "v", "vmdef", "zone"];
+    names.extend(match env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => &["dis_x86", "dis_x64"][..],
+        Ok("aarch64") => &["dis_arm64"],
+        // `jit.dump` shows no machine code there.
+        _ => &[],
+    });
+    let mut list = String::from("&[\n");
+    for name in names {
+        let path = folder.join(SOURCE).join(format!("{name}.lua"));
+        assert!(path.is_file(), "LuaJIT has no {}", path.display());
+        list.push_str(&format!("    ({name:?}, include_bytes!({path:?})),\n"));
+    }
+    list.push_str("]\n");
+    fs::write(folder.join("jit_libraries.rs"), list).expect("the list can be written");
 }

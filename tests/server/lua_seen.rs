@@ -492,3 +492,113 @@ fn scripts_run_before_the_content() {
     let early = site("precontent_by_lua_no_postpone on;", locations);
     early.expect("it has Lua").start().get("/late").expect(418);
 }
+
+#[test]
+fn libraries_of_luajit_are_there() {
+    say(&[
+        (
+            "for _, n in ipairs { 'v', 'dump', 'bc', 'vmdef', 'p', 'zone', 'util', 'opt' } do
+                 local ok, what = pcall(require, 'jit.' .. n) if not ok then ngx.say(what) end end",
+            "",
+        ),
+        (
+            "local out = {} require('jit.bc').dump(function() return 1 end,
+                 { write = function(_, ...) out[#out + 1] = table.concat { ... } end, flush = function() end, close = function() end })
+             ngx.say((table.concat(out):find('RET1', 1, true)) ~= nil)",
+            "true",
+        ),
+    ]);
+}
+
+const SUMS: &str = r#"local hex = require("resty.string").to_hex
+    for _, name in ipairs { "md5", "sha1", "sha224", "sha256", "sha384", "sha512" } do
+        local sum = require("resty." .. name):new()
+        assert(sum:update("a")) assert(sum:update("bcd", 2))
+        ngx.say(hex(sum:final()):sub(1, 16))
+        assert(sum:reset()) sum:update("abc") ngx.say(hex(sum:final()):sub(-8))
+    end"#;
+
+#[test]
+fn digests_of_lua_resty_string_work() {
+    if skip_on_oracle("Debian has no lua-resty-string") {
+        return;
+    }
+    // The examples of RFC 1321 (appendix A.5) and of FIPS 180.
+    say(&[(
+        SUMS,
+        "900150983cd24fb0\n28e17f72\na9993e364706816a\n9cd0d89d\n23097d223405d822\ne36c9da7\n\
+         ba7816bf8f01cfea\nf20015ad\ncb00753f45a35e8b\n34c825a7\nddaf35a193617aba\na54ca49f",
+    )]);
+}
+
+#[test]
+fn ciphers_of_lua_resty_string_work() {
+    if skip_on_oracle("Debian has no lua-resty-string") {
+        return;
+    }
+    let hex = r#"local aes, hex = require "resty.aes", require("resty.string").to_hex
+        local function bytes(t) return (t:gsub("%s", ""):gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
+        local key, iv = bytes "2b7e151628aed2a6abf7158809cf4f3c", bytes "000102030405060708090a0b0c0d0e0f"
+        local text = bytes "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51"
+        local function run(mode, vector, t)
+            local c = assert(aes:new(key, nil, aes.cipher(128, mode), { iv = vector or iv }, nil, nil, false))
+            local sealed = assert(c:encrypt(t or text))
+            assert(c:decrypt(sealed) == (t or text))
+            return hex(sealed)
+        end "#;
+    let code = |code: &str| format!("{hex} {code}");
+    say(&[
+        // NIST SP 800-38A, appendix F: the first two blocks, for feedback by bits and bytes the first ones.
+        (
+            &code(
+                "ngx.say(run('ecb')) ngx.say(run('cbc')) ngx.say(run('cfb128')) ngx.say(run('ofb'))",
+            ),
+            "3ad77bb40d7a3660a89ecaf32466ef97f5d3d58503b9699de785895a96fdbaaf\n\
+             7649abac8119b246cee98e9b12e9197d5086cb9b507219ee95db113a917678b2\n\
+             3b3fd92eb72dad20333449f8e83cfb4ac8a64537a0b3a93fcde3cdad9f1ce58b\n\
+             3b3fd92eb72dad20333449f8e83cfb4a7789508d16918f03f53c52dac54ed825",
+        ),
+        (
+            &code(
+                "ngx.say(run('ctr', bytes 'f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff')) ngx.say(run('cfb8', iv, text:sub(1, 18))) ngx.say(run('cfb1', iv, text:sub(1, 2)))",
+            ),
+            "874d6191b620e3261bef6864990db6ce9806f66b7970fdff8617187bb9fffdff\n\
+             3b79424c9c0dd436bace9e0ed4586a4f32b9\n68b3",
+        ),
+        // Test cases 4 and 5 of the proposal of GCM: a vector of 12 bytes, and a shorter one.
+        (
+            &code(
+                r#"local k = bytes "feffe9928665731c6d6a8f9467308308"
+                local p = bytes "d9313225f88406e5a55909c5aff5269a86a7a9531534f7da2e4c303d8a318a721c3c0c95956809532fcf0e2449a6b525b16aedf5aa0de657ba637b39"
+                local c = aes:new(k, nil, aes.cipher(128, "gcm"), { iv = bytes "cafebabefacedbaddecaf888" })
+                local a = bytes "feedfacedeadbeeffeedfacedeadbeefabaddad2"
+                local sealed = c:encrypt(p, a) ngx.say(hex(sealed[1]):sub(1, 32), " ", hex(sealed[2]))
+                local other = aes:new(k, nil, aes.cipher(128, "gcm"), { iv = bytes "cafebabefacedbad" }):encrypt(p, a)
+                ngx.say(hex(other[1]):sub(1, 32), " ", hex(other[2]))
+                ngx.say(c:decrypt(sealed[1], sealed[2], a) == p) ngx.say(c:decrypt(sealed[1], sealed[2]))
+                ngx.say(c:decrypt(sealed[1]))"#,
+            ),
+            "42831ec2217774244b7221b784d0d49c 5bc94fbc3221a5db94fae95ae7121a47\n\
+             61353b4c2806934a777ff51fa22a4755 3612d2e79e3b0785561be14aaca2fccb\ntrue\n\
+             nilEVP_DecryptFinal_ex failed\nnilEVP_DecryptFinal_ex failed",
+        ),
+        // A password, as `openssl enc -md md5 -nosalt` makes a key of it.
+        (
+            &code(
+                r#"local c = aes:new("AKeyForAES") local sealed = c:encrypt("Secret message!")
+                ngx.say(hex(sealed)) ngx.say(c:decrypt(sealed)) ngx.say(c:decrypt("short"))
+                local d = aes:new("AKeyForAES-256-CBC", "MySalt!!", aes.cipher(256, "cbc"), aes.hash.sha512, 5)
+                ngx.say(hex(d:encrypt("Really secret message!"))) ngx.say(aes:new("x", "salt"))"#,
+            ),
+            "6d87d6b11c6bf0dcb76d1aa611520b3c\nSecret message!\nnilEVP_DecryptFinal_ex failed\n\
+             02997c9c6eb26af1a335ed8c11d53df3bf127086ecbba02fb73391bcf385bd2c\nnilsalt must be 8 characters or nil",
+        ),
+        (
+            &code(
+                r#"ngx.say(aes:new("short", nil, nil, { iv = iv })) ngx.say(aes:new(key, nil, nil, {}))
+                ngx.say(aes.cipher(100)) ngx.say(#require("resty.random").bytes(20), pcall(require("resty.random").bytes, -1) == false)"#,
+            ),
+            "nilbad key length\nniliv is needed\nnil\n20true",
+        ),
+    ]);
+}

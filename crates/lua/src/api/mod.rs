@@ -6,8 +6,10 @@
 mod arguments;
 mod balancer;
 mod capture;
+mod crypto;
 mod downstream;
 mod encode;
+mod jit;
 mod json;
 mod library;
 mod misc;
@@ -62,19 +64,24 @@ static PRELUDE: &[u8] = include_bytes!("prelude.lua");
 pub(crate) fn install(vm: &Rc<Vm>) {
     let stack = vm.state.stack();
     set_paths(&stack, vm);
-    if let Err(message) = stack.load(PRELUDE, "weir") {
-        vm.log
-            .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
-        return;
-    }
     push_ngx(&stack, vm);
-    stack.push_copy(-1);
     stack.set(GLOBALS, "ngx");
     push_core(&stack);
-    if let Err(message) = stack.call(2, 0) {
-        vm.log
-            .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
+    for (name, code) in [("weir", PRELUDE), ("weir crypto", crypto::MODULES)] {
+        if let Err(message) = run(&stack, name, code) {
+            vm.log
+                .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));
+        }
     }
+    stack.pop(1);
+    jit::install(&stack);
+}
+
+/// Runs code of ours, which gets the functions that only it uses from the table on top.
+fn run(stack: &Stack, name: &str, code: &[u8]) -> Result<(), Vec<u8>> {
+    stack.load(code, name)?;
+    stack.push_copy(-2);
+    stack.call(1, 0)
 }
 
 fn push_ngx(stack: &Stack, vm: &Vm) {
@@ -123,6 +130,7 @@ fn push_core(stack: &Stack) {
     stack.push_table(0, 64);
     for functions in [
         capture::CORE,
+        crypto::CORE,
         encode::CORE,
         json::CORE,
         library::CORE,

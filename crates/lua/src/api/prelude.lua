@@ -1,6 +1,7 @@
--- What of the API is best said in Lua. Runs once when a machine is made, with the table `ngx` and a table of functions
--- of the server that only this file uses.
-local ngx, core = ...
+-- What of the API is best said in Lua. Runs once when a machine is made, with a table of functions of the server that only
+-- this file uses.
+local core = ...
+local ngx = ngx
 
 local type, select, error, pairs, ipairs = type, select, error, pairs, ipairs
 local tostring, setmetatable, rawset, rawget = tostring, setmetatable, rawset, rawget
