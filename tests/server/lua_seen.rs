@@ -188,6 +188,19 @@ fn a_light_thread_is_a_coroutine_with_a_status() {
              ngx.say(ngx.thread.wait(t))",
             "true3nil2nil",
         ),
+        (
+            "local f, g
+             f = coroutine.create(function() coroutine.resume(g) end)
+             g = coroutine.create(function() ngx.say(coroutine.resume(f)) ngx.say(coroutine.resume(g)) end)
+             coroutine.resume(f)",
+            "falsecannot resume normal coroutine\nfalsecannot resume running coroutine",
+        ),
+        // One that is begun runs before everything else.
+        (
+            "ngx.thread.spawn(function() ngx.thread.spawn(function() ngx.say('inner') end) ngx.say('outer') end)
+             ngx.say('script')",
+            "inner\nscript\nouter",
+        ),
         // Only the last one of the list has to be there.
         (
             "local a = ngx.thread.spawn(function() ngx.sleep(0.03) return 'a' end)
@@ -223,6 +236,13 @@ fn a_light_thread_that_waits_is_killed() {
              local t = ngx.thread.spawn(function() s:receive(100000) end)
              ngx.say(ngx.thread.kill(t)) ngx.say(s:receive(100000))",
             "1\nnilclosed",
+        ),
+        // What was waited for and given is given once.
+        (
+            "local s = require('ngx.semaphore').new(0)
+             local t = ngx.thread.spawn(function() return s:wait(3600) end)
+             s:post() ngx.say(ngx.thread.wait(t)) ngx.say(s:count(), s:wait(0))",
+            "truetrue\n0niltimeout",
         ),
         (
             "local t = ngx.thread.spawn(function() return 1 end)
@@ -333,6 +353,11 @@ fn a_bad_template_is_told_and_not_raised() {
             } else {
                 "falseunknown flag \"q\" (flags \"q\")\nxy2nil"
             },
+        ),
+        (
+            "local m, err = ngx.re.match('x', '(abc') ngx.say(m, err:find('pcre_compile() failed: missing ', 1, true))
+             m, err = ngx.re.match('\\255', '.', 'u') ngx.say(m, err:find('^pcre_exec%(%) failed: %-%d+$') ~= nil)",
+            "nil131\nniltrue",
         ),
         (
             "ngx.say(ngx.re.gsub('abc', '(b)', '[$0$1${1}1$2]$$'))",

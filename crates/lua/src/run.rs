@@ -280,7 +280,8 @@ impl Run {
                 coroutine: Some(coroutine),
                 state: State::Ready,
             });
-            self.ready.push_back((number, Go::Arguments(arguments)));
+            // Before all that can go on already, as in nginx.
+            self.ready.push_front((number, Go::Arguments(arguments)));
         }
         for number in self.scope.killed.take() {
             // What it waits for ends with it.

@@ -66,7 +66,7 @@ function coroutine.running()
     return co, main
 end
 
-function coroutine.status(co)
+local function status_of(co)
     local kind = special[co]
     if kind == nil then
         return status(co)
@@ -81,9 +81,10 @@ function coroutine.status(co)
     end
     return state
 end
+coroutine.status = status_of
 
 local function refusal(co)
-    local state = coroutine.status(co)
+    local state = status_of(co)
     return "cannot resume " .. (state == "zombie" and "dead" or state) .. " coroutine"
 end
 
@@ -105,18 +106,19 @@ function relay(co, ok, ...)
             special[co] = busy
             return answered(co, yield(gives_way))
         end
-    elseif first == "cannot resume non-suspended coroutine" and status(co) ~= "dead" then
+    elseif first == "cannot resume running coroutine" then
         return ok, refusal(co)
     end
     return ok, ...
 end
 
-function coroutine.resume(co, ...)
+local function resume_own(co, ...)
     if special[co] ~= nil then
         return false, refusal(co)
     end
     return relay(co, resume(co, ...))
 end
+coroutine.resume = resume_own
 
 local function raise_or_return(ok, ...)
     if not ok then
@@ -128,7 +130,7 @@ end
 function coroutine.wrap(f)
     local co = create(f)
     return function(...)
-        return raise_or_return(coroutine.resume(co, ...))
+        return raise_or_return(resume_own(co, ...))
     end
 end
 

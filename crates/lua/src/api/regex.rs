@@ -67,11 +67,13 @@ fn compile(pattern: &[u8], options: &[u8]) -> Result<Pattern, String> {
         false => source.push_str(&text),
     }
     let program = builder.build(&source).map_err(|error| {
-        format!(
-            "pcre_compile() failed: {} in \"{}\"",
-            error,
-            pattern.as_bstr()
-        )
+        let text = error.to_string();
+        // What PCRE2 says stands behind the crate's own words.
+        let said = text
+            .strip_prefix("PCRE2: ")
+            .and_then(|text| text.split_once(": "));
+        let what = said.map_or(&*text, |(_, what)| what);
+        format!("pcre_compile() failed: {what} in \"{}\"", pattern.as_bstr())
     })?;
     let names = program
         .capture_names()
@@ -139,7 +141,7 @@ impl Pattern {
             .captures_read_at(&mut self.locations.borrow_mut(), subject, start);
         match found {
             Ok(found) => Ok(found.is_some()),
-            Err(error) => Err(format!("pcre_exec() failed: {error}")),
+            Err(error) => Err(format!("pcre_exec() failed: {}", error.code())),
         }
     }
 

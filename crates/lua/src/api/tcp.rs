@@ -180,7 +180,7 @@ impl Tcp {
 }
 
 /// An error in the words of scripts.
-fn words(error: &io::Error) -> String {
+pub(super) fn words(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::ConnectionReset => "connection reset by peer".to_owned(),

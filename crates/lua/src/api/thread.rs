@@ -295,8 +295,9 @@ fn wait_for(stack: &Stack) -> Called {
         .borrow_mut()
         .push_back(Rc::clone(&waiting));
     // Made before the wait begins: who is killed at once has never been asked.
-    let mut leaving = Leaving(semaphore, waiting, false);
+    let leaving = Leaving(semaphore, waiting, false);
     super::wait(Operation::task(async move {
+        let mut leaving = leaving;
         let given = rt::timeout(
             time,
             poll_fn(|context| match leaving.1.given.get() {

@@ -141,7 +141,7 @@ fn connect(stack: &Stack) -> Called {
                 *socket.port.borrow_mut() = Some(Port::Own(Rc::new(connected)));
                 vec![Value::Number(1.0)]
             }
-            Err(error) => Value::failure(error.to_string()),
+            Err(error) => Value::failure(super::tcp::words(&error)),
         }
     }))
 }
@@ -157,12 +157,12 @@ fn send(stack: &Stack) -> Called {
                 stack.push_number(1.0);
                 super::ONE
             }
-            Err(error) => failed(stack, error.to_string()),
+            Err(error) => failed(stack, super::tcp::words(&error)),
         },
         Some(Port::Client(client)) => wait(Operation::task(async move {
             match client.send(&data).await {
                 Ok(()) => vec![Value::Number(1.0)],
-                Err(error) => Value::failure(error.to_string()),
+                Err(error) => Value::failure(super::tcp::words(&error)),
             }
         })),
     }
@@ -180,7 +180,7 @@ fn receive(stack: &Stack) -> Called {
     wait(Operation::task(async move {
         match rt::timeout(time, port.receive(most)).await {
             Ok(Ok(datagram)) => vec![Value::Bytes(datagram)],
-            Ok(Err(error)) => Value::failure(error.to_string()),
+            Ok(Err(error)) => Value::failure(super::tcp::words(&error)),
             Err(_) => Value::failure("timeout"),
         }
     }))
