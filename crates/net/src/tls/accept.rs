@@ -7,6 +7,7 @@ use rt::net::Stream;
 use rustls::server::{Accepted, Acceptor};
 use rustls::{Error, SignatureScheme};
 
+use super::early_offer::early_offer;
 use super::handshake::{self, HandshakeError};
 use super::identity::Identity;
 use super::server::ServerSettings;
@@ -18,6 +19,8 @@ pub struct Hello {
     accepted: Accepted,
     /// What came after it.
     rest: Vec<u8>,
+    /// The session whose early data comes with it.
+    early_offer: Option<Vec<u8>>,
     facts: Facts,
 }
 
@@ -39,6 +42,8 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
         return Ok(Beginning::Plain(input));
     }
     let mut acceptor = Acceptor::default();
+    // What came before, of a hello that does not come at once. The acceptor bounds it.
+    let mut before = Vec::new();
     loop {
         let mut records = &input[..];
         while !records.is_empty() {
@@ -49,7 +54,13 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
             match acceptor.accept() {
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
-                    return Ok(Beginning::Hello(Box::new(Hello::new(accepted, records))));
+                    let read = input.len() - records.len();
+                    let offer = match before.is_empty() {
+                        true => early_offer(&input[..read]),
+                        false => early_offer(&[&before[..], &input[..read]].concat()),
+                    };
+                    let hello = Hello::new(accepted, records, offer);
+                    return Ok(Beginning::Hello(Box::new(hello)));
                 }
                 Err((error, mut alert)) => {
                     // The alert tells the peer why; whether it arrives does not matter.
@@ -58,7 +69,7 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                 }
             }
         }
-        input.clear();
+        before.append(&mut input);
         receive(socket, &mut input).await?;
     }
 }
@@ -84,7 +95,7 @@ impl Write for Output<'_> {
 }
 
 impl Hello {
-    fn new(accepted: Accepted, rest: &[u8]) -> Hello {
+    fn new(accepted: Accepted, rest: &[u8], early_offer: Option<Vec<u8>>) -> Hello {
         let hello = accepted.client_hello();
         let numbers =
             |groups: &[rustls::NamedGroup]| groups.iter().map(|group| u16::from(*group)).collect();
@@ -106,6 +117,7 @@ impl Hello {
         Hello {
             accepted,
             rest: rest.to_vec(),
+            early_offer,
             facts,
         }
     }
@@ -153,6 +165,7 @@ impl Hello {
         let Hello {
             accepted,
             rest,
+            early_offer,
             mut facts,
         } = self;
         let (config, known) = match &identities {
@@ -173,10 +186,15 @@ impl Hello {
             let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 120]);
             return Err(HandshakeError::Tls(Error::NoApplicationProtocol));
         }
+        let skipping = early_offer
+            .as_ref()
+            .and_then(|session| settings.config_skipping(&config, session));
+        let skips = skipping.is_some();
+        let config = skipping.unwrap_or(config);
         let slow = known.iter().any(|identity| identity.is_slow());
         let begin = move || {
             accepted.into_connection(config).map(|connection| {
-                let mut state = State::new(connection);
+                let mut state = State::new(connection).skipping(skips);
                 let fed = state.process().and_then(|()| state.feed(&rest));
                 (state, fed)
             })

@@ -16,6 +16,7 @@ mod cache;
 mod certificate;
 mod ciphers;
 mod client;
+mod early_offer;
 mod encrypted;
 mod handshake;
 mod identity;

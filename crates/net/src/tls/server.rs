@@ -168,6 +168,12 @@ impl ServerOptions {
 /// Sessions that are kept for early data when no cache is configured, in bytes.
 const EARLY_SESSIONS: usize = 4 << 20;
 
+/// How many bytes of records are tried, and found to be early data that is skipped. Clients may have been promised 16 KB
+/// of content, which OpenSSL and nginx promise, and all records that have come are tried again with each piece that
+/// comes. rustls holds 18 KB of them: of so much content in records of less than 140 bytes it refuses the end. To try
+/// all this takes a few milliseconds, once a connection.
+const SKIPPED_EARLY_DATA: u32 = 1 << 20;
+
 /// What rustls calls a fragment holds the record's overhead too.
 fn fragment_size(record: usize) -> Option<usize> {
     const OVERHEAD: usize = 5;
@@ -186,6 +192,33 @@ impl ServerSettings {
             newest: self.speaks_1_3,
         });
         Arc::new(config)
+    }
+
+    /// What answers a hello that comes with early data of this session, where such data is not going to be taken; `None`
+    /// where it is.
+    ///
+    /// It must be skipped then (RFC 8446, section 4.2.10). How much rustls skips before it gives up with bad_record_mac
+    /// depends on how much it would take: 16 KB, the records' own bytes counted as well, and what is skipped counted again
+    /// each time that more of it comes. So clients that send as much as they may, or a little in several pieces, are
+    /// refused. These settings skip more; they know no sessions, so that rustls neither takes early data nor promises
+    /// to, and the client gets a session of the usual kind with its next handshake. What remains: a session that is known
+    /// and still not taken, as it is too old or the client's protocols are others.
+    pub(super) fn config_skipping(
+        &self,
+        config: &Arc<ServerConfig>,
+        session: &[u8],
+    ) -> Option<Arc<ServerConfig>> {
+        let takes = config.max_early_data_size > 0 && !config.ticketer.enabled();
+        if takes && config.session_storage.get(session).is_some() {
+            return None;
+        }
+        let mut config = ServerConfig::clone(config);
+        config.max_early_data_size = SKIPPED_EARLY_DATA;
+        // Tickets that hold the session itself may go on: with these rustls takes no early data.
+        if !config.ticketer.enabled() {
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+        }
+        Some(Arc::new(config))
     }
 
     /// The same with other protocols for ALPN.

@@ -60,6 +60,8 @@ pub(super) struct State {
     broken: Option<Broken>,
     /// The socket has refused records.
     stuck: bool,
+    /// The client sends early data that is not taken.
+    skips: bool,
 }
 
 /// Why the connection is of no use any more.
@@ -94,14 +96,30 @@ impl State {
             ended: false,
             broken: None,
             stuck: false,
+            skips: false,
         }
+    }
+
+    /// The same, of a client whose early data is not taken.
+    pub(super) fn skipping(self, skips: bool) -> State {
+        State { skips, ..self }
     }
 
     /// Hands over what the socket gave.
     pub(super) fn feed(&mut self, mut records: &[u8]) -> Result<(), rustls::Error> {
+        let mut unseen = false;
         while !records.is_empty() {
             match self.tls.read_tls(&mut records) {
-                Ok(1..) => self.process()?,
+                // Early data that it skips rustls keeps until the client's next message, and tries and counts all of
+                // it again whenever it looks: so it looks once at all that came.
+                Ok(1..) if self.skips && self.tls.is_handshaking() && !records.is_empty() => {
+                    unseen = true;
+                }
+                Ok(1..) => {
+                    unseen = false;
+                    self.process()?;
+                }
+                Ok(0) | Err(_) if std::mem::take(&mut unseen) => self.process()?,
                 // There is plaintext enough in there. (A slice does not fail.)
                 Ok(0) | Err(_) if self.spill() => {}
                 // Behind the peer's word that it has ended nothing counts.
