@@ -257,3 +257,49 @@ fn an_exact_location_that_passes_requests_on_adds_its_slash() {
         ("/PROXY", 404, ""),
     ]);
 }
+
+#[test]
+fn a_location_that_is_the_path_goes_before_the_added_slash() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT1%%;
+        return 200 proxied;
+    }
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        location /b { return 200 b; }
+        location /b/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location ^~ /c { return 200 c; }
+        location ^~ /c/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /d { location /d/ { proxy_pass http://127.0.0.1:%%PORT1%%; } return 200 d; }
+        location ~ ^/e$ { return 200 e; }
+        location /e/ { proxy_pass http://127.0.0.1:%%PORT1%%; }
+    }";
+    let server = http(conf).start();
+    server.answers(&[
+        ("/b", 200, "b"),
+        ("/bb", 200, "b"),
+        ("/b/", 200, "proxied"),
+        ("/c", 200, "c"),
+        ("/c/", 200, "proxied"),
+    ]);
+    assert_eq!(server.get("/d").status, 301);
+    assert_eq!(server.get("/e").status, 301);
+}
+
+#[test]
+fn an_added_slash_goes_before_what_a_shorter_prefix_holds() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location / {
+            location = /exact { return 200 exact; }
+            location ~ ^/regex$ { return 200 regex; }
+            return 200 root;
+        }
+        location /exact/ { proxy_pass http://127.0.0.1:1; }
+        location /regex/ { proxy_pass http://127.0.0.1:1; }
+    }";
+    let server = http(conf).start();
+    assert_eq!(server.get("/exact").status, 301);
+    assert_eq!(server.get("/regex").status, 301);
+    server.answers(&[("/other", 200, "root")]);
+}
