@@ -303,3 +303,36 @@ fn an_added_slash_goes_before_what_a_shorter_prefix_holds() {
     assert_eq!(server.get("/regex").status, 301);
     server.answers(&[("/other", 200, "root")]);
 }
+
+#[test]
+fn of_two_content_handlers_the_last_one_answers() {
+    let conf = "server { listen 127.0.0.1:%%PORT1%%; return 200 proxied; }
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        location /gif { proxy_pass http://127.0.0.1:%%PORT1%%; empty_gif; }
+        location /proxied { empty_gif; proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /refused { proxy_pass http://127.0.0.1:%%PORT1%%; fastcgi_pass 127.0.0.1:1; }
+        location /if {
+            if ($arg_inside) { proxy_pass http://127.0.0.1:%%PORT1%%; }
+            if ($arg_nothing) { set $a b; }
+            proxy_pass http://127.0.0.1:%%PORT1%%;
+            empty_gif;
+        }
+        location /slash/ { proxy_pass http://127.0.0.1:%%PORT1%%; empty_gif; }
+    }";
+    let server = http(conf).start();
+    let kind = |path: &str| {
+        server
+            .get(path)
+            .expect(200)
+            .field("Content-Type")
+            .to_owned()
+    };
+    assert_eq!(kind("/gif"), "image/gif");
+    assert_eq!(server.get("/proxied").text(), "proxied");
+    assert_eq!(server.get("/refused").status, 502);
+    assert_eq!(kind("/if"), "image/gif");
+    assert_eq!(kind("/if?nothing=1"), "image/gif");
+    assert_eq!(server.get("/if?inside=1").text(), "proxied");
+    assert_eq!(server.get("/slash").status, 301);
+}

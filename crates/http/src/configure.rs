@@ -17,7 +17,7 @@ use proto::h1::Method;
 
 use crate::core::{self, Identity, LocationConf, ServerConf};
 use crate::listen;
-use crate::module::{Filter, Handler, Module, Phase};
+use crate::module::{Answer, Filter, Handler, Module, Phase};
 use crate::request::Request;
 use crate::route::Tree;
 use crate::site::{
@@ -70,6 +70,8 @@ struct Frame {
     kind: LocationKind,
     children: Vec<(BString, LocationKind, LocationId)>,
     limit_except: Option<(u32, LocationId)>,
+    /// Who answers, where several could: as in nginx the module whose directive stands last.
+    answer: Option<&'static Answer>,
 }
 
 /// The tables of the engine and of `modules`, in three groups.
@@ -164,7 +166,7 @@ pub fn http(
 /// The setter of `server`.
 pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let mut confs = parents.child(SERVER_GROUP);
-    let id = open(line, BString::default(), LocationKind::Unnamed, &mut confs);
+    let id = open(line, BString::default(), LocationKind::Unnamed, None);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
@@ -244,7 +246,7 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
     if let Some(core) = confs.get_mut::<LocationConf>() {
         core.enter_child();
     }
-    let id = open(line, name.clone(), kind.clone(), &mut confs);
+    let id = open(line, name.clone(), kind.clone(), None);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
@@ -313,12 +315,14 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
         .last()
         .expect("the block stands in a server or location");
     let (name, kind) = (frame.name.clone(), frame.kind.clone());
+    // A condition leaves the location's handler in place. Where methods are excluded, nginx chooses it anew.
+    let answer = frame.answer.filter(|_| context != LIMIT_EXCEPT);
     let kind = if let LocationKind::Regex(_) = kind {
         kind
     } else {
         LocationKind::Unnamed
     };
-    let id = open(line, name, kind, &mut confs);
+    let id = open(line, name, kind, answer);
     dispatch(
         line.node.block.nodes(),
         &mut confs,
@@ -329,8 +333,25 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
     id
 }
 
-fn open(line: &mut Line, name: BString, kind: LocationKind, _confs: &mut Confs) -> LocationId {
+/// Opens a block. `outer` is who answers if no directive in the block says it.
+fn open(
+    line: &mut Line,
+    name: BString,
+    kind: LocationKind,
+    outer: Option<&'static Answer>,
+) -> LocationId {
+    let nodes = line.node.block.nodes();
     let builder = line.level.engine::<Builder>();
+    let answers = || {
+        builder
+            .modules
+            .iter()
+            .filter_map(|module| module.answer.as_ref())
+    };
+    let named = |node: &conf::Node| {
+        answers().find(|answer| answer.directives.iter().any(|name| node.name.text == *name))
+    };
+    let answer = nodes.iter().rev().find_map(named).or(outer);
     let id = LocationId(builder.locations.len() as u32);
     builder.locations.push(None);
     builder.heads.push(line.node.head);
@@ -340,6 +361,7 @@ fn open(line: &mut Line, name: BString, kind: LocationKind, _confs: &mut Confs) 
         kind,
         children: Vec::new(),
         limit_except: None,
+        answer,
     });
     id
 }
@@ -369,7 +391,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
         phases: Phases::default(),
         filters: Box::default(),
     };
-    freeze(&mut location, builder.modules);
+    freeze(&mut location, builder.modules, frame.answer);
     builder.locations[frame.id.0 as usize] = Some(location);
     Tree::build(
         frame
@@ -379,17 +401,25 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     )
 }
 
-/// Collects the handlers and filters that run in a location.
-fn freeze(location: &mut Location, modules: &'static [&'static Module]) {
+/// Collects the handlers and filters that run in a location. `named` is who answers, if that is its own doing.
+fn freeze(
+    location: &mut Location,
+    modules: &'static [&'static Module],
+    named: Option<&'static Answer>,
+) {
     let active: Vec<&Module> = modules
         .iter()
         .copied()
         .filter(|module| (module.enabled)(location))
         .collect();
-    let answer = modules
+    let answers: Vec<&Answer> = modules
         .iter()
         .filter_map(|module| module.answer.as_ref())
-        .find(|answer| (answer.when)(location));
+        .filter(|answer| (answer.when)(location))
+        .collect();
+    let answer = named
+        .filter(|answer| (answer.when)(location))
+        .or(answers.first().copied());
     let mut handlers: Vec<(Phase, Handler)> = Vec::new();
     for module in &active {
         let phases = module.phases.iter().copied();
@@ -397,7 +427,9 @@ fn freeze(location: &mut Location, modules: &'static [&'static Module]) {
     }
     if let Some(answer) = answer {
         handlers.push((Phase::Content, answer.handler));
-        location.adds_slash = answer.adds_slash && location.name.ends_with(b"/");
+        // Each of the directives asks for it by itself.
+        location.adds_slash =
+            answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");
     }
     location.phases = Phases::collect(handlers.into_iter());
     let filters: Vec<(&'static str, Filter)> = active

@@ -131,6 +131,8 @@ pub struct Objection;
 
 /// The one content handler of a location.
 pub struct Answer {
+    /// The directives that make a location this module's. Of several modules' in one block the last one counts.
+    pub directives: &'static [&'static str],
     /// Whether a location is this module's.
     pub when: fn(&Location) -> bool,
     /// The handler.

@@ -125,6 +125,11 @@ static MODULE: Module = Module {
         handler: handshake::of_http,
     }),
     answer: Some(http::module::Answer {
+        directives: &[
+            "content_by_lua_block",
+            "content_by_lua",
+            "content_by_lua_file",
+        ],
         when: |location| location.confs.get::<Code>().content.is_some(),
         handler: phases::content,
         adds_slash: false,

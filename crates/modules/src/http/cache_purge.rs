@@ -30,6 +30,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Purges caches and shows what they hold.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["cache_purge"],
         when: |location| location.confs.get::<Conf>().cache.is_some(),
         handler: answer,
         adds_slash: false,

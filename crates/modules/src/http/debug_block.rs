@@ -18,6 +18,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Holds a loop up on purpose.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["debug_block"],
         when: |location| !location.confs.get::<Conf>().time.is_zero(),
         handler: block,
         adds_slash: false,

@@ -16,6 +16,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Answers with a transparent picture of one pixel.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["empty_gif"],
         when: |location| location.confs.get::<Conf>().on,
         handler: picture,
         adds_slash: false,

@@ -28,6 +28,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Passes requests to gRPC servers.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["grpc_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler,
         adds_slash: true,

@@ -32,6 +32,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Gets responses from memcached.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["memcached_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,

@@ -23,6 +23,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Passes requests to SCGI applications.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["scgi_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,

@@ -19,6 +19,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Shows the counters of connections and requests.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["stub_status"],
         when: |location| location.confs.get::<Conf>().on,
         handler: page,
         adds_slash: false,

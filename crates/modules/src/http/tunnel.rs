@@ -34,6 +34,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Connects clients with servers that CONNECT names.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["tunnel_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: tunnel,
         adds_slash: false,

@@ -25,6 +25,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Passes requests to uwsgi applications.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["uwsgi_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,

@@ -28,6 +28,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Shows what the event loops, the thread pools and the caches are doing.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["weir_status"],
         when: |location| location.confs.get::<Conf>().format.is_some(),
         handler: page,
         adds_slash: false,

@@ -28,6 +28,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Passes requests to FastCGI applications.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["fastcgi_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler: pass,
         adds_slash: true,

@@ -38,6 +38,7 @@ pub(crate) static MODULE: Module = Module {
     doc: "Passes requests to another HTTP server.",
     location: &DIRECTIVES,
     answer: Some(Answer {
+        directives: &["proxy_pass"],
         when: |location| location.confs.get::<Conf>().pass.is_some(),
         handler,
         adds_slash: true,
