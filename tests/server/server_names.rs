@@ -163,3 +163,47 @@ fn listen_options_are_accepted() {
         assert_eq!(server.connect_to(port).get("/").text(), text);
     }
 }
+
+#[test]
+fn the_first_name_is_shown_in_lower_case() {
+    for (name, shown) in [
+        ("Example.COM", "example.com"),
+        (".Example.COM", "example.com"),
+        ("*.Example.COM", "*.example.com"),
+        ("Example.*", "example.*"),
+        ("WWW.Example.com.", "www.example.com."),
+        ("\"\" Example.com", ""),
+        ("~^Www", "~^Www"),
+    ] {
+        let conf = format!(
+            "server {{
+                listen 127.0.0.1:%%PORT%%;
+                server_name {name};
+                location / {{ return 200 $server_name; }}
+                location /redirected {{ server_name_in_redirect on; absolute_redirect on; return 301 /x; }}
+            }}"
+        );
+        let server = http(&conf).start();
+        assert_eq!(server.get("/").text(), shown, "{name}");
+        let target = server
+            .get("/redirected")
+            .expect(301)
+            .field("Location")
+            .to_owned();
+        if shown.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            assert_eq!(
+                target,
+                format!("http://{shown}:{}/x", server.port(0)),
+                "{name}"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_name_of_the_machine_is_shown_where_it_is_a_servers() {
+    let conf =
+        "server { listen 127.0.0.1:%%PORT%%; server_name $hostname; return 200 $server_name; }";
+    let text = http(conf).start().get("/").text();
+    assert!(!text.is_empty() && !text.contains('$'), "{text}");
+}

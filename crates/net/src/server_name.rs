@@ -109,6 +109,16 @@ impl<P: AsRef<Regex>> ServerName<P> {
         Ok(ServerName::Exact(lower))
     }
 
+    /// What `$server_name` shows of a name that was written as `word`: in lower case, unless it is a pattern, and without
+    /// the dot at its beginning.
+    pub fn display(&self, word: &BString) -> BString {
+        match self {
+            ServerName::Regex(_) => word.clone(),
+            ServerName::Below(text) => text[1..].into(),
+            name => name.text(),
+        }
+    }
+
     /// As it was written, but for its case.
     pub fn text(&self) -> BString {
         match self {

@@ -218,13 +218,12 @@ fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
 
 fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
-        if conf.name.is_empty() {
-            let text = line.text(index);
-            conf.name = text.strip_prefix(b".").unwrap_or(text).into();
-        }
         let name = ServerName::parse(line, index, |line, pattern, caseless| {
             Pattern::compile::<Session>(line, index, pattern, caseless)
         })?;
+        if conf.names.is_empty() {
+            conf.name = name.display(&line.arg(index).text);
+        }
         conf.names.push(name);
     }
     Ok(())

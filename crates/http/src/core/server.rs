@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bstr::{BStr, BString, ByteSlice};
+use bstr::BString;
 use conf::{
     Arity, Diagnostic, Directive, HTTP_SERVER, Line, Pattern, Repeat, SERVER, Setter, Table,
 };
@@ -34,7 +34,7 @@ pub struct ServerConf {
     pub merge_slashes: bool,
     /// The names that the server answers to.
     pub names: Vec<ServerName>,
-    /// The first name as written; what `$server_name` shows.
+    /// The first name in lower case; what `$server_name` shows.
     pub name: BString,
     /// Where it listens.
     pub listens: Vec<Listen>,
@@ -164,18 +164,13 @@ fn large_client_header_buffers(conf: &mut ServerConf, line: &mut Line) -> Result
 
 fn server_name(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
     for index in 0..line.args().len() {
-        let text = line.arg(index).text.clone();
-        if conf.names.is_empty() && conf.name.is_empty() {
-            conf.name = display_name(text.as_bstr());
-        }
         let name = ServerName::parse(line, index, |line, pattern, caseless| {
             Pattern::compile::<Request>(line, index, pattern, caseless)
         })?;
+        if conf.names.is_empty() {
+            conf.name = name.display(&line.arg(index).text);
+        }
         conf.names.push(name);
     }
     Ok(())
-}
-
-fn display_name(text: &BStr) -> BString {
-    text.strip_prefix(b".").unwrap_or(text).into()
 }
