@@ -1,8 +1,10 @@
 //! Who may: `allow`/`deny`, `auth_basic`, `satisfy`.
 
+use std::time::Instant;
+
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use weir_tests::{Server, http};
+use weir_tests::{Server, http, skip_on_oracle};
 
 fn credentials(name: &str, password: &str) -> String {
     format!(
@@ -181,4 +183,28 @@ fn deny_works_on_a_unix_socket() {
     std::io::Write::write_all(&mut stream, b"GET /a HTTP/1.0\r\n\r\n").expect("the server reads");
     let text = std::io::read_to_string(stream).expect("the server answers");
     assert!(text.contains(" 403 "), "{text}");
+}
+
+#[test]
+fn the_time_of_an_answer_does_not_tell_which_users_there_are() {
+    if skip_on_oracle("nginx compares no password of a user that is not there") {
+        return;
+    }
+    // Rounds that take far longer than all else, whatever the machine.
+    let hash = "$6$rounds=60000$saltsalt$TVLlQcbpFVof5W3Yz4DTP6gRstiNuHwwTt6GLc1E5n0U0aDehy0S5knV8wiOQSpT0Y77vwPZN.Pq.H91p5hVO1";
+    let conf = "server { listen 127.0.0.1:%%PORT%%; auth_basic x; auth_basic_user_file users; }";
+    let server = http(conf)
+        .file("users", format!("bob:{hash}\nalice:{hash}\n"))
+        .start();
+    let quickest = |name: &str| {
+        let field = credentials(name, "guess");
+        let tries = (0..3).map(|_| {
+            let began = Instant::now();
+            assert_eq!(status(&server, "/", &field), 401);
+            began.elapsed()
+        });
+        tries.min().expect("there were tries")
+    };
+    let (known, unknown) = (quickest("bob"), quickest("mallory"));
+    assert!(unknown > known / 3, "known {known:?}, unknown {unknown:?}");
 }

@@ -16,10 +16,12 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher as _;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use base::lru::Lru;
 use bstr::{BStr, BString, ByteSlice};
@@ -122,7 +124,11 @@ fn authenticate(request: &mut Request) -> Step<'_> {
             Ok(users) => users,
             Err(error) => return no_file(request, &path, &error),
         };
-        let Some(hash) = users.get(name.as_bstr()) else {
+        let Some(hash) = users.by_name.get(name.as_bstr()) else {
+            if let Some(hash) = users.stand_in(name.as_bstr()) {
+                // What comes of it does not matter, only that it takes as long as for a name that is there.
+                compare(hash, password.as_bstr()).await;
+            }
             request.error(format_args!(
                 "user \"{name}\" was not found in \"{}\"",
                 path.display()
@@ -185,8 +191,26 @@ fn pool() -> Pool {
         .unwrap_or_else(|| rt::pool::register(POOL, processors(), COMPARISONS_QUEUED))
 }
 
-/// Hashes by name.
-type Users = HashMap<BString, Arc<Hash>>;
+/// The hashes of a file.
+#[derive(Default)]
+struct Users {
+    by_name: HashMap<BString, Arc<Hash>>,
+    /// Those of them that a password may fit, in the order of the file.
+    hashes: Vec<Arc<Hash>>,
+}
+
+/// Which hash stands in for which name; different with each start, so that no client can tell.
+static SECRET: OnceLock<RandomState> = OnceLock::new();
+
+impl Users {
+    /// A hash to compare the password of an unknown name with, so that the time of the answer does not tell which names
+    /// are there. Where hashes take different times it is always the same one for a name, as it is for known names.
+    fn stand_in(&self, name: &BStr) -> Option<&Arc<Hash>> {
+        let number = SECRET.get_or_init(RandomState::new).hash_one(name);
+        let at = number.checked_rem(self.hashes.len() as u64)?;
+        self.hashes.get(at as usize)
+    }
+}
 
 /// A password file as it was read, and what it was then.
 struct Read {
@@ -248,7 +272,7 @@ async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
 
 /// Reads a password file. The first line of a name counts; comments and lines without a colon do not.
 fn parse(text: &[u8]) -> Users {
-    let mut users = Users::new();
+    let mut users = Users::default();
     for line in text.lines() {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         if line.starts_with(b"#") {
@@ -260,24 +284,43 @@ fn parse(text: &[u8]) -> Users {
         let hash = rest
             .split_once_str(b":")
             .map_or(rest, |(hash, _comment)| hash);
-        users
-            .entry(name.into())
-            .or_insert_with(|| Arc::new(Hash::parse(hash)));
+        if let Entry::Vacant(entry) = users.by_name.entry(name.into()) {
+            let hash = entry.insert(Arc::new(Hash::parse(hash)));
+            if !matches!(**hash, Hash::Broken | Hash::Unknown) {
+                users.hashes.push(Arc::clone(hash));
+            }
+        }
     }
     users
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
     fn the_first_line_of_a_name_counts() {
         let users = parse(b"# bob:{PLAIN}no\r\nbob:{PLAIN}one:comment\r\n\nbob:{PLAIN}two\nbroken\n:x\nlast:{PLAIN}end");
-        let fits = |name: &str, password: &str| users[BStr::new(name)].fits(password.as_bytes());
+        let fits =
+            |name: &str, password: &str| users.by_name[BStr::new(name)].fits(password.as_bytes());
         assert!(fits("bob", "one") && !fits("bob", "two") && fits("last", "end"));
         assert!(
-            !users.contains_key(BStr::new("broken")) && !users.contains_key(BStr::new("# bob"))
+            !users.by_name.contains_key(BStr::new("broken"))
+                && !users.by_name.contains_key(BStr::new("# bob"))
         );
+    }
+
+    #[test]
+    fn an_unknown_name_has_a_hash_of_its_own_to_be_compared_with() {
+        let users = parse(b"a:{PLAIN}1\nb:{PLAIN}2\nb:{PLAIN}3\nc:{PLAIN}4\n");
+        assert_eq!(users.hashes.len(), 3);
+        let hash = |name: &str| users.stand_in(BStr::new(name)).map(Arc::as_ptr);
+        assert!(hash("mallory").is_some());
+        assert_eq!(hash("mallory"), hash("mallory"));
+        let different: HashSet<_> = (0..100).map(|n| hash(&format!("name{n}"))).collect();
+        assert_eq!(different.len(), 3);
+        assert!(parse(b"").stand_in(BStr::new("mallory")).is_none());
     }
 }
