@@ -465,3 +465,35 @@ fn a_page_that_multiplies_holds_up_nobody_else() {
     assert!(!connection.at_least(2_000).is_empty());
     assert_eq!(server.get("/x.html").expect(200).text(), "[x:(none)]");
 }
+
+#[test]
+fn a_page_that_includes_itself_twice_comes_to_an_end_soon() {
+    if skip_on_oracle("nginx counts to 64,000 before it stops") {
+        return;
+    }
+    let itself = "<!--#include virtual=\"/self.html\" -->";
+    let server = site("")
+        .file("html/self.html", format!("x{itself}{itself}"))
+        .start();
+    let text = server.get("/self.html").expect(200).text();
+    let pages = text.matches('x').count();
+    assert!((50..1_500).contains(&pages), "{pages} pages");
+    server.line("error.log", "too many subrequests while processing");
+}
+
+#[test]
+fn a_page_that_includes_itself_very_often_says_so_once() {
+    if skip_on_oracle("nginx counts to 64,000 before it stops") {
+        return;
+    }
+    let itself = "<!--#include virtual=\"/self.html\" -->";
+    let server = site("")
+        .file("html/self.html", format!("x{}", itself.repeat(3_000)))
+        .start();
+    let text = server.get("/self.html").expect(200).text();
+    assert!(text.matches('x').count() < 1_500);
+    server.line("error.log", "too many subrequests while processing");
+    let log = server.read("error.log");
+    assert_eq!(log.matches("too many subrequests").count(), 1);
+    assert!(log.lines().count() < 3_000, "{} lines", log.lines().count());
+}

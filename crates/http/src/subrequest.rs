@@ -21,8 +21,9 @@ use crate::{phase, serve};
 /// How deep subrequests may stand inside subrequests.
 pub const MAX_DEPTH: u8 = 50;
 
-/// How many subrequests one request of a client may come to. Pages that include themselves twice would otherwise never
-/// end.
+/// What the subrequests of one request of a client may come to: each counts as much as it stands deep, for what it says
+/// passes through all that it stands in. So a page may include 60,000 others, and one that includes itself twice, which
+/// would be 2⁵⁰ subrequests, ends after some 1,200.
 pub const MAX_COUNT: u32 = 60_000;
 
 /// What a subrequest is to be.
@@ -55,6 +56,7 @@ pub struct Stub {
 /// How many subrequests a request has come to.
 #[derive(Default)]
 struct Count {
+    /// The sum of their depths, those included that were refused.
     total: Cell<u32>,
     /// Those that are being included now.
     included: Cell<usize>,
@@ -75,20 +77,26 @@ impl Options {
     }
 }
 
-/// A request made on behalf of `parent`; `None` when they stand too deep, which is logged.
+/// A request made on behalf of `parent`; `None` when they stand too deep, or are too many, which is logged.
 pub fn create(parent: &Request, options: Options) -> Option<Request> {
     let depth = parent.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
-    if depth > MAX_DEPTH {
+    let count = &parent.shared::<Count>().total;
+    let before = count.get();
+    count.set(before.saturating_add(depth.into()));
+    if before > MAX_COUNT {
+        // It was said already: a page may ask for very many more.
+        return None;
+    }
+    if count.get() > MAX_COUNT {
         parent.error(format_args!(
-            "subrequests cycle while processing \"{}\"",
+            "too many subrequests while processing \"{}\"",
             options.path
         ));
         return None;
     }
-    let count = &parent.shared::<Count>().total;
-    if count.replace(count.get() + 1) >= MAX_COUNT {
+    if depth > MAX_DEPTH {
         parent.error(format_args!(
-            "too many subrequests while processing \"{}\"",
+            "subrequests cycle while processing \"{}\"",
             options.path
         ));
         return None;
@@ -193,7 +201,7 @@ enum State {
 }
 
 impl Inclusion {
-    /// A subrequest of `parent`; `None` when there are too many, which is logged.
+    /// A subrequest of `parent`; `None` as with [`create`].
     pub fn new(parent: &Request, mut options: Options) -> Option<Inclusion> {
         let stub = options.stub.clone();
         options.filtered = true;

@@ -207,7 +207,9 @@ impl Weaver {
         if !self.is_shown() {
             return;
         }
-        request.error(format_args!("{why}"));
+        if !why.is_empty() {
+            request.error(format_args!("{why}"));
+        }
         if !self.silent_errors {
             let text = self.error_text.clone();
             self.write(&text);
@@ -385,7 +387,8 @@ impl Weaver {
             ..Options::get(decoded, args)
         };
         let Some(inclusion) = Inclusion::new(request, options) else {
-            return Err(format!("\"{path}\" is not included"));
+            // That was logged, once for very many.
+            return Err(String::new());
         };
         match command.get("set") {
             Some(name) => {
