@@ -35,6 +35,7 @@ mod geoip2;
 mod grpc;
 mod gunzip;
 mod gzip;
+mod head_requests;
 mod headers;
 mod hop_by_hop;
 mod http2;

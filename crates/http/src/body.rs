@@ -121,6 +121,19 @@ pub trait Source {
     }
 }
 
+/// Content that nobody has: unlike [`Body::Empty`] it is not known to be none.
+struct Unsent;
+
+impl Source for Unsent {
+    fn poll_next(
+        &mut self,
+        _request: &mut Request,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Chunk, BodyError>>> {
+        Poll::Ready(None)
+    }
+}
+
 impl Chunk {
     /// The number of bytes of content in it.
     pub fn len(&self) -> u64 {
@@ -173,6 +186,11 @@ impl Body {
     /// A body that `source` produces.
     pub fn stream(source: impl Source + 'static) -> Body {
         Body::Stream(Box::new(source))
+    }
+
+    /// Content of unknown length that is not sent, because the request is a HEAD.
+    pub fn unsent() -> Body {
+        Body::stream(Unsent)
     }
 
     /// A body of bytes in memory.

@@ -83,11 +83,10 @@ impl Answer<'_> {
         respond::copy_head(request, settings, &stored.head, &mut map);
         let out = &mut request.out;
         out.reason.clone_from(&stored.reason);
-        out.content_length = match stored.kind {
-            Kind::HeadOnly => respond::announced_length(&stored.head),
-            Kind::Content | Kind::Error => self.length,
+        (out.content_length, out.body) = match stored.kind {
+            Kind::HeadOnly => (respond::announced_length(&stored.head), Body::unsent()),
+            Kind::Content | Kind::Error => (self.length, self.body),
         };
-        out.body = self.body;
         out.transforms.conditions = true;
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
         let refused = stored.head.fields.get_known(Known::AcceptRanges);

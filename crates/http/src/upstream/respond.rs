@@ -81,7 +81,12 @@ impl Exchange {
 
     /// The content alone: for who makes the response himself.
     pub(crate) fn into_content(mut self: Box<Self>, request: &mut Request) -> Body {
-        if request.flow.header_only || self.protocol.content_length() == ContentLength::None {
+        if request.flow.header_only {
+            self.finish_without_content(request);
+            // A length of zero would be a statement about the response to GET (RFC 9110, section 8.6).
+            return Body::unsent();
+        }
+        if self.protocol.content_length() == ContentLength::None {
             self.finish_without_content(request);
             return Body::Empty;
         }
