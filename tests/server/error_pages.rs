@@ -222,3 +222,51 @@ fn internal_locations_answer_404_from_outside() {
         ("/denied", 403, "inside"),
     ]);
 }
+
+#[test]
+fn the_date_of_a_file_is_not_that_of_an_error() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT1%%;
+        add_header Last-Modified 'Sun, 06 Nov 1994 08:49:37 GMT' always;
+        return 404 here;
+    }
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        error_page 403 404 /404.html;
+        error_page 405 /e.gif;
+        error_page 500 =200 /404.html;
+        error_page 501 =206 /404.html;
+        error_page 502 =201 /404.html;
+        error_page 301 /404.html;
+        location = /e.gif { empty_gif; }
+        location /denied { deny all; }
+        location /not-allowed { return 405; }
+        location /to200 { return 500; }
+        location /to206 { return 501; }
+        location /to201 { return 502; }
+        location /redirect { return 301 /x; }
+        location /proxied { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        location /intercepted { proxy_pass http://127.0.0.1:%%PORT1%%; proxy_intercept_errors on; }
+        location /said { add_header Last-Modified 'Sun, 06 Nov 1994 08:49:37 GMT' always; return 404 x; }
+    }";
+    let server = http(conf).file("html/404.html", "not here").start();
+    for (path, status, is_dated) in [
+        ("/none", 404, false),
+        ("/denied", 403, false),
+        ("/not-allowed", 405, false),
+        ("/to200", 200, true),
+        ("/to206", 206, true),
+        ("/to201", 201, false),
+        ("/redirect", 301, false),
+        ("/proxied", 404, true),
+        ("/intercepted", 404, false),
+        ("/said", 404, true),
+        ("/404.html", 200, true),
+    ] {
+        for method in ["GET", "HEAD"] {
+            let reply = server.request(method, path, &[]).expect(status);
+            assert_eq!(reply.has("Last-Modified"), is_dated, "{method} {path}");
+        }
+    }
+    assert!(server.get("/none").has("ETag"), "the rest of it stays");
+}

@@ -26,6 +26,9 @@ pub struct Response {
     pub content_length: Option<u64>,
     /// Seconds since 1970 of the last change.
     pub last_modified: Option<i64>,
+    /// An upstream or the configuration said when the last change was: that goes out whatever the status is. What a file
+    /// says is about a response that shows the file.
+    pub last_modified_was_said: bool,
     /// The entity tag with its quotes, and `W/` when weak.
     pub etag: Option<BString>,
     /// The memory of an entity tag that is gone.
@@ -79,6 +82,7 @@ impl Response {
         self.content_type_as_sent = None;
         self.content_length = None;
         self.last_modified = None;
+        self.last_modified_was_said = false;
         if let Some(etag) = self.etag.take() {
             self.spare_etag = etag;
         }
@@ -135,6 +139,13 @@ impl Response {
             && !etag.starts_with(b"W/")
         {
             etag.splice(0..0, *b"W/");
+        }
+    }
+
+    /// Takes away the time of a file where the response does not show the file: it is the page of an error, or the like.
+    pub(crate) fn drop_unfit_date(&mut self) {
+        if !self.last_modified_was_said && !matches!(self.status, 200 | 206 | 304) {
+            self.last_modified = None;
         }
     }
 

@@ -125,6 +125,7 @@ fn prepare_jump(request: &mut Request) {
     request.flow.has_added_fields = false;
     request.out.body = Body::Empty;
     request.out.last_modified = None;
+    request.out.last_modified_was_said = false;
     request.out.etag = None;
     request.out.reason = None;
     request.out.transforms = Default::default();
@@ -148,6 +149,7 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
     let out = &mut request.out;
     out.status = shown;
     out.last_modified = None;
+    out.last_modified_was_said = false;
     out.etag = None;
     out.content_length = None;
     out.transforms = Default::default();

@@ -120,13 +120,11 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
         return (Framing::UntilClose, false);
     }
     let out = &mut request.out;
+    out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
         if out.status != 101 {
             out.content_type.clear();
             out.content_length = None;
-            if out.status == 204 && request.upstream.get().is_none() {
-                out.last_modified = None;
-            }
         }
         // After an interim response the client waits for the final one, which will not come: the next response must not be
         // taken for it (RFC 9110, section 15.2).

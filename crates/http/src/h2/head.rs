@@ -30,12 +30,10 @@ pub(super) fn content(request: &mut Request) -> Content {
     if request.flow.upgraded {
         return Content::Unknown;
     }
+    out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
         out.content_type.clear();
         out.content_length = None;
-        if out.status == 204 {
-            out.last_modified = None;
-        }
         return Content::None;
     }
     match out.length() {

@@ -314,7 +314,10 @@ fn split_charset(value: &[u8]) -> (&[u8], BString) {
 /// A date that is written as we write it becomes the response's; any other is passed on as it is.
 fn copy_last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     match crate::clock::canonical_date(value) {
-        Some(time) => request.out.last_modified = Some(time),
+        Some(time) => {
+            request.out.last_modified = Some(time);
+            request.out.last_modified_was_said = true;
+        }
         None => request.out.fields.push(name, value),
     }
 }

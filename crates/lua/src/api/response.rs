@@ -189,6 +189,7 @@ fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
         b"last-modified" => {
             out.fields.remove(name);
             out.last_modified = last.as_ref().and_then(|value| proto::date::parse(value));
+            out.last_modified_was_said = true;
             if let (None, Some(value)) = (out.last_modified, &last) {
                 // No date, and said all the same.
                 out.fields.push(b"Last-Modified", value);

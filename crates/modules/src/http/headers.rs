@@ -245,6 +245,7 @@ fn set_last_modified(request: &mut Request, value: &BStr) {
         proto::date::write_http(time, &mut text);
         if text == **value {
             out.last_modified = Some(time);
+            out.last_modified_was_said = true;
             return;
         }
     }
