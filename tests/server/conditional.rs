@@ -1,6 +1,6 @@
 //! Conditional requests (RFC 9110 section 13): ETag, dates, and which of them wins.
 
-use weir_tests::{Server, http};
+use weir_tests::{Server, http, skip_on_oracle};
 
 /// A server with one file `/a`, its `Last-Modified` and its `ETag`.
 fn one_file(directives: &str) -> (Server, String, String) {
@@ -233,4 +233,98 @@ fn a_failed_condition_says_nothing_of_the_content() {
         (reply.all("X-Up"), reply.all("X-Always")),
         (vec![], vec!["always"])
     );
+}
+
+#[test]
+fn what_is_made_here_has_conditions_too() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        location /text { return 200 text; }
+        location /status { stub_status; }
+        location /folder/ { autoindex on; }
+        location /error { error_page 404 =200 /text; return 404; }
+        location /created { return 201 text; }
+        location /not-found { return 404 text; }
+    }";
+    let server = http(conf).folder("html/folder").start();
+    let ask = |path: &str, line: &str| server.get_with(path, &[line]).status;
+    for path in ["/text", "/status", "/folder/", "/error"] {
+        assert_eq!(ask(path, "If-None-Match: *"), 304, "{path}");
+        assert_eq!(ask(path, "If-None-Match: \"x\""), 200, "{path}");
+        assert_eq!(ask(path, "If-Match: \"x\""), 412, "{path}");
+        assert_eq!(ask(path, "If-Match: *"), 200, "{path}");
+        assert_eq!(
+            ask(path, &format!("If-Unmodified-Since: {FUTURE}")),
+            412,
+            "{path}"
+        );
+        assert_eq!(
+            ask(path, &format!("If-Modified-Since: {FUTURE}")),
+            200,
+            "{path}"
+        );
+    }
+    for line in ["If-None-Match: *", "If-Match: \"x\""] {
+        assert_eq!(ask("/created", line), 201);
+        assert_eq!(ask("/not-found", line), 404);
+    }
+}
+
+#[test]
+fn conditions_of_what_an_upstream_answers_are_its_own_business() {
+    let conf = "
+        proxy_cache_path cache keys_zone=zone:1m;
+        server {
+            listen 127.0.0.1:%%PORT1%%;
+            if_modified_since off;
+            location / { add_header X-Seen \"$http_if_none_match$http_if_match\"; root %%DIR%%/html; try_files /a =404; etag off; }
+        }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            location / { proxy_pass http://127.0.0.1:%%PORT1%%; proxy_set_header If-None-Match ''; proxy_set_header If-Match ''; }
+            location /stored { proxy_pass http://127.0.0.1:%%PORT1%%; proxy_cache zone; proxy_cache_valid 1h; }
+        }";
+    let server = http(conf).file("html/a", "hello").start();
+    let ask = |path: &str, line: &str| server.get_with(path, &[line]).status;
+    assert_eq!(ask("/passed", "If-None-Match: *"), 200);
+    assert_eq!(ask("/passed", "If-Match: \"x\""), 200);
+    for _ in 0..2 {
+        assert_eq!(ask("/stored", "If-None-Match: *"), 304);
+        assert_eq!(ask("/stored", "If-Match: \"x\""), 412);
+    }
+}
+
+#[test]
+fn a_304_is_for_those_who_read() {
+    if skip_on_oracle("nginx answers a POST with 304, against RFC 9110 section 13.1.2") {
+        return;
+    }
+    let server = http("server { listen 127.0.0.1:%%PORT%%; return 200 text; }").start();
+    let ask = |method: &str, line: &str| server.request(method, "/", &[line]).status;
+    assert_eq!(ask("HEAD", "If-None-Match: *"), 304);
+    assert_eq!(ask("POST", "If-None-Match: *"), 412);
+    assert_eq!(ask("POST", "If-None-Match: \"x\""), 200);
+    assert_eq!(ask("POST", "If-Match: \"x\""), 412);
+    assert_eq!(ask("POST", &format!("If-Modified-Since: {FUTURE}")), 200);
+    assert_eq!(ask("OPTIONS", "If-None-Match: *"), 200);
+    assert_eq!(ask("OPTIONS", "If-Match: \"x\""), 200);
+}
+
+#[test]
+fn an_error_page_of_a_412_may_be_refused_itself() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        add_header X-Also yes always;
+        error_page 412 =200 /a;
+        location /many { recursive_error_pages on; }
+    }";
+    let server = http(conf)
+        .file("html/a", "hello")
+        .file("html/many", "hello")
+        .start();
+    for path in ["/a", "/many"] {
+        let reply = server.get_with(path, &["If-Match: \"x\""]);
+        assert_eq!(reply.status, 412, "{path}");
+        assert_eq!(reply.field("X-Also"), "yes", "{path}");
+    }
 }

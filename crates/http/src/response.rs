@@ -61,8 +61,8 @@ pub struct Unsaid {
 pub struct Transforms {
     /// A `Range` of the request may be applied: the content is what its handler says it is, byte by byte.
     pub ranges: bool,
-    /// The request's conditions may be applied: 304 and 412.
-    pub conditions: bool,
+    /// The request's conditions were for somebody else, who has seen them: an upstream.
+    pub unconditional: bool,
     /// The reason for which the on-the-fly compression must leave this response alone.
     pub keep_encoding: bool,
     /// The content's length is known because all of it has come, not because its head named it: what decides by the

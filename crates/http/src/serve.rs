@@ -25,8 +25,9 @@ pub async fn refuse(request: &mut Request, status: u16) {
 /// Runs the filters over a response that is complete. A filter may refuse it; what is sent then is the page of the
 /// status that it names, and that passes the filters too.
 pub async fn finish(request: &mut Request) {
-    // The page of a refusal allows no further transformations, so a second refusal is a defect of a filter.
-    for _ in 0..2 {
+    // An error page may be refused in its turn (412 after `error_page 412 =200 …`). Redirects are counted, and the
+    // built-in page, which is what is left then, passes: one more refusal is a defect of a filter.
+    for _ in 0..=phase::MAX_JUMPS + 1 {
         settle_status(request);
         if request.flow.silent {
             return;

@@ -87,7 +87,6 @@ impl Answer<'_> {
             Kind::HeadOnly => (respond::announced_length(&stored.head), Body::unsent()),
             Kind::Content | Kind::Error => (self.length, self.body),
         };
-        out.transforms.conditions = true;
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         if !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none")) {

@@ -627,6 +627,8 @@ impl Visit {
         record.cache = Some(status);
         let code = record.head.status;
         let outcome = exchange.respond(request);
+        // Conditions that the upstream did not hear of are judged here.
+        request.out.transforms.unconditional &= request.state::<Ask>().is_none();
         add_status_field(request, &self.settings, |name| CacheStatus {
             name,
             outcome: Fate::Forwarded {

@@ -55,6 +55,7 @@ impl Exchange {
             ContentLength::Unknown => None,
         };
         out.transforms.unannounced_length = out.content_length.is_none();
+        out.transforms.unconditional = true;
         request.out.body = self.into_body(request, &head);
         Outcome::Respond
     }

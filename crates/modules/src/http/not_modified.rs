@@ -1,13 +1,14 @@
 //! Conditional requests (RFC 9110, section 13): 304 when the client has it already, 412 when it is not what it thinks.
 //!
-//! It runs first of all filters, so that those after it see what will be sent. Only responses that allow it
-//! (`transforms.conditions`) and would be a 200 are judged.
+//! It runs first of all filters, so that those after it see what will be sent. Whatever would be a 200 is judged, also
+//! what `return` or a script says, unless the conditions went to an upstream (`transforms.unconditional`).
 
 use http::body::Body;
 use http::core::location::IfModifiedSince as Setting;
 use http::{Module, Request, Verdict};
 use proto::Known;
 use proto::conditional::{self, IfModifiedSince, Outcome, Validators};
+use proto::h1::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "not_modified",
@@ -27,9 +28,13 @@ const CONDITIONS: [Known; 4] = [
 fn judge(request: &mut Request) -> Verdict {
     let fields = &request.head.wire.fields;
     if request.out.status != 200
-        || !request.out.transforms.conditions
+        || request.out.transforms.unconditional
         || request.is_subrequest()
         || !CONDITIONS.iter().any(|known| fields.has(*known))
+        || matches!(
+            request.method,
+            Method::Options | Method::Trace | Method::Connect
+        )
     {
         return Verdict::Pass;
     }
@@ -47,18 +52,26 @@ fn judge(request: &mut Request) -> Verdict {
         etag: request.out.etag.as_ref().map(|etag| etag.as_slice()),
         last_modified: request.out.last_modified,
     };
+    // A 304 is for who reads (RFC 9110, sections 13.1.2 and 13.1.3).
+    let is_read = matches!(request.method, Method::Get | Method::Head);
     match conditional::evaluate(fields, validators, dates) {
         Outcome::Proceed => Verdict::Pass,
-        Outcome::PreconditionFailed => {
-            // What the handler said is about content that is not sent.
-            request.out.fields.clear();
-            Verdict::Status(412)
-        }
+        Outcome::PreconditionFailed => failed(request),
+        Outcome::NotModified if !is_read => match fields.has(Known::IfNoneMatch) {
+            true => failed(request),
+            false => Verdict::Pass,
+        },
         Outcome::NotModified => {
             not_modified(request);
             Verdict::Pass
         }
     }
+}
+
+/// A 412: what the handler said is about content that is not sent.
+fn failed(request: &mut Request) -> Verdict {
+    request.out.fields.clear();
+    Verdict::Status(412)
 }
 
 /// Makes the response a 304: what describes the content that is not sent goes, what describes the one that the client

@@ -20,7 +20,6 @@ pub(crate) fn respond(request: &mut Request, found: OpenFile) -> Outcome {
         http::types::set_content_type(request);
     }
     request.out.transforms.ranges = true;
-    request.out.transforms.conditions = true;
     request.out.body = match (found.content, found.file) {
         (Some(content), _) => Body::bytes(content),
         (None, Some(file)) => Body::file(file, 0, length),
