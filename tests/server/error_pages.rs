@@ -270,3 +270,72 @@ fn the_date_of_a_file_is_not_that_of_an_error() {
     }
     assert!(server.get("/none").has("ETag"), "the rest of it stays");
 }
+
+#[test]
+fn an_error_page_knows_the_path_of_a_request_that_was_refused_by_its_head() {
+    let conf = "server {
+        listen 127.0.0.1:%%PORT%%;
+        large_client_header_buffers 2 1k;
+        error_page 400 405 494 501 =200 $uri;
+        location = /page { return 200 '$uri $args $request_method'; }
+    }";
+    let server = http(conf).start();
+    let ask = |line: &str, fields: &str| {
+        let reply = server.raw(format!("{line}\r\n{fields}Connection: close\r\n\r\n"));
+        (reply.status, reply.text())
+    };
+    let page = (200, "/page  GET".to_owned());
+    assert_eq!(ask("TRACE /page?a=b HTTP/1.1", "Host: a\r\n"), page);
+    assert_eq!(ask("GET /page HTTP/1.1", ""), page, "without Host");
+    assert_eq!(ask("GET /page HTTP/1.1", "Host: a\r\nHost: b\r\n"), page);
+    assert_eq!(ask("GET /page HTTP/1.1", "Host: a b\r\n"), page);
+    let coded = "Host: a\r\nTransfer-Encoding: x\r\n";
+    assert_eq!(ask("GET /page HTTP/1.1", coded), page);
+    assert_eq!(
+        ask("GET /page HTTP/1.1", "Host: a\r\nContent-Length: z\r\n"),
+        page
+    );
+    assert_eq!(ask("GET /page HTTP/1.1", "Host: a\r\nno field\r\n"), page);
+    let long = format!("Host: a\r\nX: {}\r\n", "x".repeat(3_000));
+    assert_eq!(ask("GET /page HTTP/1.1", &long), page);
+    assert_eq!(ask("TRACE /none HTTP/1.1", "Host: a\r\n").0, 404);
+    // What is no path is none.
+    assert_eq!(ask("GET /%zz HTTP/1.1", "Host: a\r\n").0, 302);
+}
+
+#[test]
+fn content_that_is_too_large_has_its_error_page() {
+    let conf = "server { listen 127.0.0.1:%%PORT1%%; return 200 'length $content_length'; }
+    server {
+        listen 127.0.0.1:%%PORT%%;
+        client_max_body_size 3;
+        error_page 413 /413.html;
+        location /to200 { error_page 413 =200 /413.html; }
+        location /named { error_page 413 @proxied; }
+        location /read { proxy_pass http://127.0.0.1:%%PORT1%%; error_page 413 /413.html; }
+        location /read/named { proxy_pass http://127.0.0.1:%%PORT1%%; error_page 413 @proxied; }
+        location @proxied { proxy_pass http://127.0.0.1:%%PORT1%%; }
+    }";
+    let server = http(conf).file("html/413.html", "too large").start();
+    let ask = |path: &str, content: &str| {
+        let reply = server.raw(format!(
+            "POST {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n{content}"
+        ));
+        (reply.status, reply.text())
+    };
+    let long = "Content-Length: 10\r\n\r\n0123456789";
+    let chunked = "Transfer-Encoding: chunked\r\n\r\na\r\n0123456789\r\n0\r\n\r\n";
+    assert_eq!(ask("/x", long), (413, "too large".into()));
+    assert_eq!(ask("/to200", long), (200, "too large".into()));
+    assert_eq!(ask("/read", long), (413, "too large".into()));
+    assert_eq!(ask("/read", chunked), (413, "too large".into()));
+    assert_eq!(ask("/named", long), (413, "length 0".into()));
+    if !weir_tests::is_oracle() {
+        // nginx announces the content that it has thrown away.
+        assert_eq!(ask("/read/named", chunked), (413, "length 0".into()));
+        // The client need not send what nobody wants.
+        let unsent = "Content-Length: 10\r\n\r\n";
+        assert_eq!(ask("/named", unsent), (413, "length 0".into()));
+        assert_eq!(ask("/x", unsent), (413, "too large".into()));
+    }
+}

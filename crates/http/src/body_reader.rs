@@ -59,6 +59,8 @@ pub trait BodyInput {
 /// The content of a request.
 pub struct RequestBody {
     input: Option<Box<dyn BodyInput>>,
+    /// The input of content that no handler shall see: see [`RequestBody::withhold`].
+    withheld: Option<Box<dyn BodyInput>>,
     /// What has been read and is kept in memory.
     memory: Vec<u8>,
     file: Option<Rc<TemporaryFile>>,
@@ -116,6 +118,7 @@ impl RequestBody {
     pub fn none() -> RequestBody {
         RequestBody {
             input: None,
+            withheld: None,
             memory: Vec::new(),
             file: None,
             length: 0,
@@ -202,11 +205,35 @@ impl RequestBody {
         }
     }
 
+    /// Takes the content away from the handlers: from here on the request is one with `Content-Length: 0`, for what is
+    /// left of the content will be thrown away, by the connection.
+    pub(crate) fn withhold(&mut self) {
+        self.refuse_continue();
+        self.taken = self.taken();
+        let rest = RequestBody {
+            withheld: self.input.take().or(self.withheld.take()),
+            came: self.came,
+            announced: self.came.then_some(0),
+            taken: self.taken,
+            ..RequestBody::none()
+        };
+        *self = rest;
+    }
+
+    /// Gives the connection back what handlers were not to see; whether there was such content.
+    pub(crate) fn restore(&mut self) -> bool {
+        let Some(input) = self.withheld.take() else {
+            return false;
+        };
+        self.input = Some(input);
+        self.complete = false;
+        true
+    }
+
     /// Bytes that it took on the wire so far.
     pub fn taken(&self) -> u64 {
-        self.input
-            .as_ref()
-            .map_or(self.taken, |input| input.taken())
+        let input = self.input.as_ref().or(self.withheld.as_ref());
+        input.map_or(self.taken, |input| input.taken())
     }
 
     /// Bytes of content read so far.
@@ -343,6 +370,7 @@ async fn read_rest(request: &mut Request) -> Result<(), u16> {
             request.error(format_args!(
                 "client intended to send too large chunked body: {length} bytes"
             ));
+            request.body.withhold();
             return Err(413);
         }
         if request.body.file.is_none() && request.body.memory.len() > buffer {
@@ -403,6 +431,7 @@ fn poll_batch(
 pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
     use rt::error_log::Level;
     request.flow.close = true;
+    request.body.withhold();
     match error {
         BodyReadError::TimedOut => {
             request.log(

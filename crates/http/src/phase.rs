@@ -314,6 +314,7 @@ fn enter_location(request: &mut Request, location: LocationId) -> Outcome {
         request.error(format_args!(
             "client intended to send too large body: {length} bytes"
         ));
+        request.body.withhold();
         return Outcome::Status(413);
     }
     Outcome::Ok

@@ -176,7 +176,8 @@ impl Connection {
             serve::refuse(request, status).await;
         } else {
             serve::serve(request).await;
-            if lingering::discard_what_came(request).await.is_err() {
+            let was_refused = request.body.restore();
+            if !was_refused && lingering::discard_what_came(request).await.is_err() {
                 request.flow.close = true;
                 serve::refuse(request, 400).await;
             }
@@ -208,6 +209,8 @@ impl Connection {
 
     /// The checks that need the whole head, and what follows from it: server, path, content.
     fn check(&mut self, request: &mut Request) -> Result<(), Reject> {
+        // The path comes first: an error page of what is refused here may ask for it.
+        let uri = set_uri(request);
         self.last_host.choose_server(request)?;
         let takes_connect = request.site.server(request.server).takes_connect;
         let framing = request.head.wire.check(takes_connect)?;
@@ -220,7 +223,7 @@ impl Connection {
                 ),
             );
         }
-        set_uri(request)?;
+        uri?;
         if framing == Framing::None {
             return Ok(());
         }
@@ -422,6 +425,10 @@ impl Connection {
                     format_args!("{} while {}", bstr::BStr::new(&line), reject.action()),
                 );
                 request.flow.no_lingering = !reject.lingers();
+                if reject.follows_target() {
+                    // The path is there for an error page, if it is one.
+                    let _ = set_uri(request);
+                }
                 reject.status()
             }
         };
@@ -529,8 +536,10 @@ pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
         false => proto::uri::Slashes::Keep,
     };
     let target = request.head.wire.target();
-    let parsed = proto::uri::normalize(target, slashes, &mut request.uri.path)
-        .map_err(|_| Reject::new(RejectKind::InvalidUri))?;
+    let Ok(parsed) = proto::uri::normalize(target, slashes, &mut request.uri.path) else {
+        request.uri.path.clear();
+        return Err(Reject::new(RejectKind::InvalidUri));
+    };
     request.uri.args.extend_from_slice(&target[parsed.args]);
     request.uri.original = parsed.valid_unparsed;
     Ok(())

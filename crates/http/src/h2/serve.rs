@@ -149,6 +149,8 @@ fn check(
     verdict: Result<(), Malformed>,
     about: About,
 ) -> Result<(), Refusal> {
+    // The path comes first: an error page of what is refused here may ask for it.
+    let uri = h1::set_uri(request);
     verdict.map_err(Refusal::Malformed)?;
     stream.link.last_host.borrow_mut().choose_server(request)?;
     let speaks = request.site.server(request.server).core.http2.on;
@@ -176,7 +178,7 @@ fn check(
         (Method::Trace, _) => return Err(Reject::new(RejectKind::TraceNotAllowed).into()),
         _ => {}
     }
-    h1::set_uri(request)?;
+    uri?;
     if about.protocol == Protocol::WebSocket || !about.has_content && length.is_none() {
         return Ok(());
     }

@@ -386,6 +386,7 @@ impl Transmit {
             request.error(format_args!(
                 "client intended to send too large chunked body: {length} bytes"
             ));
+            request.body.withhold();
             return Err(SendFailure::Client(413));
         }
         let piece = std::mem::take(&mut self.scratch);

@@ -143,6 +143,20 @@ impl Reject {
         }
     }
 
+    /// Whether the target was read and is well-formed, as far as the parser looks: what is wrong comes after it.
+    pub fn follows_target(&self) -> bool {
+        use RejectKind::*;
+        !matches!(
+            self.kind,
+            InvalidMethod
+                | InvalidRequest
+                | InvalidUri
+                | InvalidVersion
+                | InvalidHttp09Method
+                | UriTooLong
+        )
+    }
+
     /// The line for the error log, at level `info`. `head` is the one the parser filled.
     pub fn log_line(&self, head: &Head) -> Vec<u8> {
         use RejectKind::*;
