@@ -339,3 +339,47 @@ fn content_that_is_too_large_has_its_error_page() {
         assert_eq!(ask("/x", unsent), (413, "too large".into()));
     }
 }
+
+#[test]
+fn post_action_does_not_wait_for_content_that_nobody_read() {
+    let conf = "
+        log_format post '$request_method $uri $status $content_length';
+        server {
+            listen 127.0.0.1:%%PORT1%%;
+            access_log origin.log post;
+            location / { proxy_pass http://127.0.0.1:%%PORT2%%; }
+        }
+        server { listen 127.0.0.1:%%PORT2%%; return 204; }
+        server {
+            listen 127.0.0.1:%%PORT%%;
+            access_log access.log post;
+            location = /e.gif { empty_gif; post_action @told; }
+            location @told { proxy_pass http://127.0.0.1:%%PORT1%%; }
+        }";
+    let server = http(conf).start();
+    let head = "POST /e.gif HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
+    let mut connection = server.connect();
+    connection.send(format!("{head}hello"));
+    connection.reply().expect(405);
+    // The connection goes on, and the origin has heard of it, without content.
+    connection.send(format!("{head}hello"));
+    connection.reply().expect(405);
+    let lines = server.lines("access.log", 2);
+    assert!(
+        lines.iter().all(|line| line.starts_with("POST /e.gif 405")),
+        "{lines:?}"
+    );
+    let lines = server.lines("origin.log", 2);
+    assert!(
+        lines.iter().all(|line| line == "POST /e.gif 204 0"),
+        "{lines:?}"
+    );
+    if !weir_tests::is_oracle() {
+        // nginx announces what never comes.
+        let mut silent = server.connect();
+        silent.send(head);
+        silent.reply().expect(405);
+        let lines = server.lines("origin.log", 3);
+        assert_eq!(lines[2], "POST /e.gif 204 0");
+    }
+}

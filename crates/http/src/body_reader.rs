@@ -205,6 +205,11 @@ impl RequestBody {
         }
     }
 
+    /// Whether all of it has been read, and is here to be read again.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.complete && (self.file.is_some() || self.memory.len() as u64 == self.length)
+    }
+
     /// Takes the content away from the handlers: from here on the request is one with `Content-Length: 0`, for what is
     /// left of the content will be thrown away, by the connection.
     pub(crate) fn withhold(&mut self) {
@@ -443,6 +448,7 @@ pub(crate) fn refuse(request: &mut Request, error: BodyReadError) -> u16 {
             408
         }
         BodyReadError::Closed => {
+            request.flow.abandoned = true;
             request.log(
                 Level::Info,
                 format_args!(

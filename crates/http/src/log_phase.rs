@@ -33,12 +33,20 @@ async fn post_action(request: &mut Request) {
     let Some(target) = site.location(request.location).core.post_action.clone() else {
         return;
     };
-    if request.flow.silent || std::mem::replace(&mut request.flow.post_action, true) {
+    if request.flow.silent
+        || request.flow.abandoned
+        || std::mem::replace(&mut request.flow.post_action, true)
+    {
         return;
     }
-    let status = request.out.status;
-    request.out.clear();
+    // Logs tell of the response that the client got. As in nginx its status is that of the path served here, unless it
+    // was an error or a redirect.
+    let mut sent = std::mem::take(&mut request.out);
     request.flow.header_only = true;
+    if !request.body.is_kept() {
+        // It was thrown away, or will be: waiting for the rest of it would keep the path from being served.
+        request.body.withhold();
+    }
     if target.starts_with(b"@") {
         request.redirect_named(target.as_ref());
     } else {
@@ -46,7 +54,8 @@ async fn post_action(request: &mut Request) {
     }
     Box::pin(crate::phase::run(request)).await;
     while let Some(Ok(_)) = Body::next_of(request).await {}
-    if request.out.status == 0 {
-        request.out.status = status;
+    if sent.status < 300 && request.out.status != 0 {
+        sent.status = request.out.status;
     }
+    request.out = sent;
 }

@@ -164,6 +164,8 @@ pub struct Flow {
     pub chunked: bool,
     /// The client sent the request before it had the response to the one before.
     pub pipelined: bool,
+    /// The client left before it had sent its content: there is nothing to follow.
+    pub abandoned: bool,
     /// The response was sent, and `post_action` is served for its effects.
     pub post_action: bool,
     /// There is to be no response at all.
