@@ -218,9 +218,6 @@ fn head(request: &mut Request) {
         request.flow.upgraded = true;
         return;
     }
-    // As for any other content: whether the client has it already is for the engine to judge, by what the script said of
-    // it.
-    request.out.transforms.conditions = true;
     if let Some(usual) = crate::api::usual_type(request) {
         request.out.content_type = usual;
     }
