@@ -15,6 +15,10 @@ use crate::reply::Reply;
 use crate::site::Site;
 use crate::wait::until;
 
+/// What a line says of something that the sandbox has denied: a test in which that is right says so with
+/// [`Site::tolerate`].
+const DENIED: &str = "is denied by worker_sandbox";
+
 /// A server in the foreground, in a process group of its own, stopped when this is dropped.
 ///
 /// Dropping it asks for a graceful stop and fails the test when the exit code is not 0, or when
@@ -268,9 +272,8 @@ impl Server {
         }
         let log = self.read("error.log") + &self.read("stderr");
         let bad = log.lines().filter(|line| {
-            let marked = ["[alert]", "[emerg]", "panicked at"]
-                .iter()
-                .any(|mark| line.contains(mark));
+            let marks = ["[alert]", "[emerg]", "panicked at", DENIED];
+            let marked = marks.iter().any(|mark| line.contains(mark));
             marked && !self.site.tolerated.iter().any(|text| line.contains(text))
         });
         let bad: Vec<&str> = bad.collect();

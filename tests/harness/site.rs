@@ -72,7 +72,10 @@ impl Site {
         } else {
             ""
         };
-        let main = format!("daemon off;\npid nginx.pid;\nerror_log error.log info;\n{user}");
+        // To run all tests under one more directive: WEIR_TEST_MAIN="worker_sandbox on;".
+        let more = std::env::var("WEIR_TEST_MAIN").unwrap_or_default();
+        let main =
+            format!("daemon off;\npid nginx.pid;\nerror_log error.log info;\n{user}{more}\n");
         Self {
             folder,
             configuration: configuration.to_owned(),

@@ -75,6 +75,7 @@ mod referer;
 mod reload;
 mod resolver;
 mod rewriting;
+mod sandbox;
 mod secure_link;
 mod serve;
 mod server_names;

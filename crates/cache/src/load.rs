@@ -41,7 +41,9 @@ const CHECKPOINT_ENTRY: usize = 24;
 /// Reads a store. Blocks.
 pub(crate) fn load(options: &Options, now_ms: u64) -> Result<Loaded, OpenError> {
     let failed = |error| OpenError::Io(options.path.clone(), error);
-    modes::make_folders(&options.path, modes::PRIVATE_FOLDER).map_err(failed)?;
+    modes::make_folders(&options.path, modes::PRIVATE_FOLDER)
+        .inspect_err(|error| rt::sandbox::note_refusal(&options.path, error))
+        .map_err(failed)?;
     let (lock, seed) = take_lock(&options.path)?;
     let device = lock.metadata().map_err(failed)?.dev();
     let found = open_segments(&options.path, seed).map_err(failed)?;
@@ -95,7 +97,8 @@ fn take_lock(path: &Path) -> Result<(File, u64), OpenError> {
         .create(true)
         .truncate(false)
         .mode(modes::PRIVATE_FILE)
-        .open(&name);
+        .open(&name)
+        .inspect_err(|error| rt::sandbox::note_refusal(&name, error));
     let mut file = options.map_err(failed)?;
     match file.try_lock() {
         Ok(()) => {}

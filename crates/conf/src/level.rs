@@ -2,6 +2,7 @@
 //! variables, the engine that owns the block.
 
 use std::any::{Any, TypeId};
+use std::cell::{RefCell, RefMut};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +12,7 @@ use crate::confs::RowId;
 use crate::contexts::{Contexts, SERVER};
 use crate::diagnostic::{Diagnostic, render};
 use crate::expression::{Expression, Part};
+use crate::needs::{Access, Needs, literal_folder};
 use crate::source::Files;
 use crate::table::Rows;
 use crate::tree::SourceMap;
@@ -21,12 +23,13 @@ pub const MAX_SHOWN: usize = 200;
 
 /// One build of a configuration, from tree to structs.
 pub struct Build {
-    /// The directory that most relative paths count from.
-    pub prefix: PathBuf,
+    /// The directory that most relative paths count from. Not to be had without saying what for: see [`crate::needs`].
+    prefix: PathBuf,
     /// The directory that temporary folders count from which the configuration does not name.
     pub temporary: PathBuf,
     /// The directory of the configuration file, from which included files, certificates and password files count.
-    pub conf_prefix: PathBuf,
+    conf_prefix: PathBuf,
+    needs: RefCell<Needs>,
     /// Where files are read from. Anything that belongs to configuration must be read through this.
     pub files: Box<dyn Files>,
     /// The texts that spans point into.
@@ -53,6 +56,7 @@ impl Build {
             temporary: prefix.clone(),
             prefix,
             conf_prefix,
+            needs: RefCell::default(),
             files,
             sources,
             shared: TypeMap::default(),
@@ -98,14 +102,44 @@ impl Build {
         out
     }
 
-    /// A path of the configuration; a relative one counts from the prefix.
-    pub fn in_prefix(&self, path: impl AsRef<Path>) -> PathBuf {
-        self.prefix.join(path)
+    /// A path of the configuration, and what it is for; a relative one counts from the prefix.
+    pub fn in_prefix(&self, access: Access, path: impl AsRef<Path>) -> PathBuf {
+        let path = self.prefix.join(path);
+        self.needs.borrow_mut().add(access, path.clone());
+        path
     }
 
-    /// A path of the configuration; a relative one counts from the directory of the configuration file.
-    pub fn in_conf_prefix(&self, path: impl AsRef<Path>) -> PathBuf {
-        self.conf_prefix.join(path)
+    /// A path of the configuration, and what it is for; a relative one counts from the directory of the configuration file.
+    pub fn in_conf_prefix(&self, access: Access, path: impl AsRef<Path>) -> PathBuf {
+        let path = self.conf_prefix.join(path);
+        self.needs.borrow_mut().add(access, path.clone());
+        path
+    }
+
+    /// A folder for temporary files that the configuration does not name.
+    pub fn in_temporary(&self, path: impl AsRef<Path>) -> PathBuf {
+        let path = self.temporary.join(path);
+        self.needs.borrow_mut().add(Access::Write, path.clone());
+        path
+    }
+
+    /// The prefix, for a path that is known only while serving: `text` with its variables filled in.
+    pub fn prefix_for(&self, access: Access, text: &[u8]) -> PathBuf {
+        let folder = literal_folder(text, &self.prefix);
+        self.needs.borrow_mut().add(access, folder);
+        self.prefix.clone()
+    }
+
+    /// The same, of the directory of the configuration file.
+    pub fn conf_prefix_for(&self, access: Access, text: &[u8]) -> PathBuf {
+        let folder = literal_folder(text, &self.conf_prefix);
+        self.needs.borrow_mut().add(access, folder);
+        self.conf_prefix.clone()
+    }
+
+    /// What is needed while serving, of all that has been read so far; also to add what is no path.
+    pub fn needs(&self) -> RefMut<'_, Needs> {
+        self.needs.borrow_mut()
     }
 }
 

@@ -13,6 +13,7 @@ use crate::contexts::HTTP;
 use crate::diagnostic::{Diagnostic, Place};
 use crate::expression::Expression;
 use crate::level::Level;
+use crate::needs::Access;
 use crate::parse;
 use crate::regex::Regex;
 use crate::source::Files;
@@ -204,6 +205,7 @@ impl<'a> Line<'a, '_> {
 
     /// A regular expression.
     pub fn regex(&self, i: usize, pattern: &[u8], caseless: bool) -> Result<Regex, Diagnostic> {
+        self.level.build.needs().executable_memory = true;
         Regex::new(pattern, caseless).map_err(|message| self.error_at(i, message))
     }
 
@@ -342,22 +344,24 @@ impl<'a> Line<'a, '_> {
         self.level.shared()
     }
 
-    /// The path of a word; a relative one counts from the directory of the configuration file.
-    pub fn path(&self, word: &Word) -> PathBuf {
-        self.level.build.in_conf_prefix(parse::path(&word.text))
+    /// The path of a word, and what it is for; a relative one counts from the directory of the configuration file.
+    pub fn path(&self, access: Access, word: &Word) -> PathBuf {
+        let path = parse::path(&word.text);
+        self.level.build.in_conf_prefix(access, path)
     }
 
-    /// The path of a word; a relative one counts from the prefix.
-    pub fn prefix_path(&self, word: &Word) -> PathBuf {
-        self.level.build.in_prefix(parse::path(&word.text))
+    /// The path of a word, and what it is for; a relative one counts from the prefix.
+    pub fn prefix_path(&self, access: Access, word: &Word) -> PathBuf {
+        let path = parse::path(&word.text);
+        self.level.build.in_prefix(access, path)
     }
 
     /// The path of a folder for temporary files: as [`Line::prefix_path`], but for a row's default, which is where the
     /// system keeps such things.
     pub fn temporary_path(&self, word: &Word) -> PathBuf {
         match self.is_default() {
-            true => self.level.build.temporary.join(parse::path(&word.text)),
-            false => self.prefix_path(word),
+            true => self.level.build.in_temporary(parse::path(&word.text)),
+            false => self.prefix_path(Access::Write, word),
         }
     }
 

@@ -30,6 +30,7 @@ impl Pattern {
 
     /// The same for an expression that is compiled. The error is a message.
     pub fn of<S: 'static>(level: &mut Level, regex: Regex) -> Result<Pattern, String> {
+        level.build.needs().executable_memory = true;
         let mut variables = Vec::new();
         for (group, name) in regex.names() {
             if let Some(registry) = level.registry::<S>() {

@@ -58,6 +58,7 @@ use crate::diagnostic::Diagnostic;
 use crate::expression::Expression;
 use crate::level::Level;
 use crate::line::Line;
+use crate::needs::Access;
 
 /// One directive.
 pub struct Directive<C: 'static> {
@@ -99,8 +100,8 @@ pub enum Setter<C: 'static> {
     Seconds(fn(&mut C) -> &mut Duration),
     /// A text.
     Text(fn(&mut C) -> &mut BString),
-    /// A path, relative to the prefix.
-    Path(fn(&mut C) -> &mut PathBuf),
+    /// A path, relative to the prefix, and what is done with it.
+    Path(Access, fn(&mut C) -> &mut PathBuf),
     /// A text with variables.
     Value(fn(&mut C) -> &mut Expression),
     /// A text with variables, which may be missing.
@@ -411,7 +412,7 @@ impl<C> Setter<C> {
             Setter::Flag(_) | Setter::Number(..) | Setter::Size(_) | Setter::Offset(_) => {
                 Arity::ONE
             }
-            Setter::Millis(_) | Setter::Seconds(_) | Setter::Text(_) | Setter::Path(_) => {
+            Setter::Millis(_) | Setter::Seconds(_) | Setter::Text(_) | Setter::Path(..) => {
                 Arity::ONE
             }
             Setter::Value(_) | Setter::OptionalValue(_) | Setter::Word(..) => Arity::ONE,
@@ -428,7 +429,7 @@ impl<C> Setter<C> {
             Setter::Millis(_) => Kind::Millis,
             Setter::Seconds(_) => Kind::Seconds,
             Setter::Text(_) => Kind::Text,
-            Setter::Path(_) => Kind::Path,
+            Setter::Path(..) => Kind::Path,
             Setter::Value(_) | Setter::OptionalValue(_) => Kind::Value,
             Setter::Word(words, _) => Kind::Word(words),
             Setter::Bits(words, _) => Kind::Bits(words),
@@ -450,7 +451,7 @@ impl<C> Setter<C> {
             Setter::Millis(field) => *field(conf) = line.millis(0)?,
             Setter::Seconds(field) => *field(conf) = line.seconds(0)?,
             Setter::Text(field) => *field(conf) = line.arg(0).text.clone(),
-            Setter::Path(field) => *field(conf) = line.prefix_path(line.arg(0)),
+            Setter::Path(access, field) => *field(conf) = line.prefix_path(access, line.arg(0)),
             Setter::Value(field) => *field(conf) = line.expression(0)?,
             Setter::OptionalValue(field) => *field(conf) = Some(line.expression(0)?),
             Setter::Word(words, set) => set(conf, line.word(0, words)?),

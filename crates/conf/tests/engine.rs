@@ -188,7 +188,12 @@ static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
         Some("fast"),
         Setter::Word(&["fast", "small"], |c, i| c.mode = i),
     ),
-    row("root", "path", Some("html"), Setter::Path(|c| &mut c.root)),
+    row(
+        "root",
+        "path",
+        Some("html"),
+        Setter::Path(conf::Access::Opened, |c| &mut c.root),
+    ),
     row("message", "text", None, Setter::Value(|c| &mut c.message)),
     row(
         "target",

@@ -155,8 +155,8 @@ pub fn http(
         endpoints,
         variables,
         identity,
-        prefix: line.level.build.prefix.clone(),
-        conf_prefix: line.level.build.conf_prefix.clone(),
+        prefix: line.level.build.in_prefix(conf::Access::Opened, ""),
+        conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
         generation: crate::engine::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);

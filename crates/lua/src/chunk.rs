@@ -134,8 +134,24 @@ pub(crate) enum Source {
 #[derive(Default)]
 struct Numbers(u32);
 
+/// Where LuaJIT looks for libraries by itself.
+const LIBRARIES: [&str; 4] = [
+    "/usr/local/share/lua",
+    "/usr/local/lib/lua",
+    "/usr/share/lua",
+    "/usr/share/luajit-2.1",
+];
+
 impl Chunk {
     fn new(line: &mut Line, kind: Kind, name: String, source: Source) -> Arc<Chunk> {
+        let mut needs = line.level.build.needs();
+        // LuaJIT makes machine code, and scripts name sockets.
+        needs.executable_memory = true;
+        needs.unix_sockets = true;
+        drop(needs);
+        for folder in LIBRARIES {
+            line.level.build.in_prefix(conf::Access::Read, folder);
+        }
         let numbers = line.shared::<Numbers>();
         numbers.0 += 1;
         Arc::new(Chunk {
@@ -180,6 +196,9 @@ impl Chunk {
     fn read_file(line: &mut Line, kind: Kind, i: usize) -> Result<Arc<Chunk>, Diagnostic> {
         let expression = line.expression(i)?;
         if expression.constant().is_none() {
+            line.level
+                .build
+                .prefix_for(conf::Access::Read, line.text(i));
             return Ok(Chunk::new(
                 line,
                 kind,
@@ -188,7 +207,7 @@ impl Chunk {
             ));
         }
         let word = line.arg(i).clone();
-        let path = line.prefix_path(&word);
+        let path = line.prefix_path(conf::Access::Read, &word);
         let code = line.files().read(&path).map_err(|error| {
             line.error_at(i, format!("open() \"{}\" failed: {error}", path.display()))
         })?;

@@ -85,7 +85,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 27] {
             doc: "Where `require` looks for modules: patterns with `?`, separated by `;`. `;;` stands for the usual places, \
               `$prefix` for the server's prefix.",
             set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-                c.package_path = Some(line.text(0).to_vec());
+                c.package_path = Some(need_libraries(line));
                 Ok(())
             }),
         },
@@ -97,7 +97,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 27] {
             since: "0.1",
             doc: "Where `require` looks for modules that are shared objects.",
             set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-                c.package_cpath = Some(line.text(0).to_vec());
+                c.package_cpath = Some(need_libraries(line));
                 Ok(())
             }),
         },
@@ -156,7 +156,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 27] {
             doc: "Certificates of those whom sockets trust that are asked to verify their peer.",
             set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 let word = line.arg(0).clone();
-                let path = line.path(&word);
+                let path = line.path(conf::Access::Opened, &word);
                 c.trusted = Some((word, path));
                 Ok(())
             }),
@@ -248,7 +248,7 @@ pub(crate) static STREAM_MAIN: Table<Main> = Table::<Main>::new(&STREAM_ROWS).fi
 
 fn finish(main: &mut Main, _: Option<&Main>, level: &mut conf::Level) -> Result<(), Diagnostic> {
     main.memory_limit = usize::try_from(main.memory).unwrap_or(usize::MAX);
-    main.prefix = level.build.prefix.clone();
+    main.prefix = level.build.in_prefix(conf::Access::Opened, "");
     main.trust = match main.trusted.take() {
         Some((word, path)) => Some(trust(&word, &path, main.depth, level)?),
         None => None,
@@ -258,6 +258,23 @@ fn finish(main: &mut Main, _: Option<&Main>, level: &mut conf::Level) -> Result<
     }
     Ok(())
 }
+/// The patterns by which `require` looks for libraries. Needed is what stands in front of the first `?` of each.
+fn need_libraries(line: &mut Line) -> Vec<u8> {
+    use bstr::ByteSlice as _;
+    for pattern in line.text(0).split(|byte| *byte == b';') {
+        let pattern = pattern.replace("$prefix/", "");
+        let Some(end) = pattern.find_byte(b'?') else {
+            continue;
+        };
+        let folder = match pattern[..end].rfind_byte(b'/') {
+            Some(slash) => &pattern[..slash + 1],
+            None => b".",
+        };
+        line.level.build.prefix_for(conf::Access::Read, folder);
+    }
+    line.text(0).to_vec()
+}
+
 /// Reads the certificates of a file.
 fn trust(
     word: &conf::Word,

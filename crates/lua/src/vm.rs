@@ -392,6 +392,7 @@ const MAX_FUNCTIONS: usize = 1000;
 /// once for each, or always when `lua_code_cache` is off, which is for development.
 fn read(path: &std::path::Path) -> Result<Vec<u8>, Vec<u8>> {
     std::fs::read(path).map_err(|error| {
+        rt::sandbox::note_refusal(path, &error);
         format!(
             "failed to load external Lua file \"{}\": {error}",
             path.display()

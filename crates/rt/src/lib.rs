@@ -33,6 +33,7 @@ pub mod log;
 pub mod net;
 pub mod pool;
 pub mod process;
+pub mod sandbox;
 pub mod seats;
 pub mod signal;
 pub mod stall;

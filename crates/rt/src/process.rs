@@ -47,7 +47,7 @@ pub fn fork() -> io::Result<Fork> {
     }
 }
 
-fn require_one_thread() -> io::Result<()> {
+pub(crate) fn require_one_thread() -> io::Result<()> {
     // Without /proc the promise in this module's contract has to do.
     let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
     if threads > 1 {
@@ -435,6 +435,14 @@ pub fn pin_thread(processors: &[usize]) -> io::Result<()> {
         set.set(processor);
     }
     Ok(rustix::thread::sched_setaffinity(None, &set)?)
+}
+
+/// Asks the kernel for `signal` when the parent dies. Call it after [`become_user`], which clears it.
+/// Returns false when the parent, `parent`, is dead already.
+pub fn follow_parent(parent: u32, signal: Signal) -> io::Result<bool> {
+    let signal = RawSignal::from_named_raw(signal.number()).ok_or(io::ErrorKind::InvalidInput)?;
+    rustix::process::set_parent_process_death_signal(Some(signal))?;
+    Ok(parent_id() == parent)
 }
 
 /// The number of the parent process, 0 when it is outside this namespace.

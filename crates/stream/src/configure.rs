@@ -84,7 +84,7 @@ pub(crate) fn stream(
         endpoints,
         variables,
         version,
-        conf_prefix: line.level.build.conf_prefix.clone(),
+        conf_prefix: line.level.build.in_conf_prefix(conf::Access::Opened, ""),
         generation: crate::engine::next_generation(),
     };
     crate::tls::check_configuration(&frozen, &builder.places, line);

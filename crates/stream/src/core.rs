@@ -210,7 +210,7 @@ fn error_log(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic> {
         .iter()
         .map(|word| word.text.as_slice())
         .collect();
-    let prefix = line.level.build.prefix.clone();
+    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
     let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
     conf.log = conf.log.with(target, line.shared::<LogFiles>());
     Ok(())

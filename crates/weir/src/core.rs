@@ -26,6 +26,7 @@ use crate::affinity::Affinity;
 use crate::events::Events;
 use crate::load::Context;
 use crate::modules::{self, Loadable};
+use crate::sandbox::{self, Use};
 
 /// The user that a worker becomes when the configuration names none and the master is root.
 const DEFAULT_USER: &str = "nobody";
@@ -60,6 +61,10 @@ pub(crate) struct Core {
     pub(crate) shutdown_timeout: Duration,
     /// Variables that the worker keeps, with new values for some.
     environment: Vec<(OsString, Option<OsString>)>,
+    /// The worker gives up what it does not need.
+    pub(crate) sandbox: bool,
+    /// What it keeps besides.
+    pub(crate) sandbox_paths: Vec<(Use, PathBuf)>,
     /// The worker's current folder.
     pub(crate) working_directory: Option<PathBuf>,
     /// The error log.
@@ -170,7 +175,7 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "file",
         None,
         "The file that holds the number of the master process. `-s` finds the server by it.",
-        Setter::Path(|core| &mut core.pid),
+        Setter::Path(conf::Access::Opened, |core| &mut core.pid),
     ),
     row(
         "lock_file",
@@ -243,7 +248,27 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         None,
         "The worker's current folder: where core dumps go. The worker must be allowed to write there.",
         Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
-            core.working_directory = Some(line.prefix_path(line.arg(0)));
+            core.working_directory = Some(line.prefix_path(conf::Access::Opened, line.arg(0)));
+            Ok(())
+        }),
+    ),
+    row(
+        "worker_sandbox",
+        "on | off",
+        Some("off"),
+        "Whether the worker gives up what it does not need: capabilities, system calls, and files that the configuration does \
+         not name. What is denied later is in the error log. A reload that needs more replaces the worker, and idle \
+         connections go to the new one.",
+        Setter::Flag(|core| &mut core.sandbox),
+    ),
+    row(
+        "worker_sandbox_path",
+        "read | write | execute path ...",
+        None,
+        "Files and folders that the worker may use in its sandbox though no other directive names them: for Lua code that opens \
+         files, or runs programs.",
+        Setter::Custom(sandbox::ARITY, Repeat::Many, |core, line| {
+            core.sandbox_paths.extend(sandbox::read_path(line)?);
             Ok(())
         }),
     ),
@@ -418,8 +443,11 @@ fn set_environment(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 fn set_error_log(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
-    let target =
-        Target::parse(&words(line), &line.level.build.prefix).map_err(|error| line.error(error))?;
+    let target = Target::parse(
+        &words(line),
+        &line.level.build.in_prefix(conf::Access::Opened, ""),
+    )
+    .map_err(|error| line.error(error))?;
     core.log = core.log.with(target, line.shared::<LogFiles>());
     Ok(())
 }
@@ -500,7 +528,7 @@ fn set_engine(
     let Some(core) = confs.get_mut::<Core>() else {
         return Ok(());
     };
-    let prefix = line.level.build.prefix.clone();
+    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
     let context = line.shared::<Context>().clone();
     *line.shared::<Main>() = core.main(&context, prefix);
     line.shared::<MainLog>().0 = core.log.clone();
@@ -535,6 +563,10 @@ fn finish(core: &mut Core, _: Option<&Core>, level: &mut Level) -> Result<(), Di
             unknown.severity = Severity::Warn;
         }
         level.report(unknown);
+    }
+    if core.sandbox && !core.master_process {
+        let text = "\"worker_sandbox\" has no effect without \"master_process\"";
+        level.report(Diagnostic::warning(text, None));
     }
     if core.events.is_none() {
         let error = Diagnostic::error("no \"events\" section in configuration", None);

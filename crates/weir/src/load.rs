@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use conf::diagnostic::first_line;
 use conf::{
-    Build, Confs, Diagnostic, Disk, Files, Level, MAIN, NoVariables, Recorder, Snapshot, SourceMap,
+    Access, Build, Confs, Diagnostic, Disk, Files, Level, MAIN, Needs, NoVariables, Recorder,
+    Snapshot, SourceMap,
 };
 use rt::engine::{Configuration, Main};
 use rt::error_log::{self, LogFiles, Logger};
@@ -70,6 +71,8 @@ pub(crate) struct Loaded {
     pub(crate) main: Main,
     /// The engines' parts.
     pub(crate) engines: Vec<Arc<dyn Configuration>>,
+    /// What it needs of the system while it serves.
+    pub(crate) needs: Needs,
     /// Everything that was read.
     pub(crate) snapshot: Snapshot,
     /// Every log file that it names.
@@ -198,6 +201,7 @@ pub(crate) fn load(
     let (tree, errors) = conf::parse_tolerant(path, &mut *files, startup.globals.as_deref());
     let mut build = new_build(startup, files, tree.sources, log_files.clone());
     build.diagnostics = errors;
+    build.needs().read_words(&tree.nodes);
     let mut confs = Confs::new(vec![vec![&crate::core::DIRECTIVES]]);
     let mut names = NoVariables::default();
     conf::dispatch(
@@ -210,11 +214,12 @@ pub(crate) fn load(
     let failed = build.has_errors();
     build.sources.sort(&mut build.diagnostics);
     let snapshot = build.files.recorded().cloned().unwrap_or_default();
+    let prefix = build.in_prefix(Access::Opened, "");
+    let needs = build.needs().clone();
     let messages = Messages::new(build.diagnostics, build.sources);
     match confs.get_mut::<Core>() {
         Some(core) if !failed => {
-            let context = build.shared.get_or_default::<Context>();
-            let main = core.main(context, build.prefix);
+            let main = core.main(build.shared.get_or_default::<Context>(), prefix);
             let engines = std::mem::take(&mut core.engines);
             let core = core.clone();
             Ok(Loaded {
@@ -222,6 +227,7 @@ pub(crate) fn load(
                 core,
                 main,
                 engines,
+                needs,
                 snapshot,
                 files: log_files,
                 temporary: startup.paths.temporary.clone(),

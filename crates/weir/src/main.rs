@@ -30,6 +30,7 @@ mod paths;
 mod prepare;
 mod proxy;
 mod run;
+mod sandbox;
 mod serve;
 mod single;
 mod sockets;

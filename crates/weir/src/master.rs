@@ -13,6 +13,7 @@
 //! CHLD         a worker has ended: start another, unless it was told to end
 //! ```
 
+use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use std::time::{Duration, Instant};
 use rt::channel::Channel;
 use rt::error_log::{Errno, Level, Logger};
 use rt::process::{self, Exit, Fork};
+use rt::sandbox::{Listener, Rules};
 use rt::signal::{Received, Signal, Signals};
 
 use crate::load::{Loaded, Startup};
@@ -82,6 +84,8 @@ pub(crate) struct Master {
     served: bool,
     /// The first worker could not start at all, so that there is nothing to be a master of.
     stillborn: bool,
+    /// When a worker was last replaced because of changed paths.
+    renewed_at: Option<Instant>,
 }
 
 /// The action under way that commands want to know the outcome of.
@@ -113,6 +117,47 @@ struct Child {
     exiting: bool,
     /// It runs a configuration.
     serves: bool,
+    sandbox: Option<Sandbox>,
+}
+
+/// The sandbox that a worker runs in.
+struct Sandbox {
+    rules: Rules,
+    /// What was at the paths of the rules when the worker began.
+    seen: Vec<Option<(u64, u64)>>,
+    /// Where denied calls are heard of.
+    listener: Option<Listener>,
+    /// Those that there was a line for, by number.
+    told: HashSet<std::ffi::c_long>,
+}
+
+impl Sandbox {
+    fn new(rules: Rules) -> Sandbox {
+        Sandbox {
+            seen: rules.seen(),
+            rules,
+            listener: None,
+            told: HashSet::new(),
+        }
+    }
+
+    /// Have other files taken the place of those that the worker may use?
+    fn is_outdated(&self) -> bool {
+        self.rules.seen() != self.seen
+    }
+}
+
+/// Denied calls that are answered before the master looks after its other duties again.
+const DENIED_AT_ONCE: usize = 64;
+
+/// The least time between two workers because of changed paths.
+const SANDBOX_PAUSE: Duration = Duration::from_secs(1);
+
+impl Child {
+    fn listener(&self) -> Option<BorrowedFd<'_>> {
+        let listener = self.sandbox.as_ref()?.listener.as_ref()?;
+        Some(listener.as_fd())
+    }
 }
 
 /// When a crashed worker is replaced.
@@ -172,6 +217,7 @@ impl Master {
             mend_at: Instant::now() + MEND,
             served: false,
             stillborn: false,
+            renewed_at: None,
         }
     }
 
@@ -240,6 +286,11 @@ impl Master {
         descriptors.extend(link);
         descriptors.extend(watchers);
         let (has_link, has_watchers) = (link.is_some(), watchers.is_some());
+        let first_listener = descriptors.len();
+        let listeners: Vec<usize> = (0..self.workers.len())
+            .filter(|index| self.workers[*index].listener().is_some())
+            .collect();
+        descriptors.extend(self.workers.iter().filter_map(Child::listener));
         match process::wait_readable(&descriptors, timeout) {
             Ok(ready) => {
                 let workers = self.workers.len();
@@ -247,8 +298,13 @@ impl Master {
                 if has_link && ready[workers + 1] {
                     self.hear_other();
                 }
-                if has_watchers && ready.last() == Some(&true) {
+                if has_watchers && ready[workers + 1 + usize::from(has_link)] {
                     self.watchers.admit();
+                }
+                for (position, index) in listeners.into_iter().enumerate() {
+                    if ready[first_listener + position] {
+                        self.hear_denied(index);
+                    }
                 }
                 for index in talking {
                     self.hear(index);
@@ -285,8 +341,62 @@ impl Master {
                 let why = String::from_utf8_lossy(why).into_owned();
                 self.outcome(Awaited::Configuration(number), false, &why);
             }
+            Some(Kind::Sandboxed) => {
+                if let Some(sandbox) = &mut self.workers[index].sandbox {
+                    sandbox.listener = message.descriptors.into_iter().next().map(Listener::of);
+                }
+            }
+            Some(Kind::FileDenied) => self.renew_sandbox(index),
             Some(_) | None => {}
         }
+    }
+
+    /// Denies calls of a worker, with a line for each kind.
+    fn hear_denied(&mut self, index: usize) {
+        let log = self.log().clone();
+        let worker = &mut self.workers[index];
+        let Some(sandbox) = &mut worker.sandbox else {
+            return;
+        };
+        for _ in 0..DENIED_AT_ONCE {
+            let attempt = match sandbox.listener.as_ref().map(Listener::deny) {
+                Some(Ok(Some(attempt))) => attempt,
+                Some(Ok(None)) | None => return,
+                Some(Err(_)) => {
+                    sandbox.listener = None;
+                    return;
+                }
+            };
+            if sandbox.told.insert(attempt.number) {
+                let name = rt::sandbox::call_name(attempt.number).unwrap_or("without a name");
+                let (number, process) = (attempt.number, worker.process);
+                let [first, third] = attempt.arguments;
+                let text = format_args!(
+                    "system call {name} ({number}) is denied by worker_sandbox, worker process {process}, arguments: \
+                     {first:#x} _ {third:#x}"
+                );
+                log.plain(Level::Error, text);
+            }
+        }
+    }
+
+    /// A worker was denied a file. If others have taken the place of files that it may use, a new worker may use those.
+    fn renew_sandbox(&mut self, index: usize) {
+        let worker = &self.workers[index];
+        let paused = self
+            .renewed_at
+            .is_some_and(|at| at.elapsed() < SANDBOX_PAUSE);
+        let outdated = worker.sandbox.as_ref().is_some_and(Sandbox::is_outdated);
+        if worker.exiting || paused || !outdated {
+            return;
+        }
+        self.renewed_at = Some(Instant::now());
+        self.notice(format_args!("files of worker_sandbox have changed"));
+        // A folder that is gone would have been made by the worker, had it no sandbox.
+        if let Err(error) = prepare::make_directories(&self.loaded, Voice::quiet(self.log())) {
+            self.log().plain(Level::Emerg, format_args!("{error}"));
+        }
+        self.replace_worker(index);
     }
 
     /// A worker runs a configuration. Those before it may end now, and give it their connections.
@@ -425,6 +535,25 @@ impl Master {
         }
     }
 
+    /// Says what a sandbox lets through: the paths in detail.
+    fn tell_rules(&self, rules: &Rules) {
+        if rules.read.iter().any(|path| path.as_os_str() == "/") {
+            let text = "worker_sandbox: every file may be read, since a path of the configuration begins with a variable, \
+                        or is \"/\"";
+            self.log().plain(Level::Warn, format_args!("{text}"));
+        }
+        for (what, paths) in [
+            ("read", &rules.read),
+            ("change", &rules.write),
+            ("execute", &rules.execute),
+        ] {
+            for path in paths {
+                let text = format_args!("worker_sandbox: may {what} \"{}\"", path.display());
+                self.log().plain(Level::Debug, text);
+            }
+        }
+    }
+
     /// Starts a worker and sends it the configuration.
     fn start_worker(&mut self) {
         self.crashes.respawn_at = None;
@@ -451,6 +580,7 @@ impl Master {
 
     fn fork_worker(&mut self) -> std::io::Result<()> {
         let (ours, theirs) = Channel::pair()?;
+        let rules = crate::sandbox::rules(&self.loaded);
         match process::fork()? {
             Fork::Parent(process) => {
                 self.workers.push(Child {
@@ -459,19 +589,27 @@ impl Master {
                     started: Instant::now(),
                     exiting: false,
                     serves: false,
+                    sandbox: rules.map(Sandbox::new),
                 });
+                if let Some(sandbox) = self
+                    .workers
+                    .last()
+                    .and_then(|worker| worker.sandbox.as_ref())
+                {
+                    self.tell_rules(&sandbox.rules);
+                }
                 Ok(())
             }
             Fork::Child => {
                 drop(ours);
-                self.become_worker(theirs)
+                self.become_worker(theirs, rules.as_ref())
             }
         }
     }
 
     /// In the child. Lets go of what belongs to the master, so that a socket that the master closes
     /// later is not kept open here.
-    fn become_worker(&mut self, channel: Channel) -> ! {
+    fn become_worker(&mut self, channel: Channel, rules: Option<&Rules>) -> ! {
         self.workers.clear();
         self.other = None;
         self.orphans.clear();
@@ -487,7 +625,8 @@ impl Master {
         let log = self.log().clone();
         match Signals::block(&Signal::ALL) {
             Ok(signals) => {
-                worker_process::run(self.startup.clone(), &core, log, channel, signals, refuge)
+                let startup = self.startup.clone();
+                worker_process::run(startup, (&core, rules), log, channel, signals, refuge)
             }
             Err(error) => {
                 log.plain(
@@ -561,7 +700,8 @@ impl Master {
             self.log().plain(Level::Emerg, format_args!("{error}"));
             return self.refused(&error);
         }
-        let same_process = loaded.core.same_process(&self.loaded.core);
+        let same_process =
+            loaded.core.same_process(&self.loaded.core) && self.is_sandbox_of(&loaded);
         if self.other.is_none() {
             self.opened
                 .sockets
@@ -578,6 +718,20 @@ impl Master {
             // stay open all the time.
             Some(index) => self.replace_worker(index),
             None => self.start_worker(),
+        }
+    }
+
+    /// Can the worker run a configuration in the sandbox that it has? Locks cannot be opened again.
+    fn is_sandbox_of(&self, loaded: &Loaded) -> bool {
+        let Some(worker) = self.workers.iter().rfind(|worker| !worker.exiting) else {
+            return true;
+        };
+        match (&worker.sandbox, crate::sandbox::rules(loaded)) {
+            (None, None) => true,
+            (Some(sandbox), Some(rules)) => {
+                rules.are_within(&sandbox.rules) && !sandbox.is_outdated()
+            }
+            (None, Some(_)) | (Some(_), None) => false,
         }
     }
 

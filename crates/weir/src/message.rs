@@ -47,6 +47,10 @@ pub(crate) enum Kind {
     Peer = 7,
     /// From a worker without a master to the one that comes after it: its listening sockets.
     Sockets = 8,
+    /// To the master: the worker has locked itself in; the descriptor is where denied system calls are heard of.
+    Sandboxed = 9,
+    /// To the master: a file was denied. If the sandbox's paths have changed, a new worker is needed.
+    FileDenied = 10,
 }
 
 impl Kind {
@@ -61,6 +65,8 @@ impl Kind {
             Kind::Refused,
             Kind::Peer,
             Kind::Sockets,
+            Kind::Sandboxed,
+            Kind::FileDenied,
         ]
         .into_iter()
         .find(|kind| *kind as u8 == number)

@@ -7,10 +7,12 @@
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rt::channel::{Channel, Message};
 use rt::error_log::{Errno, Level, Logger};
 use rt::process::{self, Limit};
+use rt::sandbox::{self, Refusals, Rules};
 use rt::signal::{Received, Signal, Signals};
 
 use crate::core::Core;
@@ -38,7 +40,7 @@ enum End {
 /// before the first configuration; in `refuge` the next master finds the worker if this one is killed.
 pub(crate) fn run(
     startup: Arc<Startup>,
-    core: &Core,
+    (core, rules): (&Core, Option<&Rules>),
     log: Logger,
     channel: Channel,
     signals: Signals,
@@ -50,7 +52,11 @@ pub(crate) fn run(
         process: process::parent_id(),
         user: process::user_id(),
     };
-    let code = match prepare(core, &log, program) {
+    let prepared = prepare(core, rules.is_some(), &log, program);
+    if let Some(rules) = rules.filter(|_| prepared.is_ok()) {
+        enter_sandbox(rules, &log, &channel);
+    }
+    let code = match prepared {
         Ok(()) => match Worker::new(startup, log.clone()) {
             Ok(worker) => Control {
                 worker,
@@ -58,6 +64,7 @@ pub(crate) fn run(
                 refuge,
                 master,
                 sockets: Vec::new(),
+                refusals: FileRefusals::default(),
             }
             .run(&signals),
             Err(error) => {
@@ -75,7 +82,7 @@ pub(crate) fn run(
 }
 
 /// Takes limits, user, folder and environment that the configuration gives a worker.
-fn prepare(core: &Core, log: &Logger, program: &str) -> Result<(), ()> {
+fn prepare(core: &Core, sandboxed: bool, log: &Logger, program: &str) -> Result<(), ()> {
     let refused = |what: &str, error: &std::io::Error| {
         log.plain(Level::Alert, format_args!("{what} failed{}", Errno(error)));
     };
@@ -88,6 +95,12 @@ fn prepare(core: &Core, log: &Logger, program: &str) -> Result<(), ()> {
         refused(&format!("setpriority({})", core.priority), &error);
     }
     set_limits(core, refused);
+    if sandboxed
+        && process::is_root()
+        && let Err(error) = sandbox::drop_bounding_set()
+    {
+        refused("prctl(PR_CAPBSET_DROP)", &error);
+    }
     if let Some(user) = core.user.as_ref().filter(|_| process::is_root())
         && let Err(error) = process::become_user(user)
     {
@@ -112,6 +125,24 @@ fn prepare(core: &Core, log: &Logger, program: &str) -> Result<(), ()> {
     }
     process::set_title(&format!("{program}: worker process"));
     Ok(())
+}
+
+/// Gives up what the rules do not allow. Where the kernel or a container forbids that, the worker says so and serves.
+fn enter_sandbox(rules: &Rules, log: &Logger, channel: &Channel) {
+    let entered = match sandbox::enter(rules) {
+        Ok(entered) => entered,
+        Err(error) => {
+            let text = format_args!("\"worker_sandbox\" has no effect{}", Errno(&error));
+            return log.plain(Level::Warn, text);
+        }
+    };
+    for missing in &entered.missing {
+        log.plain(Level::Warn, format_args!("\"worker_sandbox\": {missing}"));
+    }
+    if let Some(listener) = entered.listener {
+        // If the master is gone, the next message says so. It alone keeps the descriptor: whoever has it may allow anything.
+        let _ = channel.send(Kind::Sandboxed as u8, b"", &[listener.as_fd()]);
+    }
 }
 
 fn set_limits(core: &Core, refused: impl Fn(&str, &std::io::Error)) {
@@ -151,6 +182,7 @@ struct Control {
     master: Master,
     /// What is listened on, for the next master. Empty once the end has begun: nothing may keep a socket open then.
     sockets: Vec<Arc<OwnedFd>>,
+    refusals: FileRefusals,
 }
 
 impl Control {
@@ -181,6 +213,8 @@ impl Control {
         descriptors.extend(master);
         let others = descriptors.len();
         descriptors.extend(self.worker.peers());
+        let peers = descriptors.len() - others;
+        descriptors.extend(Refusals.descriptor());
         let ready = match process::wait_readable(&descriptors, self.worker.next_check()) {
             Ok(ready) => ready,
             Err(error) => {
@@ -191,7 +225,10 @@ impl Control {
         };
         // Before a message that may say that the end has come: what they have sent is a client's. The last first: one that
         // is gone is removed from the list.
-        for index in (0..ready.len() - others).rev() {
+        if ready.get(others + peers) == Some(&true) {
+            self.refusals.tell(self.worker.log(), self.channel.as_ref());
+        }
+        for index in (0..peers).rev() {
             if ready[others + index] {
                 self.worker.hear_peer(index);
             }
@@ -283,7 +320,10 @@ impl Control {
                 }
             }
             Some(Kind::Terminate) => return ControlFlow::Break(End::Done),
-            Some(Kind::Applied | Kind::Refused | Kind::Sockets) | None => {
+            Some(
+                Kind::Applied | Kind::Refused | Kind::Sockets | Kind::Sandboxed | Kind::FileDenied,
+            )
+            | None => {
                 self.worker.log().plain(
                     Level::Alert,
                     format_args!("unknown message {} of the master", message.kind),
@@ -348,6 +388,34 @@ impl Control {
             }
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// How often the master is told that a file was denied.
+const TELL_PAUSE: Duration = Duration::from_millis(200);
+
+/// Files that the sandbox has denied, on their way to the log and to the master.
+#[derive(Default)]
+struct FileRefusals {
+    told_at: Option<Instant>,
+}
+
+impl FileRefusals {
+    fn tell(&mut self, log: &Logger, channel: Option<&Channel>) {
+        let (paths, any) = Refusals.take();
+        for path in paths {
+            let path = path.display();
+            let text =
+                "is denied by worker_sandbox: no directive names it, or what is there has changed";
+            log.plain(Level::Error, format_args!("\"{path}\" {text}"));
+        }
+        let paused = |at: Instant| at.elapsed() < TELL_PAUSE;
+        let Some(channel) = channel else { return };
+        if any && !self.told_at.is_some_and(paused) {
+            self.told_at = Some(Instant::now());
+            // If the master is gone, the next message says so.
+            let _ = channel.send(Kind::FileDenied as u8, b"", &[]);
+        }
     }
 }
 

@@ -649,10 +649,14 @@ fn file_expression(line: &mut Line, text: &BStr) -> Result<Expression, Diagnosti
     let expression = line.expression_of(word, text)?;
     match expression.constant() {
         Some(constant) => {
-            let path = line.level.build.in_prefix(conf::parse::path(constant));
+            let path = conf::parse::path(constant);
+            let path = line.level.build.in_prefix(conf::Access::Root, path);
             Ok(Expression::literal(path.as_os_str().as_encoded_bytes()))
         }
-        None => Ok(expression),
+        None => {
+            line.level.build.prefix_for(conf::Access::Root, text);
+            Ok(expression)
+        }
     }
 }
 
@@ -725,7 +729,7 @@ fn error_log(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic>
         .iter()
         .map(|word| word.text.as_slice())
         .collect();
-    let prefix = line.level.build.prefix.clone();
+    let prefix = line.level.build.in_prefix(conf::Access::Opened, "");
     let target = Target::parse(&words, &prefix).map_err(|message| line.error(message))?;
     conf.log = conf.log.with(target, line.shared::<LogFiles>());
     Ok(())

@@ -15,7 +15,11 @@ use crate::luajit::{Stack, Value};
 use crate::operation::Operation;
 use crate::scope;
 
-pub(super) const CORE: Functions = &[("may_wait", may_wait), ("read_library", read_library)];
+pub(super) const CORE: Functions = &[
+    ("may_wait", may_wait),
+    ("note_refusal", note_refusal),
+    ("read_library", read_library),
+];
 
 /// The longest file of code that is read, in bytes.
 const MAX_CODE: u64 = 64 << 20;
@@ -26,6 +30,13 @@ fn may_wait(stack: &Stack) -> Called {
     let waits = scope::with(|scope| scope.kind.waits()).unwrap_or(false);
     stack.push_boolean(waits && watchdog::may_yield(stack));
     super::ONE
+}
+
+/// A script could not open a file of this name, for want of permission.
+fn note_refusal(stack: &Stack) -> Called {
+    let path = PathBuf::from(OsStr::from_bytes(&text(stack, 1)?));
+    rt::sandbox::note_refusal(&path, &std::io::Error::from_raw_os_error(13));
+    super::NONE
 }
 
 /// The code of a library and where it was found; nothing when it is nowhere on the path.
@@ -52,7 +63,9 @@ fn find(name: &[u8], path: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
 }
 
 fn read(place: &[u8]) -> Option<Vec<u8>> {
-    let file = File::open(PathBuf::from(OsStr::from_bytes(place))).ok()?;
+    let path = PathBuf::from(OsStr::from_bytes(place));
+    let opened = File::open(&path).inspect_err(|error| rt::sandbox::note_refusal(&path, error));
+    let file = opened.ok()?;
     let facts = file.metadata().ok()?;
     if !facts.is_file() || facts.len() > MAX_CODE {
         return None;

@@ -148,6 +148,17 @@ setmetatable(_G, {
     end,
 })
 
+local builtin_open = io.open
+
+--- As LuaJIT's. What the sandbox denies shall be in the log (`worker_sandbox`).
+function io.open(name, mode)
+    local file, message, number = builtin_open(name, mode)
+    if number == 13 then
+        core.note_refusal(name)
+    end
+    return file, message, number
+end
+
 -- `require`: where a script may wait, files are looked for and read by a thread of the pool. While one coroutine loads a
 -- module, others that want it wait.
 local builtin_require, loaded, loaders = require, package.loaded, {}

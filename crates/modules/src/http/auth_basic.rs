@@ -67,7 +67,10 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
               the folder of the configuration file; it may hold variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             let path = line.expression(0)?;
-            let folder = line.level.build.conf_prefix.clone();
+            let folder = line
+                .level
+                .build
+                .conf_prefix_for(conf::Access::Read, line.text(0));
             conf.user_file = Some(UserFile { path, folder });
             Ok(())
         }),
@@ -259,7 +262,11 @@ async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
     }
     let owned = path.to_owned();
     let users = pool
-        .run(move || std::fs::read(owned).map(|text| parse(&text)))
+        .run(move || {
+            let text = std::fs::read(&owned);
+            text.inspect_err(|error| rt::sandbox::note_refusal(&owned, error))
+                .map(|text| parse(&text))
+        })
         .await?;
     let users = Rc::new(users);
     let read = Read {

@@ -157,7 +157,7 @@ fn tell_found(log: &Logger, name: &BStr, path: &Path, found: Found) {
 }
 
 fn folder(line: &Line) -> PathBuf {
-    let path = line.prefix_path(line.arg(0));
+    let path = line.prefix_path(conf::Access::Write, line.arg(0));
     // Without a slash at its end: two spellings of a path are one.
     path.components().collect()
 }

@@ -81,7 +81,11 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
             Ok(())
         }),
     },
-]);
+])
+.finish(|conf, _, level| {
+    level.build.needs().changes_roots |= conf.methods & !OFF != 0;
+    Ok(())
+});
 
 #[derive(Clone, Debug, Default)]
 struct Conf {

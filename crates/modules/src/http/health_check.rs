@@ -61,6 +61,7 @@ static CONDITIONS: Table<Conditions> = Table::new(&[Directive {
     doc: "What an answer to a health check must be like: `status [!] code | code-code ...`, `header [!] name [= | != | ~ | \
           !~ value]`, `body ~ | !~ \"regex\"`, one test a line; all must hold.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |conditions, line| {
+        line.level.build.needs().executable_memory = true;
         let condition = Condition::read(line)?;
         match conditions
             .0

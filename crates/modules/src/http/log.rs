@@ -165,7 +165,7 @@ fn open_default(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<
         return Ok(());
     }
     conf.is_default = false;
-    let path = block.build.in_prefix(DEFAULT_PATH);
+    let path = block.build.in_prefix(conf::Access::Opened, DEFAULT_PATH);
     let format = Formats::predefined(block, COMBINED, COMBINED_TEXT, DIRECT)?;
     conf.logs.push(AccessLog {
         destination: Destination::file(&path, block),

@@ -59,7 +59,7 @@ pub(crate) static MODULE: Module = Module {
     ..Module::EMPTY
 };
 
-static DIRECTIVES: Table<Conf> = Table::new(&[
+static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     Directive {
         name: "ssi",
         syntax: "on | off",
@@ -128,7 +128,12 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         doc: "Accepted; has no effect.",
         set: Setter::Flag(|c| &mut c.ignore_recycled),
     },
-]);
+])
+.finish(|conf, _, level| {
+    // Expressions of pages are compiled while they are served.
+    level.build.needs().executable_memory |= conf.on;
+    Ok(())
+});
 
 #[derive(Clone, Debug, Default)]
 struct Conf {

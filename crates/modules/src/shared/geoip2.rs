@@ -33,7 +33,7 @@ impl Proxies {
 
 /// Reads `geoip2 FILE { … }` and defines its variables.
 pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
-    let path = line.path(line.arg(0));
+    let path = line.path(conf::Access::Opened, line.arg(0));
     let content = line.files().read(&path);
     let reader = content
         .map_err(|error| base::text::errno_text(&error))
@@ -50,6 +50,7 @@ pub(crate) fn read<S: Session>(line: &mut Line) -> Result<(), Diagnostic> {
     let mut interval = None;
     for entry in reloads {
         interval = Some(read_interval(entry)?);
+        line.path(conf::Access::Read, line.arg(0));
     }
     let database = Arc::new(Database::new(path, reader, interval));
     for entry in variables {
@@ -303,7 +304,9 @@ impl Database {
         if changed <= self.present().changed {
             return Ok(());
         }
-        let reader = Reader::from_source(std::fs::read(&self.path)?).map_err(io::Error::other)?;
+        let content = std::fs::read(&self.path)
+            .inspect_err(|error| rt::sandbox::note_refusal(&self.path, error))?;
+        let reader = Reader::from_source(content).map_err(io::Error::other)?;
         let mut present = self.present.write().unwrap_or_else(PoisonError::into_inner);
         *present = Arc::new(Known { reader, changed });
         Ok(())

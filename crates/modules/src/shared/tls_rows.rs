@@ -95,7 +95,7 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         None,
         "The file of certificates (PEM) that servers are trusted by.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.trusted_certificate = line.path(line.arg(0));
+            c.trusted_certificate = line.path(conf::Access::Opened, line.arg(0));
             Ok(())
         }),
     ),
@@ -105,7 +105,7 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         None,
         "The file of revocation lists (PEM) that certificates of servers are looked up in.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-            c.crl = line.path(line.arg(0));
+            c.crl = line.path(conf::Access::Opened, line.arg(0));
             Ok(())
         }),
     ),
@@ -199,7 +199,11 @@ pub(crate) fn finish(
     };
     let changed = (0..ROWS.len()).any(seen);
     let build = &mut *level.build;
-    let conf_prefix = build.conf_prefix.clone();
+    let named = secure.files_named_while_serving();
+    for text in named {
+        build.conf_prefix_for(conf::Access::Read, &text);
+    }
+    let conf_prefix = build.in_conf_prefix(conf::Access::Opened, "");
     let files = &mut build.files;
     let missing = secure
         .settle(changed, prefix, &conf_prefix, &mut |path| files.read(path))
@@ -281,7 +285,7 @@ fn password_file(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
 
 /// The passwords in the file of a directive `…ssl_password_file`.
 pub(crate) fn passwords(line: &mut Line) -> Result<Vec<Vec<u8>>, Diagnostic> {
-    let path = line.path(line.arg(0));
+    let path = line.path(conf::Access::Opened, line.arg(0));
     let name = path.to_string_lossy().into_owned();
     let text = line.files().read(&path).map_err(|error| {
         let call = match error.kind() {

@@ -146,6 +146,20 @@ impl Secure {
         Ok(missing)
     }
 
+    /// The texts of paths that are known only while serving.
+    pub fn files_named_while_serving(&self) -> Vec<BString> {
+        let names = [&self.certificate, &self.certificate_key];
+        let mut texts: Vec<BString> = names
+            .into_iter()
+            .flatten()
+            .map(|name| name.source().to_owned())
+            .collect();
+        if !texts.iter().any(|text| Expression::has_variables(text)) {
+            texts.clear();
+        }
+        texts
+    }
+
     /// The certificate, if its path and its key's are known now.
     fn constant_identity(
         &self,

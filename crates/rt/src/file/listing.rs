@@ -25,7 +25,8 @@ pub async fn list_directory(path: &Path, limit: usize, pool: &Pool) -> io::Resul
     let path = path.to_owned();
     pool.run_on(Device::UNKNOWN, move || {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(CWD, &path, flags, Mode::empty())?;
+        let directory = rustix::fs::openat(CWD, &path, flags, Mode::empty())
+            .map_err(|error| super::open::refused(&path, error))?;
         let mut listed = Vec::new();
         for entry in Dir::read_from(&directory)? {
             let entry = entry?;

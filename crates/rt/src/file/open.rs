@@ -109,16 +109,24 @@ impl OpenOptions {
 /// Opens a file.
 pub async fn open(path: &Path, options: OpenOptions, pool: &Pool) -> io::Result<File> {
     if let Some(result) = open_cached(CWD, path, options) {
-        return result.map(File::from_fd).map_err(Into::into);
+        return result
+            .map(File::from_fd)
+            .map_err(|error| refused(path, error));
     }
     let device = device_of(path, pool);
     let path = path.to_owned();
-    let opened = pool
-        .run_on(device, move || {
-            rustix::fs::openat(CWD, &path, options.flags, options.mode_argument())
-        })
-        .await?;
-    Ok(File::from_fd(opened))
+    let open = move || {
+        rustix::fs::openat(CWD, &path, options.flags, options.mode_argument())
+            .map_err(|error| refused(&path, error))
+    };
+    Ok(File::from_fd(pool.run_on(device, open).await?))
+}
+
+/// Says that an open has failed, if the sandbox may be why.
+pub(super) fn refused(path: &Path, error: rustix::io::Errno) -> io::Error {
+    let error = io::Error::from(error);
+    crate::sandbox::note_refusal(path, &error);
+    error
 }
 
 /// Opens a file below an open directory. An absolute path does not care about the directory.
@@ -189,7 +197,11 @@ pub(super) type Cached = Option<rustix::io::Result<OwnedFd>>;
 /// Opens a file without waiting; `None`: it must be done on a pool, by [`open`].
 pub fn try_open(path: &Path, options: OpenOptions) -> Option<io::Result<File>> {
     let opened = open_cached(CWD, path, options)?;
-    Some(opened.map(File::from_fd).map_err(Into::into))
+    Some(
+        opened
+            .map(File::from_fd)
+            .map_err(|error| refused(path, error)),
+    )
 }
 
 /// What is known about a file, links followed, without waiting; `None`: it must be done on a pool, by [`stat`].

@@ -41,7 +41,7 @@ pub async fn create_temporary(
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
             match rustix::fs::openat(CWD, &path, flags, Mode::from_raw_mode(0o600)) {
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(error.into()),
+                Err(error) => return Err(super::open::refused(&path, error)),
                 Ok(fd) => {
                     if name == Name::Removed {
                         rustix::fs::unlinkat(CWD, &path, AtFlags::empty())?;

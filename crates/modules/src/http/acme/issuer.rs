@@ -157,7 +157,7 @@ impl Issuer {
         let folder = match reading.folder {
             Folder::Default => {
                 let folder = format!("acme_{name}");
-                Some(line.level.build.in_prefix(Path::new(&folder)))
+                Some(line.level.build.in_prefix(conf::Access::Write, &folder))
             }
             Folder::At(folder) => Some(folder),
             Folder::None => None,
@@ -213,13 +213,15 @@ impl Reading {
             (b"challenge", ["http-01" | "http"]) => self.challenge = Challenge::Http,
             (b"challenge", ["tls-alpn-01" | "tls-alpn"]) => self.challenge = Challenge::Tls,
             (b"state_path", ["off"]) => self.folder = Folder::None,
-            (b"state_path", [_]) => self.folder = Folder::At(line.prefix_path(&entry.args[0])),
+            (b"state_path", [_]) => {
+                self.folder = Folder::At(line.prefix_path(conf::Access::Write, &entry.args[0]))
+            }
             (b"account_key", ["ecdsa" | "ecdsa:256"]) => self.account_key = None,
             (b"account_key", [kind]) if kind.starts_with("rsa:") || kind.starts_with("ecdsa:") => {
                 return Err(invalid().note("account keys are ecdsa:256, or a file with such a key"));
             }
             (b"account_key", [_]) => {
-                let path = line.path(&entry.args[0]);
+                let path = line.path(conf::Access::Opened, &entry.args[0]);
                 let text = read(line, &path).map_err(|why| entry.error(why))?;
                 self.account_key = Some(text.to_str_lossy().into_owned());
             }
@@ -227,7 +229,7 @@ impl Reading {
                 let text = match key.strip_prefix("data:") {
                     Some(key) => key.as_bytes().to_vec(),
                     None => {
-                        let path = line.path(&entry.args[1]);
+                        let path = line.path(conf::Access::Opened, &entry.args[1]);
                         read(line, &path).map_err(|why| entry.error(why))?
                     }
                 };
@@ -240,7 +242,9 @@ impl Reading {
             (b"profile", [name, "require"]) => self.profile = Some(((*name).to_owned(), true)),
             (b"common_name_in_csr", ["on"]) => self.common_name = true,
             (b"common_name_in_csr", ["off"]) => self.common_name = false,
-            (b"ssl_trusted_certificate", [_]) => self.trusted = Some(line.path(&entry.args[0])),
+            (b"ssl_trusted_certificate", [_]) => {
+                self.trusted = Some(line.path(conf::Access::Opened, &entry.args[0]))
+            }
             (b"ssl_verify", ["on"]) => self.verifies = true,
             (b"ssl_verify", ["off"]) => self.verifies = false,
             (b"preferred_chain", [_]) => {

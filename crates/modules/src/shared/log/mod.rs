@@ -104,7 +104,7 @@ impl Destination {
             }
             return Destination::named(line);
         }
-        let path = line.prefix_path(word);
+        let path = line.prefix_path(conf::Access::Opened, word);
         let Some(buffering) = buffering else {
             return Ok(Destination::file(&path, line.level));
         };
@@ -130,7 +130,9 @@ impl Destination {
         let path = line.expression(0)?;
         let files = line.shared::<LogFiles>().clone();
         // As in nginx the text decides, not the value: `$name` never leaves the prefix by itself.
-        let prefix = (!line.text(0).starts_with(b"/")).then(|| line.level.build.prefix.clone());
+        let build = &line.level.build;
+        let prefix = build.prefix_for(conf::Access::Write, line.text(0));
+        let prefix = (!line.text(0).starts_with(b"/")).then_some(prefix);
         Ok(Destination::Named(Named::new(path, prefix, &files)))
     }
 

@@ -163,7 +163,8 @@ fn is_folder(path: &Path) -> io::Result<()> {
 
 /// Opens a log to append to, making it when it is not there; `tell` hears of one that other users could write to.
 pub(super) fn open(path: &Path, tell: &dyn Fn(Wrong)) -> io::Result<File> {
-    let (file, wrong) = modes::append(path)?;
+    let opened = modes::append(path);
+    let (file, wrong) = opened.inspect_err(|error| rt::sandbox::note_refusal(path, error))?;
     if let Some(wrong) = wrong {
         tell(wrong);
     }

@@ -253,7 +253,15 @@ fn identities(
                     Source::Fixed(name, _) => Expression::literal(name),
                     Source::Dynamic(expression, _) => expression.clone(),
                 };
-                dynamic.push((expression(certificate), expression(key)));
+                let pair = (expression(certificate), expression(key));
+                for name in [&pair.0, &pair.1] {
+                    let source = name.source();
+                    // What does not come from a file: the second is the text of one that ACME has obtained.
+                    if !source.starts_with(b"data:") && !source.starts_with(b"$acme_certificate") {
+                        level.build.conf_prefix_for(conf::Access::Read, source);
+                    }
+                }
+                dynamic.push(pair);
             }
         }
     }
@@ -268,7 +276,7 @@ fn load(
     span: Option<Span>,
     level: &mut Level,
 ) -> Result<Arc<Identity>, Diagnostic> {
-    let prefix = level.build.conf_prefix.clone();
+    let prefix = level.build.in_conf_prefix(conf::Access::Opened, "");
     let full = |word| net::tls::full_path(&prefix, word);
     let names = (full(certificate), full(key));
     if let Some(known) = level.shared::<Loaded>().0.get(&names) {

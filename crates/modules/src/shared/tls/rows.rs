@@ -325,7 +325,7 @@ const SESSION_TICKET_KEY: Directive<TlsConf> = row(
         Repeat::Fresh(|c| c.ticket_keys.clear()),
         |c, line| {
             c.ticket_keys.push(File {
-                path: line.path(line.arg(0)),
+                path: line.path(conf::Access::Opened, line.arg(0)),
                 span: line.arg(0).span,
             });
             Ok(())
@@ -477,7 +477,7 @@ fn word(line: &Line) -> Word {
 /// A file's path; `None` for the empty word.
 fn file(line: &Line) -> Option<File> {
     (!line.text(0).is_empty()).then(|| File {
-        path: line.path(line.arg(0)),
+        path: line.path(conf::Access::Opened, line.arg(0)),
         span: line.arg(0).span,
     })
 }

@@ -296,8 +296,18 @@ fn temp_path(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
 fn store(conf: &mut Settings, line: &mut Line) -> Result<(), Diagnostic> {
     conf.store = match &**line.text(0) {
         b"off" => Store::Off,
-        b"on" => Store::On,
-        _ => Store::Path(line.expression(0)?),
+        b"on" => {
+            line.level.build.needs().changes_roots = true;
+            Store::On
+        }
+        _ => {
+            let path = line.expression(0)?;
+            // The site's prefix is put in front of it.
+            line.level
+                .build
+                .prefix_for(conf::Access::Write, line.text(0));
+            Store::Path(path)
+        }
     };
     Ok(())
 }
