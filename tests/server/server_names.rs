@@ -1,6 +1,6 @@
 //! Which server answers: address, port, `server_name` in all its forms, `default_server`.
 
-use weir_tests::{Server, http};
+use weir_tests::{Http2, Server, http, skip_on_oracle};
 
 fn named(server: &Server, host: &str) -> String {
     server
@@ -206,4 +206,57 @@ fn the_name_of_the_machine_is_shown_where_it_is_a_servers() {
         "server { listen 127.0.0.1:%%PORT%%; server_name $hostname; return 200 $server_name; }";
     let text = http(conf).start().get("/").text();
     assert!(!text.is_empty() && !text.contains('$'), "{text}");
+}
+/// The request line comes before the fields: what it says wrong is answered before anybody knows which server is meant.
+#[test]
+fn a_target_that_makes_no_sense_is_answered_by_the_default_server() {
+    let who = |name: &str| format!("error_page 400 /who; location = /who {{ return 200 {name}; }}");
+    let server = http(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%%; access_log default.log; {} }}
+         server {{ listen 127.0.0.1:%%PORT%%; server_name other; access_log other.log; {} }}",
+        who("default"),
+        who("other")
+    ))
+    .start();
+    let bad = |target: &str, fields: &str| {
+        server.raw(format!(
+            "GET {target} HTTP/1.1\r\nHost: other\r\n{fields}\r\n"
+        ))
+    };
+    for target in ["/bad%zz", "/../x", "/a%00", "/%", "http://other/bad%zz"] {
+        let reply = bad(target, "Connection: close\r\n").expect(400);
+        assert_eq!(reply.text(), "default", "{target}");
+        // Whatever else is wrong.
+        let reply = bad(target, "Content-Length: x\r\n").expect(400);
+        assert_eq!(reply.text(), "default", "{target}");
+    }
+    let reply = bad("/", "Content-Length: x\r\n").expect(400);
+    assert_eq!(reply.text(), "other");
+    assert_eq!(server.lines("default.log", 10).len(), 10);
+    assert_eq!(server.lines("other.log", 1).len(), 1);
+}
+
+#[test]
+fn a_target_that_makes_no_sense_is_answered_by_the_default_server_on_http_2() {
+    if skip_on_oracle("nginx takes the host where :authority comes before :path") {
+        return;
+    }
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT%%; http2 on; error_page 400 /who; location = /who { return 200 default; } }
+         server { listen 127.0.0.1:%%PORT%%; server_name other; http2 on; error_page 400 /who; location = /who { return 200 other; } }",
+    )
+    .start();
+    let mut client = Http2::connect(&server, &[]);
+    for (path, length, who) in [("/bad%zz", "0", "default"), ("/", "x", "other")] {
+        let fields = [
+            (":method", "GET"),
+            (":authority", "other"),
+            (":scheme", "http"),
+            (":path", path),
+            ("content-length", length),
+        ];
+        let stream = client.begin(&fields, true);
+        let reply = client.reply(stream);
+        assert_eq!((reply.status, reply.text().as_str()), (400, who));
+    }
 }

@@ -25,7 +25,7 @@ use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::listen::Endpoint;
 use crate::request::{Memory, Request};
-use crate::site::Site;
+use crate::site::{ServerId, Site};
 use crate::{log_phase, serve};
 use host::LastHost;
 use reading::{NoHead, Reading};
@@ -209,6 +209,11 @@ impl Connection {
 
     /// The checks that need the whole head, and what follows from it: server, path, content.
     fn check(&mut self, request: &mut Request) -> Result<(), Reject> {
+        self.check_head(request)
+            .map_err(|reject| judge_target_first(request, reject))
+    }
+
+    fn check_head(&mut self, request: &mut Request) -> Result<(), Reject> {
         // The path comes first: an error page of what is refused here may ask for it.
         let uri = set_uri(request);
         self.last_host.choose_server(request)?;
@@ -530,11 +535,33 @@ fn disabled_for_browser(request: &Request, disabled: u32) -> bool {
         && !agent.contains_str("Chrome/")
 }
 
-pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
-    let slashes = match request.site.server(request.server).core.merge_slashes {
+/// Why a request is refused, if its target is judged before anything else, as it came before anything else: one that
+/// makes no sense is answered by the server that the connection belongs to, whatever host the fields name.
+#[cold]
+pub(crate) fn judge_target_first(request: &mut Request, reject: Reject) -> Reject {
+    let first = request.client.first_server();
+    let slashes = slashes_of(request, first);
+    let target = request.head.wire.target();
+    let is_bad = reject.kind == RejectKind::InvalidUri
+        || proto::uri::normalize(target, slashes, &mut Vec::new()).is_err();
+    if !is_bad {
+        return reject;
+    }
+    request.server = first;
+    request.enter_server();
+    Reject::new(RejectKind::InvalidUri)
+}
+
+fn slashes_of(request: &Request, server: ServerId) -> proto::uri::Slashes {
+    match request.site.server(server).core.merge_slashes {
         true => proto::uri::Slashes::Merge,
         false => proto::uri::Slashes::Keep,
-    };
+    }
+}
+
+/// Makes the target the request's path and arguments.
+pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
+    let slashes = slashes_of(request, request.server);
     let target = request.head.wire.target();
     let Ok(parsed) = proto::uri::normalize(target, slashes, &mut request.uri.path) else {
         request.uri.path.clear();

@@ -77,7 +77,12 @@ pub(super) async fn serve(stream: Rc<Stream>, start: Start) {
         about,
     } = start;
     begin(&stream, &mut request);
-    let malformed = match check(&mut request, &stream, verdict, about) {
+    let checked = check(&mut request, &stream, verdict, about);
+    let checked = checked.map_err(|refusal| match refusal {
+        Refusal::Reject(reject) => h1::judge_target_first(&mut request, reject).into(),
+        other => other,
+    });
+    let malformed = match checked {
         // The client has given it up in the same breath: nothing needs to be found, opened or asked for it.
         Ok(()) if stream.is_gone() => {
             request.out.status = crate::module::internal_status::CLIENT_CLOSED;
