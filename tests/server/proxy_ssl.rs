@@ -341,3 +341,38 @@ fn health_checks_speak_tls_too() {
         "{line}"
     );
 }
+
+/// The lines of a certificate are made by the server, with a tab in front by design: they are no client's.
+#[test]
+fn the_client_s_certificate_is_passed_on_with_its_lines_under_any_name() {
+    let origin = Scripted::start(|stream, _| {
+        let head = weir_tests::read_until(stream, b"\r\n\r\n");
+        let length = head.len();
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+        weir_tests::send(stream, [answer.as_bytes(), &head].concat());
+    });
+    let port = origin.port();
+    let server = with_certificates(http(&format!(
+        "map $ssl_client_cert $mapped {{ default $ssl_client_cert; }}
+         server {{ listen 127.0.0.1:%%PORT%%; location / {{
+             proxy_pass https://127.0.0.1:%%PORT1%%;
+             proxy_ssl_certificate client.crt; proxy_ssl_certificate_key client.key; }} }}
+         server {{ listen 127.0.0.1:%%PORT1%% ssl;
+             ssl_certificate origin.crt; ssl_certificate_key origin.key;
+             ssl_client_certificate ca.crt; ssl_verify_client on;
+             location / {{
+                 set $copied $ssl_client_cert;
+                 proxy_set_header X-Own $ssl_client_cert;
+                 proxy_set_header X-Copied $copied;
+                 proxy_set_header X-Mapped $mapped;
+                 proxy_pass http://127.0.0.1:{port}; }} }}"
+    )))
+    .start();
+    let text = server.get("/").expect(200).text();
+    for name in ["X-Own", "X-Copied", "X-Mapped"] {
+        let begin = format!("{name}: -----BEGIN CERTIFICATE-----\n\t");
+        assert!(text.contains(&begin), "{name} in {text}");
+    }
+    assert_eq!(text.matches("\n\t-----END CERTIFICATE-----").count(), 3);
+}

@@ -26,6 +26,15 @@ pub(crate) const fn all<R: HasTls>() -> [Variable<R>; COUNT] {
     rows
 }
 
+/// A certificate in PEM: its lines are made here.
+const fn certificate_lines<R: HasTls>(
+    name: &'static str,
+    get: fn(&mut R, &mut Vec<u8>) -> bool,
+    doc: &'static str,
+) -> Variable<R> {
+    Variable::new(name, get, doc).with_lines()
+}
+
 const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
     [
         Variable::new("ssl_protocol", protocol, "The version of TLS: `TLSv1.3`."),
@@ -84,18 +93,16 @@ const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
             nothing,
             "Always empty: see `$ssl_ech_status`.",
         ),
-        Variable::new(
+        certificate_lines(
             "ssl_client_cert",
             client_cert,
             "The client's certificate in PEM, with a tab at the beginning of each line but the first.",
-        )
-        .with_lines(),
-        Variable::new(
+        ),
+        certificate_lines(
             "ssl_client_raw_cert",
             client_raw_cert,
             "The client's certificate in PEM.",
-        )
-        .with_lines(),
+        ),
         Variable::new(
             "ssl_client_escaped_cert",
             client_escaped_cert,
