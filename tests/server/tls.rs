@@ -763,3 +763,18 @@ fn http_2_is_spoken_over_tls() {
     let reply = server.raw("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
     assert_eq!(reply.status, 400);
 }
+
+#[test]
+fn a_certificate_that_cannot_be_had_is_told_by_an_alert() {
+    for certificate in ["data:$arg_none", "missing-$ssl_server_name.pem"] {
+        let server = https(&format!(
+            "server {{ listen 127.0.0.1:%%PORT%% ssl; ssl_certificate {certificate}; ssl_certificate_key {certificate}; }}"
+        ))
+        .start();
+        for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+            let error = Client::with(None, &[version]).get(&server, "localhost", "/");
+            let error = error.expect_err("there is no certificate").to_string();
+            assert!(error.contains("InternalError"), "{certificate}: {error}");
+        }
+    }
+}

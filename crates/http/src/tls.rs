@@ -159,7 +159,13 @@ async fn handshake(
     };
     let mut identities = None;
     if !service.dynamic.is_empty() {
-        identities = Some(load(site, client, server, service).await?);
+        identities = match load(site, client, server, service).await {
+            Ok(identities) => Some(identities),
+            Err(failure) => {
+                hello.object(socket);
+                return Err(failure);
+            }
+        };
     }
     if has_a_say(site, server) {
         let offer = Offer::new(&hello, Some(settings), identities.as_deref());

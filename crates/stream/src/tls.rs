@@ -122,7 +122,13 @@ async fn handshake(
     };
     let mut identities = None;
     if !service.dynamic.is_empty() {
-        identities = Some(load(session, &site, service).await?);
+        identities = match load(session, &site, service).await {
+            Ok(identities) => Some(identities),
+            Err(failure) => {
+                hello.object(stream.socket());
+                return Err(failure);
+            }
+        };
     }
     if session.server().handshake.is_some() {
         let offer = Offer::new(&hello, Some(settings), identities.as_deref());

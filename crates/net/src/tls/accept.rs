@@ -173,6 +173,8 @@ impl Hello {
             Some(identities) => (settings.config_with(identities), identities),
         };
         if known.is_empty() {
+            // A fatal alert: handshake_failure, as OpenSSL sends it. Whether it arrives does not matter.
+            let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 40]);
             return Err(HandshakeError::NoCertificate);
         }
         let ours = &config.alpn_protocols;
