@@ -240,7 +240,7 @@ fn a_light_thread_that_waits_is_killed() {
         // What was waited for and given is given once.
         (
             "local s = require('ngx.semaphore').new(0)
-             local t = ngx.thread.spawn(function() return s:wait(3600) end)
+             local t = ngx.thread.spawn(function() return (s:wait(3600)) end)
              s:post() ngx.say(ngx.thread.wait(t)) ngx.say(s:count(), s:wait(0))",
             "truetrue\n0niltimeout",
         ),
@@ -315,6 +315,14 @@ fn sockets_and_dictionaries_are_tables() {
              ngx.say(pcall(d.incr, d, 'j', 1, nil, 5)) ngx.say(d:add('n', nil)) ngx.say(d:set(true, 2), d:get('true'))",
             "6nilfalse\n7\n8nilfalse\nfalsemust provide \"init\" when providing \"init_ttl\"\n\
              falseattempt to add or replace nil valuesfalse\ntrue2",
+        ),
+        // A list that is full stays, and nothing makes room for it.
+        (
+            "local d, n = ngx.shared.shared, 0 d:set('kept', 1)
+             while d:rpush('list', ('x'):rep(1000)) do n = n + 1 end
+             local _, err = d:rpush('list', ('x'):rep(1000))
+             ngx.say(err, n > 100, d:llen('list') == n, d:get('kept'), #d:lpop('list'))",
+            "no memorytruetrue11000",
         ),
         (
             "local s = require('ngx.semaphore').new(1) s.mine = 2 ngx.say(type(s), s.mine, s:count())",

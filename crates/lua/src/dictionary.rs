@@ -17,6 +17,16 @@ pub(crate) struct Dictionary {
 /// What an entry is counted with beside its key and value, in bytes: its places in the map and in the list.
 const OVERHEAD: u64 = 160;
 
+/// What an item of a list is counted with beside its value, in bytes.
+const LIST_PLACE: u64 = 32;
+
+/// An end of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Front,
+    Back,
+}
+
 pub(crate) struct Entries {
     by_key: Lru<Box<[u8]>, Entry>,
     used: u64,
@@ -45,7 +55,7 @@ impl Item {
         match self {
             Item::Boolean(_) | Item::Number(_) => 8,
             Item::Bytes(bytes) => bytes.len() as u64,
-            Item::List(items) => items.iter().map(|item| 32 + item.weight()).sum(),
+            Item::List(items) => items.iter().map(|item| LIST_PLACE + item.weight()).sum(),
         }
     }
 }
@@ -132,42 +142,86 @@ impl Entries {
         Some(entry)
     }
 
-    /// Changes a list under a key, made when there is none; gives back what `change` does. Errors are in nginx's words.
-    pub(crate) fn with_list<T>(
+    /// Adds an item to the list under a key, made when there is none; the list's length then. Only stale entries make room:
+    /// a list that is full is left as it is. Errors are in nginx's words.
+    pub(crate) fn push(
+        &mut self,
+        key: &[u8],
+        item: Item,
+        end: End,
+        now: u64,
+    ) -> Result<usize, &'static str> {
+        if self.list(key, now)?.is_none() {
+            let entry = Entry {
+                value: Item::List(VecDeque::from([item])),
+                flags: 0,
+                expires: 0,
+            };
+            return match self.put(key, entry, now, false) {
+                Put::Done { .. } => Ok(1),
+                Put::NoMemory => Err("no memory"),
+            };
+        }
+        let more = LIST_PLACE + item.weight();
+        while self.used + more > self.size {
+            let oldest = self.by_key.oldest();
+            if !oldest.is_some_and(|(_, entry)| entry.is_stale(now)) {
+                return Err("no memory");
+            }
+            if let Some((key, old)) = self.by_key.pop_oldest() {
+                self.used -= weight(&key, &old.value);
+            }
+        }
+        let Some(items) = self.list(key, now)? else {
+            return Err("no memory");
+        };
+        match end {
+            End::Front => items.push_front(item),
+            End::Back => items.push_back(item),
+        }
+        let length = items.len();
+        self.used += more;
+        Ok(length)
+    }
+
+    /// Takes an item off the list under a key. A list without items is gone.
+    pub(crate) fn pop(
+        &mut self,
+        key: &[u8],
+        end: End,
+        now: u64,
+    ) -> Result<Option<Item>, &'static str> {
+        let Some(items) = self.list(key, now)? else {
+            return Ok(None);
+        };
+        let item = match end {
+            End::Front => items.pop_front(),
+            End::Back => items.pop_back(),
+        };
+        let empty = items.is_empty();
+        if let Some(item) = &item {
+            self.used -= LIST_PLACE + item.weight();
+        }
+        if empty {
+            self.remove(key);
+        }
+        Ok(item)
+    }
+
+    /// The good list under a key.
+    pub(crate) fn list(
         &mut self,
         key: &[u8],
         now: u64,
-        make: bool,
-        change: impl FnOnce(&mut VecDeque<Item>) -> T,
-    ) -> Result<Option<T>, &'static str> {
-        let good = self.by_key.peek(key).filter(|entry| !entry.is_stale(now));
-        match good.map(|entry| &entry.value) {
-            Some(Item::List(_)) => {}
-            Some(_) => return Err("value not a list"),
-            None if !make => return Ok(None),
-            None => {
-                let entry = Entry {
-                    value: Item::List(VecDeque::new()),
-                    flags: 0,
-                    expires: 0,
-                };
-                if self.put(key, entry, now, true) == Put::NoMemory {
-                    return Err("no memory");
-                }
-            }
+    ) -> Result<Option<&mut VecDeque<Item>>, &'static str> {
+        match self.by_key.get(key).filter(|entry| !entry.is_stale(now)) {
+            None => Ok(None),
+            Some(Entry {
+                value: Item::List(items),
+                ..
+            }) => Ok(Some(items)),
+            Some(_) => Err("value not a list"),
         }
-        let Some(mut entry) = self.remove(key) else {
-            return Ok(None);
-        };
-        let result = match &mut entry.value {
-            Item::List(items) => change(items),
-            _ => return Err("value not a list"),
-        };
-        let empty = matches!(&entry.value, Item::List(items) if items.is_empty());
-        if !empty && self.put(key, entry, now, true) == Put::NoMemory {
-            return Err("no memory");
-        }
-        Ok(Some(result))
     }
 
     /// Keys of good entries, the most recently used first, at most `max`.
@@ -256,14 +310,34 @@ mod tests {
     fn a_list_that_is_empty_is_gone() {
         let dictionary = Dictionary::new("d", 10_000);
         let mut entries = dictionary.lock();
-        let length = entries.with_list(b"l", 0, true, |list| {
-            list.push_back(Item::Number(1.0));
-            list.len()
-        });
-        assert_eq!(length, Ok(Some(1)));
-        let popped = entries.with_list(b"l", 0, false, |list| list.pop_front());
-        assert_eq!(popped, Ok(Some(Some(Item::Number(1.0)))));
+        let one = Item::Number(1.0);
+        assert_eq!(entries.push(b"l", one.clone(), End::Back, 0), Ok(1));
+        assert_eq!(entries.push(b"l", one.clone(), End::Front, 0), Ok(2));
+        assert_eq!(entries.pop(b"l", End::Front, 0), Ok(Some(one.clone())));
+        assert_eq!(entries.pop(b"l", End::Back, 0), Ok(Some(one)));
         assert!(entries.get(b"l").is_none());
         assert_eq!(entries.free(), 10_000);
+    }
+
+    #[test]
+    fn a_list_that_is_full_stays() {
+        let dictionary = Dictionary::new("d", 1000);
+        let mut entries = dictionary.lock();
+        let mut pushed = 0;
+        let item = || Item::Bytes(b"12345678".as_slice().into());
+        while entries.push(b"l", item(), End::Back, 0).is_ok() {
+            pushed += 1;
+        }
+        assert!(pushed > 10, "{pushed}");
+        assert_eq!(
+            entries
+                .list(b"l", 0)
+                .map(|list| list.map(|list| list.len())),
+            Ok(Some(pushed))
+        );
+        assert_eq!(
+            entries.push(b"other", item(), End::Back, 0),
+            Err("no memory")
+        );
     }
 }

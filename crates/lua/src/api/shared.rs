@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::arguments::{bytes, number, optional_number, text};
 use super::output::answer;
 use super::{Called, Functions};
-use crate::dictionary::{Dictionary, Entry, Item, Put};
+use crate::dictionary::{Dictionary, End, Entry, Item, Put};
 use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::Kind;
 use crate::luajit::{Answer, Failure, Stack, Value, fail};
@@ -280,14 +280,14 @@ fn incr(stack: &Stack) -> Called {
 }
 
 fn lpush(stack: &Stack) -> Called {
-    push_to_list(stack, true)
+    push_to_list(stack, End::Front)
 }
 
 fn rpush(stack: &Stack) -> Called {
-    push_to_list(stack, false)
+    push_to_list(stack, End::Back)
 }
 
-fn push_to_list(stack: &Stack, front: bool) -> Called {
+fn push_to_list(stack: &Stack, end: End) -> Called {
     let dictionary = dictionary(stack)?;
     let key = match key(stack)? {
         Ok(key) => key,
@@ -298,43 +298,31 @@ fn push_to_list(stack: &Stack, front: bool) -> Called {
         Kind::String => Item::Bytes(bytes(stack, 3)?.into()),
         _ => return answer(stack, Value::failure("bad value type")),
     };
-    let length = dictionary.lock().with_list(&key, now(), true, |list| {
-        match front {
-            true => list.push_front(item),
-            false => list.push_back(item),
-        }
-        list.len()
-    });
-    match length {
-        Ok(length) => stack.push_number(length.unwrap_or(0) as f64),
+    match dictionary.lock().push(&key, item, end, now()) {
+        Ok(length) => stack.push_number(length as f64),
         Err(message) => return answer(stack, Value::failure(message)),
     }
     super::ONE
 }
 
 fn lpop(stack: &Stack) -> Called {
-    pop_from_list(stack, true)
+    pop_from_list(stack, End::Front)
 }
 
 fn rpop(stack: &Stack) -> Called {
-    pop_from_list(stack, false)
+    pop_from_list(stack, End::Back)
 }
 
-fn pop_from_list(stack: &Stack, front: bool) -> Called {
+fn pop_from_list(stack: &Stack, end: End) -> Called {
     let dictionary = dictionary(stack)?;
     let key = match key(stack)? {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
-    let item = dictionary
-        .lock()
-        .with_list(&key, now(), false, |list| match front {
-            true => list.pop_front(),
-            false => list.pop_back(),
-        });
+    let item = dictionary.lock().pop(&key, end, now());
     match item {
-        Ok(Some(Some(item))) => push_item(stack, &item),
-        Ok(_) => stack.push_nil(),
+        Ok(Some(item)) => push_item(stack, &item),
+        Ok(None) => stack.push_nil(),
         Err(message) => return answer(stack, Value::failure(message)),
     }
     super::ONE
@@ -346,11 +334,8 @@ fn llen(stack: &Stack) -> Called {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
-    match dictionary
-        .lock()
-        .with_list(&key, now(), false, |list| list.len())
-    {
-        Ok(length) => stack.push_number(length.unwrap_or(0) as f64),
+    match dictionary.lock().list(&key, now()) {
+        Ok(list) => stack.push_number(list.map_or(0, |list| list.len()) as f64),
         Err(message) => return answer(stack, Value::failure(message)),
     }
     super::ONE
