@@ -462,15 +462,11 @@ impl Master {
     /// An action failed before it began: nothing has changed.
     fn refused(&mut self, lines: &str) {
         let program = self.startup.identity.program();
-        let lines: String = lines
-            .lines()
-            .map(
-                |line| match line.starts_with(program) || line.starts_with(' ') {
-                    true => format!("{line}\n"),
-                    false => format!("{program}: [emerg] {line}\n"),
-                },
-            )
-            .collect();
+        let mut lines = format!("{}\n", lines.trim_end());
+        // Messages about a configuration begin with the name; the lines after the first belong to it.
+        if !lines.starts_with(program) {
+            lines.insert_str(0, &format!("{program}: [emerg] "));
+        }
         self.watchers.tell(&Outcome { done: false, lines });
     }
 
