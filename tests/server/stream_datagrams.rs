@@ -142,6 +142,35 @@ fn a_session_above_the_limit_is_refused_once() {
 }
 
 #[test]
+fn a_place_is_free_when_the_last_answer_has_come() {
+    if is_missing() {
+        return;
+    }
+    let origin = UdpSocket::bind("127.0.0.1:0").expect("there is a free port");
+    let port = origin.local_addr().expect("it is bound").port();
+    let server = site(&format!(
+        "limit_conn_zone $binary_remote_addr zone=z:1m;
+         server {{ listen 127.0.0.1:%%PORT%% udp; limit_conn z 1; proxy_pass 127.0.0.1:{port};
+             proxy_responses 1; }}"
+    ))
+    .start();
+    origin
+        .set_read_timeout(Some(PATIENCE))
+        .expect("a time is valid");
+    for _ in 0..30 {
+        let socket = client(&server);
+        socket.send(b"hello").expect("it goes out");
+        let (_, from) = origin
+            .recv_from(&mut [0; 16])
+            .expect("it is not refused for the one before");
+        origin.send_to(b"answer", from).expect("it goes out");
+        assert_eq!(socket.recv(&mut [0; 16]).expect("an answer"), 6);
+    }
+    let lines = server.lines("s.log", 30);
+    assert!(lines.iter().all(|line| line == "200 UDP 5 6"), "{lines:?}");
+}
+
+#[test]
 fn a_group_without_a_live_server_is_tried_once() {
     if is_missing() {
         return;

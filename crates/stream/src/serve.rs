@@ -16,7 +16,7 @@ use rt::net::Address;
 use crate::client::{Client, Transport};
 use crate::engine::StreamLoop;
 use crate::module::{Outcome, Phase, status};
-use crate::session::Session;
+use crate::session::{Ending, Session};
 
 /// The phases before the end, and what the error log says is being done in them.
 const PHASES: [(Phase, &str); 5] = [
@@ -56,7 +56,7 @@ impl Newcomer {
 
 /// Serves one session.
 pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) {
-    let _place = Place {
+    let place = Place {
         engine: Rc::clone(&engine),
         key,
         flow: flow(&newcomer.transport),
@@ -84,10 +84,16 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
         // Nothing can be decided any more, so what a handler says does not count.
         let _ = handler(&mut session).outcome().await;
     }
+    // The client may know already that this is over: what its next session, or that of another client, asks for must not be
+    // held by this one while it waits.
+    let endings = session.release();
+    if let Some(flow) = &place.flow {
+        flow.detach();
+    }
     // Whoever looks for a line when the connection has ended finds it, and a slow disk holds up nobody for long.
     let lines = session.logger().written();
-    if !lines.is_empty() {
-        let _ = rt::timeout(PATIENCE, all(lines)).await;
+    if !lines.is_empty() || !endings.is_empty() {
+        let _ = rt::timeout(PATIENCE, all(lines, endings)).await;
     }
 }
 
@@ -114,10 +120,14 @@ fn pass(session: Session, address: Address) {
     }
 }
 
-/// How long the end of a session waits for its lines in the error log.
+/// How long the end of a session waits for its lines in logs. When it is over they are written all the same, so that a slow
+/// disk holds up nobody.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-async fn all(lines: Vec<rt::sync::remote_oneshot::Receiver<()>>) {
+async fn all(lines: Vec<rt::sync::remote_oneshot::Receiver<()>>, endings: Vec<Ending>) {
+    for ending in endings {
+        ending.await;
+    }
     for line in lines {
         // Either way the line is done with.
         let _ = line.await;

@@ -5,6 +5,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use bstr::{BStr, BString};
@@ -48,7 +49,11 @@ pub struct Session {
     depth: u8,
     captured: Captured,
     states: Vec<Box<dyn Any>>,
+    endings: Vec<Ending>,
 }
+
+/// Something that goes on when a session is over otherwise.
+pub(crate) type Ending = Pin<Box<dyn Future<Output = ()>>>;
 
 /// How deep variables may stand inside variables, before it must be a circle; nginx's bound.
 const MAX_VARIABLE_DEPTH: u8 = 100;
@@ -93,6 +98,7 @@ impl Session {
             depth: 0,
             captured: Captured::default(),
             states: Vec::new(),
+            endings: Vec::new(),
         }
     }
 
@@ -134,6 +140,18 @@ impl Session {
     pub fn set_state<T: Any>(&mut self, state: T) {
         self.states.retain(|old| !old.is::<T>());
         self.states.push(Box::new(state));
+    }
+
+    /// Lets the end of the client's connection wait a moment for something that is under way: a line of a log. The session
+    /// holds nothing any more then.
+    pub fn wait_at_end(&mut self, ending: impl Future<Output = ()> + 'static) {
+        self.endings.push(Box::pin(ending));
+    }
+
+    /// Forgets what modules remember, such as the places that are counted by `limit_conn`; gives what is to be waited for.
+    pub(crate) fn release(&mut self) -> Vec<Ending> {
+        self.states.clear();
+        std::mem::take(&mut self.endings)
     }
 
     /// The value of an expression.

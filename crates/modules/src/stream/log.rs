@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use bstr::ByteSlice;
@@ -104,10 +103,6 @@ fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-/// How long the end of a session waits for its lines: whoever looks for a line when the connection has ended finds it,
-/// and a slow disk holds up nobody.
-const PATIENCE: Duration = Duration::from_millis(20);
-
 fn write(session: &mut Session) -> Step<'_> {
     let conf = session.conf::<Conf>();
     let mut line = Vec::new();
@@ -127,20 +122,14 @@ fn write(session: &mut Session) -> Step<'_> {
             Urgency::Awaited,
         ));
     }
-    if awaited.is_empty() {
-        return Outcome::Declined.into();
+    for line in awaited {
+        // Whoever looks for a line when the connection has ended finds it.
+        session.wait_at_end(async move {
+            // Either way the line is done with.
+            let _ = line.await;
+        });
     }
-    Step::later(async move {
-        let all = async {
-            for line in awaited {
-                // Either way the line is done with.
-                let _ = line.await;
-            }
-        };
-        // When patience is over they are written all the same.
-        let _ = rt::timeout(PATIENCE, all).await;
-        Outcome::Declined
-    })
+    Outcome::Declined.into()
 }
 
 impl Subject for Session {
