@@ -1,6 +1,6 @@
 //! The fills under way, one per key and beginning, and the keys that turned out not to be worth one.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{
     AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
@@ -59,6 +59,18 @@ pub(crate) struct Tables {
 }
 
 impl Fills {
+    /// Bytes that fills under way are yet to write.
+    pub(crate) fn pending(&self) -> u64 {
+        let tables = self.lock();
+        let fills = tables.running.values().chain(tables.arrived.values());
+        // One that has arrived stands in both, one of a variant under two keys.
+        let mut seen = HashSet::new();
+        fills
+            .filter(|fill| seen.insert(Arc::as_ptr(fill)))
+            .map(|fill| fill.pending())
+            .sum()
+    }
+
     /// Where in a segment the last byte stands that a fill under way needs.
     pub(crate) fn needs(&self, segment: u32) -> u64 {
         let tables = self.lock();

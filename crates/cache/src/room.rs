@@ -17,7 +17,9 @@ use crate::store::Core;
 const RESERVE_MAX: u64 = 64 << 20;
 /// That part: the twentieth.
 const RESERVE_PART: u64 = 20;
-/// Of so many segments one goes, in one go.
+/// With more room than this, nobody asks what is yet to be written, in bytes.
+const NEAR: u64 = 256 << 20;
+/// The most segments that go at a time.
 const SEGMENTS_A_GO: usize = 4;
 
 /// What is known of the room on the disk: bytes that may be written beside the reserve, by the last look and what was
@@ -30,11 +32,10 @@ impl Default for Room {
     }
 }
 
-impl Room {
-    /// Whether a body of this length would not be stored, as far as is known.
-    pub(crate) fn lacks(&self, length: u64) -> bool {
-        length.saturating_add(UNIT) > self.0.load(Relaxed)
-    }
+/// Whether a body of this length would not be stored, beside all that fills under way are yet to write, as far as is known.
+pub(crate) fn is_lacking(core: &Core, length: u64) -> bool {
+    let left = core.room.0.load(Relaxed);
+    left < NEAR && core.fills.pending().max(length).saturating_add(UNIT) > left
 }
 
 /// Whether an error says that there is no room.

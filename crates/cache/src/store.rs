@@ -817,7 +817,7 @@ impl Store {
     /// Whether a body of this length would not be stored, because the disk is full, as far as is known; `None`: of a
     /// length that is not known.
     pub fn lacks_room(&self, length: Option<u64>) -> bool {
-        self.0.room.lacks(length.unwrap_or(0))
+        crate::room::is_lacking(&self.0, length.unwrap_or(0))
     }
 
     /// The most bytes of segments.

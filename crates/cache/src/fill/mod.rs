@@ -278,6 +278,16 @@ impl Fill {
         self.state().end == Some(Ok(()))
     }
 
+    /// Bytes that it is yet to write, as far as its length is known.
+    pub(crate) fn pending(&self) -> u64 {
+        let state = self.state();
+        let end = state.ends_at.unwrap_or(0).max(state.received);
+        match state.phase {
+            Phase::Storing => end.saturating_sub(state.on_disk(self.base)),
+            Phase::Waiting | Phase::Passing => 0,
+        }
+    }
+
     /// Where in a segment the last byte stands of what it has stored there.
     pub(crate) fn needs(&self, segment: u32) -> u64 {
         let state = self.state();
