@@ -54,10 +54,10 @@ impl Stamp {
     fn of(file: &File) -> Stamp {
         rustix::fs::fstat(file).map_or(Stamp::default(), |stat| {
             Stamp([
-                stat.st_size as i64,
-                stat.st_mtime as i64,
+                stat.st_size,
+                stat.st_mtime,
                 stat.st_mtime_nsec as i64,
-                stat.st_ctime as i64,
+                stat.st_ctime,
                 stat.st_ctime_nsec as i64,
             ])
         })

@@ -182,7 +182,7 @@ impl Pool {
 
     /// Takes out the entry of an address that was left last: one of this loop, else one of a loop that has time. On a busy
     /// machine no loop may have any for a while; a new connection for each such moment would fill the pool, so a late loop
-    /// is asked once there are half as many idle ones as are in use.
+    /// is asked once there are a quarter as many idle ones as are in use.
     pub(super) fn find(
         &mut self,
         address: &Address,
@@ -221,7 +221,7 @@ impl Pool {
                 _ => {}
             }
         }
-        if late_ones * 2 < in_use {
+        if late_ones * 4 < in_use {
             late = NONE;
         }
         let best = [found, foreign, late];
