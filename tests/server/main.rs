@@ -19,6 +19,7 @@ mod cache_purge;
 mod cache_ranges;
 mod cache_repeats;
 mod charset;
+mod check;
 mod command_line;
 mod compression;
 mod conditional;

@@ -24,6 +24,8 @@ pub(crate) enum Command {
     Proxy(Proxy),
     /// `weir cache TASK PATH`.
     Cache(crate::cache_command::Cache),
+    /// `weir check`.
+    Check(crate::check::Check),
     /// `weir upgrade`, with nginx's options that say which server is meant.
     Upgrade(Options),
     /// `weir help [DIRECTIVE]`.
@@ -99,8 +101,9 @@ pub(crate) struct Proxy {
 }
 
 /// The subcommands.
-const SUBCOMMANDS: [&str; 7] = [
+const SUBCOMMANDS: [&str; 8] = [
     "cache",
+    "check",
     "serve",
     "help",
     "proxy",
@@ -216,6 +219,7 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
         },
         "proxy" => parse_proxy(parser).map(Command::Proxy),
         "cache" => crate::cache_command::parse(parser).map(Command::Cache),
+        "check" => crate::check::parse(parser).map(Command::Check),
         "upgrade" => parse_upgrade(parser).map(Command::Upgrade),
         _ => Err(unknown_subcommand(word)),
     }

@@ -47,6 +47,7 @@ With one (options as nginx has them, `weir -h` lists them all):
   weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf
   weir -c FILE                run a configuration; add -g 'daemon off;' to stay in the foreground
   weir -t [-c FILE]           test it: every error, with its line and what to do
+  weir check [-c FILE]        what attackers could use in it, and what would leak; also as JSON
   weir -s reload              stop, quit, reopen or reload a running server
   weir upgrade [-c FILE]      replace the binary of a running server; no connection is lost
 
@@ -109,6 +110,7 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
         "proxy" => Some(PROXY),
         "upgrade" => Some(UPGRADE),
         "cache" => Some(crate::cache_command::USAGE),
+        "check" => Some(crate::check::USAGE),
         "help" | "version" => Some(USAGE),
         _ => None,
     }

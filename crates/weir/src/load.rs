@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use conf::diagnostic::first_line;
 use conf::{
-    Access, Build, Confs, Diagnostic, Disk, Files, Level, MAIN, Needs, NoVariables, Recorder,
+    Access, Build, Confs, Diagnostic, Disk, Files, Level, MAIN, Needs, NoVariables, Node, Recorder,
     Snapshot, SourceMap,
 };
 use rt::engine::{Configuration, Main};
@@ -107,11 +107,13 @@ pub(crate) struct Messages {
     diagnostics: Vec<Diagnostic>,
     /// The texts that they are about; `-T` prints them.
     pub(crate) sources: SourceMap,
+    /// The directives, kept while a configuration is only tested: `crate::check` looks at them.
+    pub(crate) nodes: Vec<Node>,
 }
 
 impl Messages {
     /// Of a file that is included many times, each message is kept once.
-    fn new(mut diagnostics: Vec<Diagnostic>, sources: SourceMap) -> Messages {
+    fn new(mut diagnostics: Vec<Diagnostic>, sources: SourceMap, nodes: Vec<Node>) -> Messages {
         let mut seen = HashSet::new();
         diagnostics.retain(|diagnostic| match diagnostic.span {
             Some(span) => {
@@ -122,7 +124,19 @@ impl Messages {
         Messages {
             diagnostics,
             sources,
+            nodes,
         }
+    }
+
+    /// Why the configuration cannot be used.
+    pub(crate) fn errors(&self) -> Vec<Diagnostic> {
+        let fatal = |diagnostic: &&Diagnostic| diagnostic.severity.is_fatal();
+        self.diagnostics.iter().filter(fatal).cloned().collect()
+    }
+
+    /// Adds what there is to say of a configuration that can be used.
+    pub(crate) fn extend(&mut self, more: Vec<Diagnostic>) {
+        self.diagnostics.extend(more);
     }
 
     /// Prints all to standard error, in colour on a terminal. Notices only if `verbose`.
@@ -216,7 +230,11 @@ pub(crate) fn load(
     let snapshot = build.files.recorded().cloned().unwrap_or_default();
     let prefix = build.in_prefix(Access::Opened, "");
     let needs = build.needs().clone();
-    let messages = Messages::new(build.diagnostics, build.sources);
+    let nodes = match startup.testing {
+        true => tree.nodes,
+        false => Vec::new(),
+    };
+    let messages = Messages::new(build.diagnostics, build.sources, nodes);
     match confs.get_mut::<Core>() {
         Some(core) if !failed => {
             let main = core.main(build.shared.get_or_default::<Context>(), prefix);

@@ -14,6 +14,7 @@
 
 mod affinity;
 mod cache_command;
+mod check;
 mod cli;
 mod core;
 mod engines;
@@ -58,6 +59,7 @@ fn main() {
         Ok(Command::Serve(arguments)) => serve::run(&arguments),
         Ok(Command::Proxy(arguments)) => proxy::run(&arguments),
         Ok(Command::Cache(arguments)) => cache_command::run(&arguments),
+        Ok(Command::Check(check)) => run::check(identity, &check, &arguments),
         Ok(Command::Upgrade(options)) => run::upgrade(identity, &options, &arguments),
         Ok(Command::Help(name)) => help::help(name.as_deref()),
         Ok(Command::Usage(page)) => {

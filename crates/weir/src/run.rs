@@ -10,6 +10,7 @@ use rt::error_log::{Attach, Errno, Level, LogFiles, Logger, Target};
 use rt::process;
 use rt::signal::{Signal, Signals};
 
+use crate::check::{self, Check};
 use crate::cli::{Options, Send};
 use crate::identity::{Identity, build_text};
 use crate::load::{Failure, Loaded, Startup, load_from_disk};
@@ -40,10 +41,16 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
     rt::file::modes::narrow_umask();
     let log = early_log(&startup);
     let voice = Voice::starting(&log, identity.program());
-    let loaded = match load_from_disk(&startup) {
+    let mut loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => return refuse(&startup, options, &failure, &log),
     };
+    if options.test {
+        let messages = &loaded.messages;
+        let prefix = &startup.paths.prefix;
+        let warnings = check::warnings(&messages.nodes, &messages.sources, prefix);
+        loaded.messages.extend(warnings);
+    }
     loaded.messages.print(identity.program());
     loaded.messages.log(&log);
     if options.test {
@@ -159,6 +166,34 @@ fn try_everything(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     prepare::open_logs(&loaded.files.wanted(), voice)?;
     sockets::test(&prepare::listeners(loaded))?;
     crate::trial::run(loaded)
+}
+
+/// `weir check`. The answer is the exit code.
+pub(crate) fn check(identity: Identity, check: &Check, arguments: &[OsString]) -> i32 {
+    if let Some(code) = check::explain(check) {
+        return code;
+    }
+    let startup = match startup(identity, &check.options, arguments) {
+        Ok(startup) => startup,
+        Err(error) => {
+            eprintln!("{}: [emerg] {error}", identity.program());
+            return 2;
+        }
+    };
+    let messages = match load_from_disk(&startup) {
+        Ok(loaded) => loaded.messages,
+        Err(failure) => failure.0,
+    };
+    let prefix = &startup.paths.prefix;
+    let findings = check::findings(&messages.nodes, &messages.sources, prefix);
+    let program = identity.program();
+    check::run(
+        check,
+        &messages.errors(),
+        &findings,
+        &messages.sources,
+        program,
+    )
 }
 
 /// Prints every file that was read, each once.

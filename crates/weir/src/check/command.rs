@@ -1,0 +1,216 @@
+//! `weir check`: everything that the rules find, as text or as JSON.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::IsTerminal as _;
+
+use conf::{Diagnostic, SourceMap};
+use lexopt::prelude::*;
+
+use super::{Danger, Finding, rules};
+use crate::cli::Options;
+
+/// What is asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Check {
+    /// Which configuration.
+    pub(crate) options: Options,
+    json: bool,
+    /// A rule that is to be explained, instead of looking for anything.
+    explain: Option<String>,
+}
+
+/// `weir check --help`.
+pub(crate) const USAGE: &str = "\
+usage: weir check [-c FILE] [-p PREFIX] [-g DIRECTIVES] [--json]
+       weir check --explain RULE
+
+Looks in a configuration for what attackers can use and what makes sites leak, and says of each finding
+where it is, why it matters and what to write instead. Nothing is started and nothing is sent; below the
+roots it looks whether files are there that nobody should have.
+
+      --json             one object: \"errors\", and \"findings\" with rule, danger (attack or risk), message,
+                         file, line, column, text, why and write
+      --explain RULE     what the rule is about, with an example; 'all' lists the rules
+
+The exit code is 0 where nothing is found, 1 where something is, and 2 where the configuration cannot be
+used; what is found in it is shown all the same. \"weir -t\" shows what attackers can use.
+
+A finding that is meant to be there is left out where a comment says so, at the end of its line or on the
+line above it:  # weir check: allow RULE
+";
+
+/// Reads the arguments after `check`.
+pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Check, String> {
+    let mut options = Options {
+        test: true,
+        ..Options::default()
+    };
+    let mut json = false;
+    let mut explain = None;
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Long("json") => json = true,
+            Long("explain") => {
+                explain = Some(value(&mut parser)?.to_string_lossy().into_owned());
+            }
+            Short('c') => options.configuration = Some(value(&mut parser)?.into()),
+            Short('p') => options.prefix = Some(value(&mut parser)?.into()),
+            Short('g') => {
+                options.globals = Some(value(&mut parser)?.to_string_lossy().into_owned())
+            }
+            other => {
+                let usage = USAGE.lines().next().unwrap_or_default();
+                return Err(format!("{}\n  {usage}", other.unexpected()));
+            }
+        }
+    }
+    Ok(Check {
+        options,
+        json,
+        explain,
+    })
+}
+
+fn value(parser: &mut lexopt::Parser) -> Result<OsString, String> {
+    parser.value().map_err(|error| error.to_string())
+}
+
+/// Explains the rule that was asked for, if one was. The answer is the exit code.
+pub(crate) fn explain(check: &Check) -> Option<i32> {
+    let name = check.explain.as_deref()?;
+    let mut known = false;
+    for rule in rules::all().filter(|rule| rule.name == name || name == "all") {
+        known = true;
+        println!("{} ({}): {}", rule.name, rule.danger.name(), rule.why);
+        if name != "all" {
+            println!("\nwrite {}", rule.write);
+            println!("\n  found:      {}", on_one_line(rule.bad));
+            println!("  not found:  {}", on_one_line(rule.good));
+        }
+    }
+    if known {
+        return Some(0);
+    }
+    eprintln!("weir: there is no rule \"{name}\"; \"weir check --explain all\" lists them");
+    Some(2)
+}
+
+fn on_one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Shows what was found, and why the configuration cannot be used if it cannot. The answer is the exit code.
+pub(crate) fn run(
+    check: &Check,
+    errors: &[Diagnostic],
+    findings: &[Finding],
+    sources: &SourceMap,
+    program: &str,
+) -> i32 {
+    match check.json {
+        true => println!("{}", json(errors, findings, sources)),
+        false => text(errors, findings, sources, program),
+    }
+    match (errors.is_empty(), findings.is_empty()) {
+        (false, _) => 2,
+        (true, false) => 1,
+        (true, true) => 0,
+    }
+}
+
+fn text(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap, program: &str) {
+    let colour = |terminal: bool| terminal && std::env::var_os("NO_COLOR").is_none();
+    for error in errors {
+        let colour = colour(std::io::stderr().is_terminal());
+        eprint!("{}", conf::render(error, sources, program, colour));
+    }
+    let mut out = String::new();
+    for finding in findings {
+        let colour = colour(std::io::stdout().is_terminal());
+        let text = conf::render(
+            &finding.diagnostic(),
+            sources,
+            finding.rule.danger.name(),
+            colour,
+        );
+        // The danger stands in the place of the program's name and of the level.
+        let text = text
+            .replacen(": [warn]", ":", 1)
+            .replacen(": [notice]", ":", 1);
+        let _ = writeln!(out, "{text}");
+    }
+    let attacks = findings
+        .iter()
+        .filter(|finding| finding.rule.danger == Danger::Attack)
+        .count();
+    let _ = match findings.len() {
+        0 => writeln!(out, "nothing found"),
+        1 => writeln!(out, "1 finding, {attacks} for attackers to use"),
+        count => writeln!(out, "{count} findings, {attacks} for attackers to use"),
+    };
+    print!("{out}");
+}
+
+fn json(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap) -> String {
+    let mut out = String::from("{\n  \"errors\": [");
+    for (index, error) in errors.iter().enumerate() {
+        out.push_str(if index == 0 { "\n    {" } else { ",\n    {" });
+        member(&mut out, "message", &error.message, "");
+        place(&mut out, error, sources);
+        out.push('}');
+    }
+    out.push_str("],\n  \"findings\": [");
+    for (index, finding) in findings.iter().enumerate() {
+        out.push_str(if index == 0 { "\n    {" } else { ",\n    {" });
+        let rule = finding.rule;
+        member(&mut out, "rule", rule.name, "");
+        member(&mut out, "danger", rule.danger.name(), ", ");
+        member(&mut out, "message", &finding.found.what, ", ");
+        place(&mut out, &finding.diagnostic(), sources);
+        member(&mut out, "why", rule.why, ", ");
+        member(&mut out, "write", rule.write, ", ");
+        out.push('}');
+    }
+    out.push_str("]\n}");
+    out
+}
+
+/// Where it is: file, line and column, both from 1, and the text.
+fn place(out: &mut String, diagnostic: &Diagnostic, sources: &SourceMap) {
+    let Some(span) = diagnostic.span else {
+        return;
+    };
+    if let Some(source) = sources.get(span.file) {
+        member(out, "file", &source.path.to_string_lossy(), ", ");
+    }
+    if let Some((line, column)) = sources.line_column(span) {
+        let _ = write!(out, ", \"line\": {line}, \"column\": {column}");
+    }
+    // Keys may stand in the text of an error; findings show directives that have none.
+    if let Some(text) = sources
+        .text(span)
+        .filter(|text| !text.windows(5).any(|part| part == b"data:"))
+    {
+        member(out, "text", &text.to_string(), ", ");
+    }
+}
+
+fn member(out: &mut String, name: &str, value: &str, before: &str) {
+    let _ = write!(out, "{before}\"{name}\": \"");
+    for char in value.chars() {
+        match char {
+            '"' | '\\' => {
+                out.push('\\');
+                out.push(char);
+            }
+            '\n' => out.push_str("\\n"),
+            '\t' => out.push_str("\\t"),
+            char if char.is_control() => {
+                let _ = write!(out, "\\u{:04x}", u32::from(char));
+            }
+            char => out.push(char),
+        }
+    }
+    out.push('"');
+}

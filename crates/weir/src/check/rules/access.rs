@@ -1,0 +1,356 @@
+//! Who may come: rules of access that do not do what they seem to.
+
+use base::ByteSlice as _;
+use conf::Node;
+
+use super::{Danger, Found, Rule};
+use crate::check::value::{by_nature, names};
+use crate::check::view::{
+    Matches, View, first, inherited, is_guarded, is_local, locate, matches_of, named, word,
+};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "allow-without-deny",
+        danger: Danger::Attack,
+        at: &["allow"],
+        why: "a client that no rule names may come, so that a list of addresses alone keeps nobody out; \
+              rules of a block also replace all those of the blocks around it",
+        write: "\"deny all;\" behind the last \"allow\"",
+        bad: "server { location /admin/ { allow 10.0.0.0/8; } }",
+        good: "server { location /admin/ { allow 10.0.0.0/8; deny all; } location / { allow all; } }",
+        find: allow_without_deny,
+    },
+    Rule {
+        name: "deny-after-allow-all",
+        danger: Danger::Attack,
+        at: &["deny"],
+        why: "the first rule that names a client decides, and \"allow all\" names every one",
+        write: "the \"deny\" lines first, or no \"allow all\" before them",
+        bad: "server { location / { allow all; deny 192.0.2.0/24; } }",
+        good: "server { location / { deny 192.0.2.0/24; allow all; } }",
+        find: deny_after_allow_all,
+    },
+    Rule {
+        name: "return-before-access",
+        danger: Danger::Attack,
+        at: &["return"],
+        why: "\"return\" answers before rules of access are looked at",
+        write: "\"try_files\" with a file, or the \"return\" in a named location that \"try_files\" goes to",
+        bad: "server { location /status { allow 10.0.0.0/8; deny all; return 200 secret; } }",
+        good: "server { location /status { allow 10.0.0.0/8; deny all; try_files /none @status; }
+                        location @status { return 200 secret; } location /x { deny all; return 404; } }",
+        find: return_before_access,
+    },
+    Rule {
+        name: "auth-basic-without-users",
+        danger: Danger::Attack,
+        at: &["auth_basic"],
+        why: "without a file of users nobody is asked for a password, as in nginx",
+        write: "\"auth_basic_user_file\" with the path of the file",
+        bad: "server { location /admin/ { auth_basic staff; } }",
+        good: "auth_basic_user_file users; server { auth_basic off; location /admin/ { auth_basic staff; } }",
+        find: auth_basic_without_users,
+    },
+    Rule {
+        name: "access-by-prefix-only",
+        danger: Danger::Attack,
+        at: &["location"],
+        why: "a location with a regular expression is chosen before one with a prefix, and rules of access are \
+              those of the location that is chosen",
+        write: "\"^~\" before the prefix, and inside it what the other location does",
+        bad: "server { root site; location /private/ { deny all; } location ~ \\.jpg$ { expires 1d; } }",
+        good: "server { root site; location ^~ /private/ { deny all; location ~ \\.jpg$ { expires 1d; } }
+                        location ~ \\.jpg$ { expires 1d; } }",
+        find: access_by_prefix_only,
+    },
+    Rule {
+        name: "real-ip-from-anybody",
+        danger: Danger::Attack,
+        at: &["set_real_ip_from"],
+        why: "every client may say which address it has, and so passes \"allow\", limits and logs as another",
+        write: "the addresses of the proxies in front, and no other",
+        bad: "set_real_ip_from 0.0.0.0/0; server { listen 80; }",
+        good: "set_real_ip_from 10.0.0.0/8; server { listen 80; }",
+        find: real_ip_from_anybody,
+    },
+    Rule {
+        name: "limit-by-what-clients-say",
+        danger: Danger::Attack,
+        at: &["limit_req_zone", "limit_conn_zone"],
+        why: "a client that sends another value each time is never limited: proxies append to this field, and the \
+              beginning of it stays what the client wrote",
+        write: "$binary_remote_addr as the key, with \"set_real_ip_from\" for the proxies in front",
+        bad: "limit_req_zone $http_x_forwarded_for zone=a:1m rate=1r/s;",
+        good: "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s; limit_req_zone $http_x_key zone=b:1m rate=1r/s;",
+        find: limit_by_what_clients_say,
+    },
+    Rule {
+        name: "client-certificate-not-looked-at",
+        danger: Danger::Attack,
+        at: &["ssl_verify_client"],
+        why: "clients without a certificate, or with one that is not trusted, are served like all others, because \
+              nothing asks for $ssl_client_verify",
+        write: "\"ssl_verify_client on;\", or an \"if\" that refuses where $ssl_client_verify is not SUCCESS",
+        bad: "server { ssl_verify_client optional; }",
+        good: "server { ssl_verify_client optional; if ($ssl_client_verify != SUCCESS) { return 403; } }",
+        find: certificate_not_looked_at,
+    },
+    Rule {
+        name: "secure-link-without-secret",
+        danger: Danger::Attack,
+        at: &["secure_link_md5"],
+        why: "all that the sum is made of is known to clients, so that they can make links themselves",
+        write: "a long random text of your own into the value",
+        bad: "server { location / { secure_link_md5 \"$secure_link_expires$uri\"; } }",
+        good: "server { location / { secure_link_md5 \"$secure_link_expires$uri Zm9vYmFy\"; } }",
+        find: secure_link_without_secret,
+    },
+    Rule {
+        name: "open-to-changes",
+        danger: Danger::Attack,
+        at: &["dav_methods", "cache_purge", "tunnel_pass"],
+        why: "everybody who reaches the server can use it",
+        write: "\"allow\" and \"deny all\", \"auth_basic\" or \"limit_except\" beside it",
+        bad: "server { listen 80; location /files/ { dav_methods PUT DELETE; } }",
+        good: "server { listen 80; location /files/ { dav_methods PUT; limit_except GET { deny all; } } dav_methods off; }",
+        find: open_to_changes,
+    },
+    Rule {
+        name: "status-for-everybody",
+        danger: Danger::Risk,
+        at: &["stub_status", "weir_status"],
+        why: "it tells everybody how busy the server is, and with whom",
+        write: "\"allow 127.0.0.1; deny all;\" beside it, or a server that listens on 127.0.0.1",
+        bad: "server { listen 80; location /status { stub_status; } }",
+        good: "server { listen 80; location /status { stub_status; allow 127.0.0.1; deny all; } }
+               server { listen 127.0.0.1:81; location /status { stub_status; } }",
+        find: status_for_everybody,
+    },
+];
+
+fn is_all(node: &Node) -> bool {
+    first(node) == b"all"
+}
+
+/// Says it at the last `allow` of the block.
+fn allow_without_deny(view: &View, found: &mut Vec<Found>) {
+    let allows: Vec<&Node> = named(view.here(), "allow").collect();
+    let is_last = allows
+        .last()
+        .is_some_and(|last| std::ptr::eq(*last, view.node));
+    let denies = named(view.here(), "deny").next().is_some();
+    // With "satisfy any" who is not allowed is asked for a password.
+    let any = view
+        .nearest("satisfy")
+        .is_some_and(|node| first(node) == b"any");
+    let local = view.block("server").is_some_and(is_local);
+    if is_last && !denies && !any && !local && !allows.iter().any(|node| is_all(node)) {
+        let text = "\"allow\" without \"deny\" lets everybody in";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn deny_after_allow_all(view: &View, found: &mut Vec<Found>) {
+    let mut before = view.here().iter();
+    let mut before = before
+        .by_ref()
+        .take_while(|node| !std::ptr::eq(*node, view.node));
+    if before.any(|node| node.name.is("allow") && is_all(node)) {
+        let text = "\"deny\" after \"allow all\" is never looked at";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn return_before_access(view: &View, found: &mut Vec<Found>) {
+    let guards = ["deny", "auth_basic", "auth_request"];
+    let guard = guards
+        .iter()
+        .find(|name| named(view.here(), name).any(|node| first(node) != b"off"));
+    // A redirect or a refusal tells nobody anything.
+    let tells = first(view.node).starts_with(b"2") && view.node.args.len() > 1;
+    if let (Some(guard), true, false) = (guard, tells, view.block("if").is_some()) {
+        let text = format!("\"return\" answers everybody, whatever \"{guard}\" beside it says");
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn auth_basic_without_users(view: &View, found: &mut Vec<Found>) {
+    fn has_file(nodes: &[Node]) -> bool {
+        nodes
+            .iter()
+            .any(|node| node.name.is("auth_basic_user_file") || has_file(node.block.nodes()))
+    }
+    // The file may be named further inside, where the files are that are protected.
+    if first(view.node) != b"off"
+        && view.nearest("auth_basic_user_file").is_none()
+        && !has_file(view.here())
+    {
+        let text = "\"auth_basic\" without \"auth_basic_user_file\" asks nobody for a password";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+/// Ends of paths that locations with regular expressions are made for.
+const ENDS: [&str; 20] = [
+    "index.php",
+    "a.php",
+    "a.html",
+    "a.txt",
+    "a.pdf",
+    "a.jpg",
+    "a.png",
+    "a.gif",
+    "a.svg",
+    "a.mp4",
+    "a.zip",
+    "a.gz",
+    "a.json",
+    "a.xml",
+    "a.js",
+    "a.css",
+    "a.ico",
+    "a.py",
+    "a.pl",
+    "a.cgi",
+];
+
+/// Looks, from a location that keeps clients away, for one with a regular expression that takes paths from it.
+fn access_by_prefix_only(view: &View, found: &mut Vec<Found>) {
+    let Matches::Prefix(prefix, false) = matches_of(view.node) else {
+        return;
+    };
+    let Some(server) = view.block("server") else {
+        return;
+    };
+    let inside = [view.around, &[view.node]].concat();
+    let own_guard = is_guarded(&[view.node]);
+    // What is not served here may well be elsewhere.
+    let own_handler = view.node.block.nodes().iter().any(|node| {
+        node.name.is("alias") || node.name.text.ends_with(b"_pass") || node.name.is("return")
+    });
+    if !own_guard || own_handler || prefix.len() < 2 || view.around.len() != 2 {
+        return;
+    }
+    for end in ENDS {
+        let slash = if prefix.ends_with(b"/") { "" } else { "/" };
+        let path = [prefix, slash.as_bytes(), end.as_bytes()].concat();
+        let chain = locate(view.site, server.block.nodes(), &path);
+        let [other] = chain[..] else {
+            continue;
+        };
+        let around = [view.around, &[other]].concat();
+        let root = |around: &[&Node]| {
+            inherited(around, "root")
+                .last()
+                .map(|node| first(node).to_vec())
+        };
+        let refuses = named(other.block.nodes(), "return").next().is_some()
+            || named(other.block.nodes(), "internal").next().is_some();
+        if std::ptr::eq(other, view.node)
+            || is_guarded(&around)
+            || refuses
+            || root(&around) != root(&inside)
+        {
+            continue;
+        }
+        let elsewhere = other
+            .block
+            .nodes()
+            .iter()
+            .any(|node| node.name.text.ends_with(b"proxy_pass"));
+        if elsewhere {
+            continue;
+        }
+        let pattern = other.args.last().map_or(&b""[..], |word| &word.text);
+        let text = format!(
+            "what protects \"location {}\" does not protect {}: \"location ~ {}\" has it",
+            prefix.as_bstr(),
+            path.as_bstr(),
+            pattern.as_bstr()
+        );
+        return found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn real_ip_from_anybody(view: &View, found: &mut Vec<Found>) {
+    let servers = |nodes: &[Node]| {
+        let mut servers = named(nodes, "server").peekable();
+        servers.peek().is_some() && servers.all(is_local)
+    };
+    let local = view.block("server").is_some_and(is_local) || servers(view.here());
+    if matches!(first(view.node), b"0.0.0.0/0" | b"::/0") && !local {
+        let text = "every client is believed which address it has";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn limit_by_what_clients_say(view: &View, found: &mut Vec<Found>) {
+    if first(view.node) == b"$http_x_forwarded_for" {
+        let text = "clients choose the key that they are limited by";
+        found.push(Found::new(view.node.args[0].span, text));
+    }
+}
+
+fn certificate_not_looked_at(view: &View, found: &mut Vec<Found>) {
+    let optional = matches!(first(view.node), b"optional" | b"optional_no_ca");
+    if optional && !view.site.mentions(b"ssl_client_") {
+        let text = "certificates of clients are asked for, and never looked at";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn secure_link_without_secret(view: &View, found: &mut Vec<Found>) {
+    let text = first(view.node);
+    let known = |name: &[u8]| {
+        by_nature(name).is_some()
+            || matches!(
+                name,
+                b"secure_link_expires" | b"remote_addr" | b"request_method" | b"scheme"
+            )
+    };
+    let named: usize = names(text).map(|name| name.len() + 1).sum();
+    let literal = text
+        .iter()
+        .filter(|byte| byte.is_ascii_alphanumeric())
+        .count();
+    let in_names = names(text)
+        .flatten()
+        .filter(|byte| byte.is_ascii_alphanumeric())
+        .count();
+    if named > 0 && names(text).all(known) && literal == in_names {
+        let text = "the sum of links has no secret in it";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn open_to_changes(view: &View, found: &mut Vec<Found>) {
+    let node = view.node;
+    let except = named(view.here(), "limit_except").next().is_some();
+    // A purge may also be switched by a condition, and a tunnel to one address is a service like any other.
+    let harmless = match node.name.text.as_slice() {
+        b"dav_methods" => first(node) == b"off",
+        b"tunnel_pass" => {
+            !node.args.is_empty() && names(first(node)).all(|name| by_nature(name).is_none())
+        }
+        _ => false,
+    };
+    if !harmless && !except && !view.is_guarded() {
+        let text = match node.name.text.as_slice() {
+            b"dav_methods" => "everybody may change files here",
+            b"tunnel_pass" => "everybody may connect to any address from here",
+            _ => "everybody may purge the cache here",
+        };
+        found.push(Found::new(node.head, text));
+    }
+}
+
+fn status_for_everybody(view: &View, found: &mut Vec<Found>) {
+    if !view.is_guarded() && word(view.node, 0) != b"off" {
+        let name = view.node.name.text.as_bstr();
+        found.push(Found::new(
+            view.node.head,
+            format!("everybody may see \"{name}\""),
+        ));
+    }
+}

@@ -1,0 +1,137 @@
+//! Caches that give to one visitor what belongs to another.
+
+use base::ByteSlice as _;
+use conf::Node;
+
+use super::{Danger, Found, Rule};
+use crate::check::value::names;
+use crate::check::view::{View, first, inherited, named};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "cached-cookies",
+        danger: Danger::Attack,
+        at: &["proxy_ignore_headers", "fastcgi_ignore_headers", "uwsgi_ignore_headers", "scgi_ignore_headers"],
+        why: "a response that sets a cookie is stored with it: everybody gets the session of the visitor who came first",
+        write: "\"proxy_hide_header Set-Cookie;\" beside it, or \"proxy_no_cache\" and \"proxy_cache_bypass\" with the \
+                cookie of sessions",
+        bad: "server { location / { proxy_cache a; proxy_cache_valid 1m; proxy_ignore_headers Set-Cookie; proxy_pass http://a; } }",
+        good: "server { location / { proxy_cache a; proxy_ignore_headers Set-Cookie; proxy_hide_header Set-Cookie; proxy_pass http://a; }
+               location /x { proxy_ignore_headers Set-Cookie; proxy_pass http://a; } }",
+        find: cached_cookies,
+    },
+    Rule {
+        name: "cache-key-without-host",
+        danger: Danger::Risk,
+        at: &["proxy_cache_key", "fastcgi_cache_key", "uwsgi_cache_key", "scgi_cache_key"],
+        why: "several sites share the cache, and the same path has one page for all of them",
+        write: "$host or $server_name into the key",
+        bad: "proxy_cache_key $request_uri; server { server_name a.test; proxy_cache z; } server { listen 81; server_name b.test; proxy_cache z; }",
+        good: "proxy_cache_key $host$request_uri; server { server_name a.test; proxy_cache z; } server { listen 81; server_name b.test; proxy_cache z; }",
+        find: key_without_host,
+    },
+];
+
+/// `proxy_`, `fastcgi_`.
+fn family(node: &Node) -> String {
+    let name = node.name.text.to_str_lossy();
+    let end = name.find('_').map_or(0, |at| at + 1);
+    name[..end].to_owned()
+}
+
+fn is_cached(around: &[&Node], family: &str) -> bool {
+    let cache = inherited(around, &format!("{family}cache"));
+    cache.last().is_some_and(|node| first(node) != b"off")
+}
+
+/// Is something cached at this place or within it?
+fn caches_within(around: &[&Node], nodes: &[Node], family: &str) -> bool {
+    is_cached(around, family)
+        || nodes.iter().any(|node| {
+            let is_cache = node.name.text == format!("{family}cache").as_bytes();
+            is_cache && first(node) != b"off" || caches_within(&[], node.block.nodes(), family)
+        })
+}
+
+fn cached_cookies(view: &View, found: &mut Vec<Found>) {
+    let family = family(view.node);
+    let ignores = view
+        .node
+        .args
+        .iter()
+        .any(|word| word.text.eq_ignore_ascii_case(b"set-cookie"));
+    let hides = view.inherited(&format!("{family}hide_header"));
+    let hides = hides
+        .iter()
+        .any(|node| first(node).eq_ignore_ascii_case(b"set-cookie"));
+    // Conditions by anything: what they ask is the operator's list of what is not shared.
+    let conditions = ["no_cache", "cache_bypass"]
+        .iter()
+        .any(|name| !view.inherited(&format!("{family}{name}")).is_empty());
+    let key = view.nearest(&format!("{family}cache_key"));
+    let by_visitor = key.is_some_and(|node| {
+        first(node).contains_str("$cookie_") || first(node).contains_str("$http_cookie")
+    });
+    if ignores
+        && !hides
+        && !conditions
+        && !by_visitor
+        && caches_within(view.around, view.here(), &family)
+    {
+        let text = "cookies of one visitor are stored for all";
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn key_without_host(view: &View, found: &mut Vec<Found>) {
+    let family = family(view.node);
+    let Some(http) = view.around.first() else {
+        return;
+    };
+    let hosts: [&[u8]; 5] = [
+        b"host",
+        b"http_host",
+        b"server_name",
+        b"proxy_host",
+        b"ssl_server_name",
+    ];
+    let by_nature = [
+        &b"uri"[..],
+        b"document_uri",
+        b"request_uri",
+        b"args",
+        b"query_string",
+        b"is_args",
+        b"scheme",
+        b"request_method",
+    ];
+    // Of a variable of the operator's own it is not known what it says.
+    if names(first(view.node)).any(|name| hosts.contains(&name) || !by_nature.contains(&name)) {
+        return;
+    }
+    // A key in one server's block is about that one, one further out about all.
+    if view.block("server").is_some() {
+        return;
+    }
+    let servers = named(http.block.nodes(), "server").filter(|server| {
+        let around = [*http, *server];
+        let own_key = named(server.block.nodes(), &format!("{family}cache_key"))
+            .next()
+            .is_some();
+        !own_key && caches_within(&around, server.block.nodes(), &family)
+    });
+    let mut sites: Vec<&[u8]> = servers
+        .flat_map(|server| named(server.block.nodes(), "server_name").take(1))
+        .map(first)
+        .collect();
+    sites.sort_unstable();
+    sites.dedup();
+    if let [one, other, ..] = sites[..] {
+        let text = format!(
+            "\"{}\" and \"{}\" share the pages of the cache",
+            one.as_bstr(),
+            other.as_bstr()
+        );
+        found.push(Found::new(view.node.head, text));
+    }
+}

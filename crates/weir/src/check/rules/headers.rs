@@ -1,0 +1,235 @@
+//! Fields that are lost because a block has some of its own, and texts that become markup.
+
+use base::ByteSlice as _;
+use conf::Node;
+
+use super::{Danger, Found, Rule};
+use crate::check::value::{Part, parts};
+use crate::check::view::{Matches, View, first, matches_of, named, word};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "add-header-replaces",
+        danger: Danger::Risk,
+        at: &["location", "server"],
+        why: "a block with one \"add_header\" of its own has none of those of the blocks around it, so that browsers \
+              protect these pages less than the others",
+        write: "\"add_header_inherit merge;\" around, or the fields once more in this block",
+        bad: "add_header X-Frame-Options DENY; server { location /x { add_header X-A b; } }",
+        good: "add_header X-Frame-Options DENY; server { location /x { add_header X-A b; add_header X-Frame-Options DENY; }
+               location /y { add_header_inherit merge; add_header X-A b; } location /z { expires 1d; } }",
+        find: add_header_replaces,
+    },
+    Rule {
+        name: "if-add-header-replaces",
+        danger: Danger::Risk,
+        at: &["if"],
+        why: "the \"if\" is a block: with one \"add_header\" of its own it has none of those of the location, so that \
+              browsers protect these responses less than the others",
+        write: "a \"map\" whose variable is empty where the field is not wanted, and \"add_header\" with it outside of the \
+                \"if\": a field without a value is not sent",
+        bad: "server { location / { add_header Content-Security-Policy x; if ($arg_a) { add_header X-A b; } } }",
+        good: "server { location / { add_header Content-Security-Policy x; if ($arg_a) { set $b c; } add_header X-B $b; } }",
+        find: if_add_header_replaces,
+    },
+    Rule {
+        name: "proxy-set-header-replaces",
+        danger: Danger::Risk,
+        at: &["location", "server"],
+        why: "a block with one \"proxy_set_header\" of its own has none of those of the blocks around it, so that the \
+              upstream gets what clients write into these fields",
+        write: "the fields once more in this block",
+        bad: "proxy_set_header X-Real-IP $remote_addr; server { location / { proxy_set_header X-A b; proxy_pass http://a; } }",
+        good: "proxy_set_header X-Real-IP $remote_addr; server { location / { proxy_set_header X-A b; proxy_set_header X-Real-IP
+               $remote_addr; proxy_pass http://a; } location /x { proxy_set_header X-A b; } }",
+        find: proxy_set_header_replaces,
+    },
+    Rule {
+        name: "field-of-several-lines",
+        danger: Danger::Risk,
+        at: &["add_header", "proxy_set_header"],
+        why: "fields of several lines are not allowed any more: proxies and browsers refuse the response or see only \
+              its first line",
+        write: "the value on one line",
+        bad: "add_header Content-Security-Policy \"a;\n b\";",
+        good: "add_header Content-Security-Policy \"a; b\";",
+        find: field_of_several_lines,
+    },
+    Rule {
+        name: "markup-by-client",
+        danger: Danger::Attack,
+        at: &["return"],
+        why: "what a link has in its path is put into the page as it is, scripts too, and runs as the site's own",
+        write: "\"default_type text/plain;\" and \"types { }\" in this location, or no variable in the text",
+        bad: "server { location /hello { default_type text/html; return 200 \"hello $uri\"; } }",
+        good: "server { location /hello { types { } default_type text/plain; return 200 \"hello $uri\"; }
+               location = /uri { return 200 $uri; } location /a { default_type text/html; return 200 $request_uri; } }",
+        find: markup_by_client,
+    },
+];
+
+/// Fields that browsers protect visitors with.
+const PROTECTIVE: [&str; 11] = [
+    "strict-transport-security",
+    "content-security-policy",
+    "x-frame-options",
+    "x-content-type-options",
+    "referrer-policy",
+    "permissions-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-embedder-policy",
+    "cross-origin-resource-policy",
+    "x-robots-tag",
+    "clear-site-data",
+];
+
+/// The names of the fields, in lower case.
+fn fields<'t>(nodes: impl Iterator<Item = &'t Node>) -> Vec<String> {
+    nodes
+        .map(|node| first(node).to_str_lossy().to_lowercase())
+        .collect()
+}
+
+/// What a block loses of the fields around it, when it has some of its own; and where its own ones begin.
+fn lost<'t>(view: &View<'_, 't>, directive: &str) -> Option<(&'t Node, Vec<String>)> {
+    let mut own = named(view.node.block.nodes(), directive);
+    let begins = own.next()?;
+    let own = fields(named(view.node.block.nodes(), directive));
+    let outer = fields(view.inherited(directive).into_iter());
+    let lost = outer.into_iter().filter(|name| !own.contains(name));
+    Some((begins, lost.collect()))
+}
+
+fn merges(view: &View) -> bool {
+    let own = named(view.node.block.nodes(), "add_header_inherit").last();
+    own.or_else(|| view.nearest("add_header_inherit"))
+        .is_some_and(|node| first(node) != b"on")
+}
+
+fn quoted(names: &[String]) -> String {
+    let mut names = names.to_vec();
+    names.dedup();
+    names
+        .iter()
+        .map(|name| format!("\"{name}\""))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+fn find_lost_protection(view: &View, what: &str, found: &mut Vec<Found>) {
+    let Some((begins, mut lost)) = lost(view, "add_header") else {
+        return;
+    };
+    lost.retain(|name| PROTECTIVE.contains(&name.as_str()));
+    // A page that is only a redirect or a refusal shows nothing.
+    let shows_nothing = view.node.block.nodes().iter().any(|node| {
+        node.name.is("return") && !first(node).starts_with(b"2") || node.name.is("internal")
+    });
+    if !lost.is_empty() && !merges(view) && !shows_nothing {
+        let text = format!("{what} has \"add_header\", and so loses {}", quoted(&lost));
+        found.push(Found::new(begins.head, text));
+    }
+}
+
+fn add_header_replaces(view: &View, found: &mut Vec<Found>) {
+    find_lost_protection(view, "this block", found);
+}
+
+fn if_add_header_replaces(view: &View, found: &mut Vec<Found>) {
+    // What answers a question before a request, as CORS has them, shows no page.
+    let empty = named(view.node.block.nodes(), "return").any(|node| first(node) == b"204");
+    if !empty {
+        find_lost_protection(view, "the \"if\"", found);
+    }
+}
+
+/// Fields that upstreams believe because the proxy is said to write them.
+fn is_believed(name: &str) -> bool {
+    let prefixes = [
+        "x-forwarded-",
+        "x-real-ip",
+        "x-client-",
+        "x-ssl-",
+        "ssl-",
+        "x-remote-",
+        "remote-",
+        "x-auth",
+        "forwarded",
+    ];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn proxy_set_header_replaces(view: &View, found: &mut Vec<Found>) {
+    let passes = named(view.node.block.nodes(), "proxy_pass")
+        .next()
+        .is_some();
+    let Some((begins, mut lost)) = lost(view, "proxy_set_header").filter(|_| passes) else {
+        return;
+    };
+    lost.retain(|name| is_believed(name));
+    if !lost.is_empty() && view.is_in("http") {
+        let text = format!(
+            "this block has \"proxy_set_header\", and so loses {}",
+            quoted(&lost)
+        );
+        found.push(Found::new(begins.head, text));
+    }
+}
+
+fn field_of_several_lines(view: &View, found: &mut Vec<Found>) {
+    if word(view.node, 1)
+        .iter()
+        .any(|byte| matches!(byte, b'\n' | b'\r'))
+    {
+        let text = format!(
+            "the value of \"{}\" has a line end in it",
+            first(view.node).as_bstr()
+        );
+        found.push(Found::new(view.node.head, text));
+    }
+}
+
+fn markup_by_client(view: &View, found: &mut Vec<Found>) {
+    let is_text =
+        view.node.args.len() > 1 && matches!(first(view.node), b"200" | b"201" | b"202" | b"203");
+    let Some(location) = view
+        .around
+        .last()
+        .filter(|block| block.name.is("location") && is_text)
+    else {
+        return;
+    };
+    let html = view
+        .nearest("default_type")
+        .is_some_and(|node| first(node) == b"text/html");
+    // Where the type follows the end of the path, a link may choose it.
+    let types = view.inherited("types");
+    let by_name = types.iter().all(|types| {
+        types
+            .block
+            .nodes()
+            .iter()
+            .any(|row| row.name.is("text/html") || row.name.is("image/svg+xml"))
+    });
+    let any_name = matches!(matches_of(location), Matches::Prefix(..));
+    let fixed = matches!(matches_of(location), Matches::Exact(_));
+    if fixed || !(html || by_name && any_name) || has_type(view) {
+        return;
+    }
+    for part in parts(view, word(view.node, 1)) {
+        if let Part::Client { name, reach } = part {
+            // What browsers send in a query or a field has these escaped.
+            if reach.bytes.has(b'<') && reach.bytes.has(b'\n') {
+                let text = format!("${name} goes into the page as it is");
+                return found.push(Found::new(view.node.args[1].span, text));
+            }
+        }
+    }
+}
+
+/// Is the type sent as a field, whatever the name says?
+fn has_type(view: &View) -> bool {
+    let fields = view.inherited("add_header");
+    let mut names = fields.iter().map(|node| first(node).to_ascii_lowercase());
+    names.any(|name| matches!(name.as_slice(), b"content-type" | b"x-content-type-options"))
+}

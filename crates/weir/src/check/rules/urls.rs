@@ -1,0 +1,409 @@
+//! Where requests and visitors are sent, when clients have a say in it.
+
+use base::{BStr, ByteSlice as _};
+use conf::Node;
+
+use super::{Danger, Found, Rule};
+use crate::check::value::{Part, parts};
+use crate::check::view::{Matches, View, first, inherited, matches_of, named, word};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        name: "upstream-by-client",
+        danger: Danger::Attack,
+        at: &[
+            "proxy_pass",
+            "grpc_pass",
+            "fastcgi_pass",
+            "uwsgi_pass",
+            "scgi_pass",
+            "memcached_pass",
+        ],
+        why: "clients choose the host that the server connects to: every address that it can reach, its own ones and \
+              those of a cloud's metadata too",
+        write: "a \"map\" from what clients say to the names of your upstreams, with a default of your own, or a slash \
+                between the host and the variable",
+        bad: "server { location / { proxy_pass http://$arg_host; } }",
+        good: "map $arg_host $known { default a.test; b b.test; } server { location / { proxy_pass http://$known$request_uri; } }",
+        find: upstream_by_client,
+    },
+    Rule {
+        name: "redirect-by-client",
+        danger: Danger::Attack,
+        at: &["return", "rewrite"],
+        why: "a link to your site leads wherever its author wants, under your name",
+        write: "the host, and a slash behind it before any variable",
+        bad: "server { location ~ ^/old(.*)$ { return 301 https://new.test$1; } }",
+        good: "server { location ~ ^/old(/.*)$ { return 301 https://new.test$1; } location / { return 301 https://$host$request_uri; }
+               if ($host ~ ^www\\.(.+)$) { return 301 https://$1$request_uri; } }",
+        find: redirect_by_client,
+    },
+    Rule {
+        name: "pass-traversal",
+        danger: Danger::Attack,
+        at: &["proxy_pass"],
+        why: "the location's name is cut off the path and the rest put behind the one of the upstream: of \"/x../\" \
+              the two dots are left, and lead out of it",
+        write: "the name of the location with a slash at its end",
+        bad: "server { location /x { proxy_pass http://a/public/; } }",
+        good: "server { location /x/ { proxy_pass http://a/public/; } location /y { proxy_pass http://a/; } }",
+        find: pass_traversal,
+    },
+    Rule {
+        name: "line-ends",
+        danger: Danger::Risk,
+        at: &[
+            "return",
+            "rewrite",
+            "add_header",
+            "add_trailer",
+            "proxy_set_header",
+            "proxy_pass",
+            "error_page",
+        ],
+        why: "the variable is the path with its escapes resolved. A line end in it, \"%0d%0a\", begins a new field or a \
+              new request with nginx; Weir puts a space there or refuses the request, and the value is wrong",
+        write: "$request_uri in place of $uri, or an expression whose group has no line ends, such as \"[^/\\s]+\"",
+        bad: "server { location / { return 301 https://new.test$uri; } }",
+        good: "server { location / { return 301 https://new.test$request_uri; } location = /t { return 200 $uri; } }",
+        find: line_ends,
+    },
+    Rule {
+        name: "resolver-of-strangers",
+        danger: Danger::Risk,
+        at: &["resolver"],
+        why: "answers come over the open network without any proof, and decide which host gets the requests",
+        write: "a resolver of your own network, or \"proxy_ssl_verify on\"",
+        bad: "resolver 8.8.8.8; server { location / { set $a b.test; proxy_pass http://$a; } }",
+        good: "resolver 127.0.0.53; server { location / { set $a b.test; proxy_pass http://$a; } }
+               server { resolver 8.8.8.8; ssl_stapling on; }",
+        find: resolver_of_strangers,
+    },
+];
+
+/// What of an address clients decide.
+struct Chosen<'p> {
+    name: &'p str,
+    /// Whether a host of the operator's stands before it, to which it is added.
+    is_added: bool,
+}
+
+/// The variable by which clients decide the host of a URL, if there is one. `own` are the names of variables that
+/// may be the host.
+fn chosen<'p>(parts: &'p [Part], own: &[&str]) -> Option<Chosen<'p>> {
+    let (mut in_host, mut has_host) = (false, false);
+    for (index, part) in parts.iter().enumerate() {
+        match part {
+            Part::Text(text) if !in_host => {
+                let Some(at) = text.find("://") else {
+                    // A path on this server; or a scheme that a variable has named.
+                    if text.starts_with(b"/") || text.starts_with(b"unix:") {
+                        return None;
+                    }
+                    // A host without a scheme, as of FastCGI.
+                    has_host = true;
+                    in_host = true;
+                    continue;
+                };
+                let host = &text[at + 3..];
+                if host.iter().any(|byte| b"/?#".contains(byte)) || host.starts_with(b"unix:") {
+                    return None;
+                }
+                in_host = true;
+                has_host = !host.is_empty();
+            }
+            Part::Text(text) => {
+                if text.iter().any(|byte| b"/?#".contains(byte)) {
+                    return None;
+                }
+                has_host = true;
+            }
+            Part::Fixed if !in_host && index > 0 => return None,
+            // Alone in front it may be a scheme, or a whole address.
+            Part::Fixed if is_scheme(parts, index) => {}
+            Part::Fixed => (in_host, has_host) = (true, true),
+            Part::Client { name, reach } => {
+                if own.contains(&name.as_str()) || reach.is_host && own.contains(&"host") {
+                    (in_host, has_host) = (true, true);
+                    continue;
+                }
+                if is_scheme(parts, index) && !reach.bytes.has(b'/') {
+                    continue;
+                }
+                if !reach.first.is_empty() && reach.first.only(b"/?#") {
+                    if reach.empty {
+                        continue;
+                    }
+                    return None;
+                }
+                if is_limited(parts, index) {
+                    (in_host, has_host) = (true, true);
+                    continue;
+                }
+                let decides = match has_host {
+                    true => reach.first.any(b".@") || reach.bytes.any(b"@/"),
+                    false => reach.bytes.any(b"./"),
+                };
+                if decides {
+                    let is_added = has_host;
+                    return Some(Chosen { name, is_added });
+                }
+                (in_host, has_host) = (true, true);
+            }
+        }
+    }
+    None
+}
+
+/// Does `://` follow?
+fn is_scheme(parts: &[Part], index: usize) -> bool {
+    matches!(parts.get(index + 1), Some(Part::Text(text)) if text.starts_with(b"://"))
+}
+
+/// Is what a client says only a name within a domain of the operator's?
+fn is_limited(parts: &[Part], index: usize) -> bool {
+    let Part::Client { reach, .. } = &parts[index] else {
+        return true;
+    };
+    let domain = match parts.get(index + 1) {
+        Some(Part::Text(text)) => {
+            let end = text.iter().position(|byte| b"/:?#".contains(byte));
+            let host = &text[..end.unwrap_or(text.len())];
+            host.starts_with(b".") && host.iter().any(u8::is_ascii_alphabetic)
+        }
+        Some(Part::Fixed | Part::Client { .. }) | None => false,
+    };
+    domain && !reach.bytes.any(b"/?#\\")
+}
+
+fn upstream_by_client(view: &View, found: &mut Vec<Found>) {
+    let text = first(view.node);
+    let parts = parts(view, text);
+    // A bare host needs nothing before it in these.
+    let is_url = matches!(view.node.name.text.as_slice(), b"proxy_pass" | b"grpc_pass")
+        && view.is_in("http");
+    // Where only some names come here, the host is one of them.
+    let own: &[&str] = match view
+        .block("server")
+        .is_some_and(|server| has_only_names(view, server))
+    {
+        true => &["host"],
+        false => &[],
+    };
+    let Some(chosen) = chosen(&parts, own) else {
+        return;
+    };
+    let whole = matches!(parts[..], [Part::Client { .. }]);
+    if view.is_guarded() || (is_url && whole && is_internal(view)) {
+        return;
+    }
+    let name = chosen.name;
+    let text = match chosen.is_added {
+        true => format!(
+            "clients choose the upstream: ${name} is added to its host without a slash between"
+        ),
+        false => format!("clients choose the upstream, by ${name}"),
+    };
+    found.push(Found::new(view.node.args[0].span, text));
+}
+
+/// Does the server have names, and another one answers to all the rest?
+fn has_only_names(view: &View, server: &Node) -> bool {
+    let names = || named(server.block.nodes(), "server_name").flat_map(|node| &node.args);
+    let any = |name: &BStr| matches!(name.as_bytes(), b"_" | b"" | b"*") || name.starts_with(b"~");
+    let listens = |server: &Node, wanted: &[u8]| {
+        named(server.block.nodes(), "listen").any(|node| first(node) == wanted)
+    };
+    let is_default = |node: &Node| {
+        node.args
+            .iter()
+            .any(|word| word.is("default_server") || word.is("default"))
+    };
+    let Some(http) = view.around.first() else {
+        return false;
+    };
+    let servers = || named(http.block.nodes(), "server");
+    let is_first_of = |listen: &Node| {
+        let address = first(listen);
+        let marked = servers().find(|other| {
+            named(other.block.nodes(), "listen")
+                .any(|node| first(node) == address && is_default(node))
+        });
+        let chosen = marked.or_else(|| servers().find(|other| listens(other, address)));
+        chosen.is_none_or(|chosen| std::ptr::eq(chosen, server))
+    };
+    let mut own = named(server.block.nodes(), "listen").peekable();
+    names().next().is_some()
+        && !names().any(|word| any(word.as_bstr()))
+        && own.peek().is_some()
+        && !own.any(is_first_of)
+}
+
+fn is_internal(view: &View) -> bool {
+    view.around
+        .iter()
+        .any(|block| named(block.block.nodes(), "internal").next().is_some())
+}
+
+/// The URL that a `return` or a redirecting `rewrite` sends visitors to.
+fn target<'v>(view: &'v View) -> Option<&'v [u8]> {
+    let node = view.node;
+    if node.name.is("rewrite") {
+        let redirects = matches!(word(node, 2), b"redirect" | b"permanent")
+            || word(node, 1).starts_with(b"http://")
+            || word(node, 1).starts_with(b"https://");
+        return redirects.then(|| word(node, 1));
+    }
+    match node.args.len() {
+        1 => Some(first(node)).filter(|text| !text.iter().all(u8::is_ascii_digit)),
+        _ => {
+            matches!(first(node), b"301" | b"302" | b"303" | b"307" | b"308").then(|| word(node, 1))
+        }
+    }
+}
+
+fn redirect_by_client(view: &View, found: &mut Vec<Found>) {
+    let Some(text) = target(view).filter(|_| view.is_in("http")) else {
+        return;
+    };
+    let parts = parts(view, text);
+    let begins_with_url = match parts.first() {
+        Some(Part::Text(text)) => text.find("://").is_some(),
+        // A group may have the scheme, where the expression asks for one.
+        Some(Part::Client { name, .. }) => {
+            name.starts_with("arg_") && parts.len() == 1 || parts.len() > 1
+        }
+        Some(Part::Fixed) => true,
+        None => false,
+    };
+    // The name that the client has come to is where it may be sent to.
+    let own = [
+        "host",
+        "http_host",
+        "ssl_server_name",
+        "http_x_forwarded_host",
+        "http_x_forwarded_proto",
+    ];
+    let Some(chosen) = chosen(&parts, &own).filter(|_| begins_with_url && !view.is_guarded())
+    else {
+        return;
+    };
+    let text = match chosen.is_added {
+        true => format!(
+            "links can lead to any site: ${} is added to the host without a slash between",
+            chosen.name
+        ),
+        false => format!("links can lead to any site, by ${}", chosen.name),
+    };
+    let span = view.node.args.get(1).unwrap_or(&view.node.args[0]).span;
+    found.push(Found::new(span, text));
+}
+
+fn pass_traversal(view: &View, found: &mut Vec<Found>) {
+    let Some(Matches::Prefix(prefix, _)) = view.around.last().map(|block| matches_of(block)) else {
+        return;
+    };
+    let url = first(view.node);
+    let path = url.find("://").and_then(|at| {
+        url[at + 3..]
+            .find_byte(b'/')
+            .map(|slash| &url[at + 3 + slash..])
+    });
+    let Some(path) =
+        path.filter(|path| path.len() > 1 && path.ends_with(b"/") && !url.contains(&b'$'))
+    else {
+        return;
+    };
+    if !prefix.ends_with(b"/") && !view.is_guarded() && view.is_in("http") {
+        let text = format!(
+            "\"{}../\" leads out of \"{}\" of the upstream",
+            prefix.as_bstr(),
+            path.as_bstr()
+        );
+        found.push(Found::new(view.node.args[0].span, text));
+    }
+}
+
+fn line_ends(view: &View, found: &mut Vec<Found>) {
+    if !view.is_in("http") {
+        return;
+    }
+    let node = view.node;
+    let text = match node.name.text.as_slice() {
+        b"return" | b"rewrite" => target(view),
+        b"proxy_pass" => Some(first(node)),
+        b"error_page" => {
+            let url = node.args.last().map(|word| word.text.as_slice());
+            url.filter(|url| url.starts_with(b"http://") || url.starts_with(b"https://"))
+        }
+        _ => Some(word(node, 1)),
+    };
+    let Some(text) = text else {
+        return;
+    };
+    for part in parts(view, text) {
+        let Part::Client { name, reach } = part else {
+            continue;
+        };
+        // The groups of a redirect's own expression are escaped.
+        let is_escaped = node.name.is("rewrite") && name.len() == 1;
+        if reach.bytes.has(b'\n') && !is_escaped {
+            let span = node
+                .args
+                .iter()
+                .find(|word| word.text == text)
+                .map_or(node.head, |word| word.span);
+            let text = format!("${name} can have line ends in it");
+            return found.push(Found::new(span, text));
+        }
+    }
+}
+
+/// Resolvers that everybody may use.
+const PUBLIC: [&[u8]; 10] = [
+    b"8.8.8.8",
+    b"8.8.4.4",
+    b"1.1.1.1",
+    b"1.0.0.1",
+    b"9.9.9.9",
+    b"208.67.222.222",
+    b"208.67.220.220",
+    b"114.114.114.114",
+    b"223.5.5.5",
+    b"[2001:4860:4860::8888]",
+];
+
+fn resolver_of_strangers(view: &View, found: &mut Vec<Found>) {
+    let public = view
+        .node
+        .args
+        .iter()
+        .find(|word| PUBLIC.contains(&word.text.as_slice()));
+    let Some(public) = public else {
+        return;
+    };
+    if asks(view.around, view.here()) {
+        let text = format!("\"{}\" decides where requests go", public.text.as_bstr());
+        found.push(Found::new(public.span, text));
+    }
+}
+
+/// Is a name looked up for what stands in a block, by the resolver of that block?
+fn asks(around: &[&Node], nodes: &[Node]) -> bool {
+    nodes.iter().any(|node| {
+        let is_pass = ["proxy_pass", "fastcgi_pass", "grpc_pass"]
+            .iter()
+            .any(|name| node.name.is(name));
+        let url = first(node);
+        let host = url.find("://").map_or(url, |at| &url[at + 3..]);
+        let verify = inherited(around, "proxy_ssl_verify");
+        let is_verified =
+            url.starts_with(b"https") && verify.last().is_some_and(|node| first(node) == b"on");
+        let is_resolved = node.name.is("server") && node.args.iter().any(|word| word.is("resolve"));
+        // A block with a resolver of its own does not ask this one.
+        let has_own = named(node.block.nodes(), "resolver").next().is_some();
+        (is_pass && host.starts_with(b"$") && !is_verified)
+            || is_resolved
+            || !has_own && asks(&[around, &[node]].concat(), node.block.nodes())
+    })
+}

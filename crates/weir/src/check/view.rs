@@ -1,0 +1,320 @@
+//! A directive and the blocks around it: what is inherited, who may come, which location has a path.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use base::{BString, ByteSlice as _};
+use conf::{Node, Regex, SourceMap};
+
+/// The whole configuration.
+pub(super) struct Site<'t> {
+    pub(super) nodes: &'t [Node],
+    pub(super) sources: &'t SourceMap,
+    prefix: &'t Path,
+    /// `map`, `geo` and the like by the variable that they define, without `$`.
+    pub(super) maps: HashMap<&'t [u8], Vec<&'t Node>>,
+    /// Expressions, compiled when they are first needed.
+    regexes: RefCell<HashMap<(BString, bool), Option<Regex>>>,
+    /// Files that nobody is to have.
+    secrets: OnceCell<Vec<PathBuf>>,
+}
+
+impl<'t> Site<'t> {
+    pub(super) fn new(nodes: &'t [Node], sources: &'t SourceMap, prefix: &'t Path) -> Site<'t> {
+        let mut maps: HashMap<&[u8], Vec<&Node>> = HashMap::new();
+        for node in nodes.iter().flat_map(|engine| engine.block.nodes()) {
+            if matches!(
+                node.name.text.as_slice(),
+                b"map" | b"geo" | b"split_clients"
+            ) {
+                let name = node
+                    .args
+                    .last()
+                    .and_then(|word| word.text.strip_prefix(b"$"));
+                maps.entry(name.unwrap_or_default()).or_default().push(node);
+            }
+        }
+        Site {
+            nodes,
+            sources,
+            prefix,
+            maps,
+            regexes: RefCell::default(),
+            secrets: OnceCell::new(),
+        }
+    }
+
+    /// A path of the configuration as the system has it.
+    pub(super) fn path(&self, text: &[u8]) -> PathBuf {
+        self.prefix.join(OsStr::from_bytes(text))
+    }
+
+    /// Files that nobody is to have, in order, as `find` finds them the first time.
+    pub(super) fn secrets(&self, find: impl FnOnce(&Site) -> Vec<PathBuf>) -> &[PathBuf] {
+        self.secrets.get_or_init(|| {
+            let mut all = find(self);
+            all.sort_unstable();
+            all.dedup();
+            all
+        })
+    }
+
+    /// Does the expression match? One that is none matches nothing.
+    pub(super) fn matches(&self, pattern: &[u8], caseless: bool, subject: &[u8]) -> bool {
+        let mut regexes = self.regexes.borrow_mut();
+        let regex = regexes
+            .entry((pattern.into(), caseless))
+            .or_insert_with(|| Regex::new(pattern, caseless).ok());
+        regex.as_ref().is_some_and(|regex| regex.is_match(subject))
+    }
+
+    /// Is the text anywhere in the configuration, in a word or in a script?
+    pub(super) fn mentions(&self, text: &[u8]) -> bool {
+        fn within(nodes: &[Node], text: &[u8]) -> bool {
+            nodes.iter().any(|node| {
+                let raw = match &node.block {
+                    conf::Block::Raw(script) => script.text.contains_str(text),
+                    conf::Block::None | conf::Block::Nodes(_) => false,
+                };
+                let words = std::iter::once(&node.name).chain(&node.args);
+                raw || words.into_iter().any(|word| word.text.contains_str(text))
+                    || within(node.block.nodes(), text)
+            })
+        }
+        within(self.nodes, text)
+    }
+}
+
+/// A directive where it stands.
+pub(super) struct View<'a, 't> {
+    pub(super) site: &'a Site<'t>,
+    /// The blocks around it, the outermost first.
+    pub(super) around: &'a [&'t Node],
+    pub(super) node: &'t Node,
+}
+
+/// How a location is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Matches<'t> {
+    Exact(&'t [u8]),
+    /// Whether it forbids to look at regular expressions.
+    Prefix(&'t [u8], bool),
+    /// Whether letter case does not count.
+    Regex(&'t [u8], bool),
+    Named,
+}
+
+/// How this `location` is chosen.
+pub(super) fn matches_of(location: &Node) -> Matches<'_> {
+    let (modifier, text): (&[u8], &[u8]) = match &location.args[..] {
+        [modifier, text, ..] => (&modifier.text, &text.text),
+        [one] => {
+            let signs = [&b"^~"[..], b"~*", b"~", b"="];
+            let modifier = signs.into_iter().find(|sign| one.text.starts_with(sign));
+            let modifier = modifier.unwrap_or_default();
+            (modifier, &one.text[modifier.len()..])
+        }
+        [] => (b"", b""),
+    };
+    match modifier {
+        b"=" => Matches::Exact(text),
+        b"^~" => Matches::Prefix(text, true),
+        b"~" => Matches::Regex(text, false),
+        b"~*" => Matches::Regex(text, true),
+        _ if text.starts_with(b"@") => Matches::Named,
+        _ => Matches::Prefix(text, false),
+    }
+}
+
+/// The condition of an `if`: its words without the parentheses.
+pub(super) fn condition(node: &Node) -> Vec<&[u8]> {
+    let mut words: Vec<&[u8]> = node.args.iter().map(|word| word.text.as_slice()).collect();
+    if let Some(first) = words.first_mut() {
+        *first = first.strip_prefix(b"(").unwrap_or(first);
+    }
+    if let Some(last) = words.last_mut() {
+        *last = last.strip_suffix(b")").unwrap_or(last);
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The directives of this name in a block.
+pub(super) fn named<'t>(nodes: &'t [Node], name: &str) -> impl Iterator<Item = &'t Node> {
+    nodes
+        .iter()
+        .filter(move |node| node.name.text == name.as_bytes())
+}
+
+/// The first word after the name.
+pub(super) fn first(node: &Node) -> &[u8] {
+    word(node, 0)
+}
+
+/// A word after the name; nothing where there is none.
+pub(super) fn word(node: &Node, index: usize) -> &[u8] {
+    node.args.get(index).map_or(b"", |word| &word.text)
+}
+
+impl<'t> View<'_, 't> {
+    /// The directives of the block that this one stands in.
+    pub(super) fn here(&self) -> &'t [Node] {
+        match self.around.last() {
+            Some(block) => block.block.nodes(),
+            None => self.site.nodes,
+        }
+    }
+
+    /// The engine: `http`, `stream`.
+    pub(super) fn is_in(&self, engine: &str) -> bool {
+        self.around
+            .first()
+            .is_some_and(|block| block.name.is(engine))
+    }
+
+    /// The innermost block of this name around it.
+    pub(super) fn block(&self, name: &str) -> Option<&'t Node> {
+        self.around
+            .iter()
+            .rev()
+            .find(|block| block.name.is(name))
+            .copied()
+    }
+
+    /// All of this name of the innermost block that has any.
+    pub(super) fn inherited(&self, name: &str) -> Vec<&'t Node> {
+        inherited(self.around, name)
+    }
+
+    /// The one of this name that counts here.
+    pub(super) fn nearest(&self, name: &str) -> Option<&'t Node> {
+        self.inherited(name).last().copied()
+    }
+
+    /// Are some clients kept away from here?
+    pub(super) fn is_guarded(&self) -> bool {
+        is_guarded(self.around)
+    }
+}
+
+/// All of this name of the innermost of these blocks that has any.
+pub(super) fn inherited<'t>(around: &[&'t Node], name: &str) -> Vec<&'t Node> {
+    around
+        .iter()
+        .rev()
+        .map(|block| named(block.block.nodes(), name).collect::<Vec<_>>())
+        .find(|found| !found.is_empty())
+        .unwrap_or_default()
+}
+
+/// The directives, one of which in force means that not everybody may come.
+const GUARDS: [&str; 5] = [
+    "auth_basic",
+    "auth_request",
+    "auth_jwt",
+    "ssl_verify_client",
+    "internal",
+];
+
+/// Is there anything within these blocks that keeps some clients away?
+pub(super) fn is_guarded(around: &[&Node]) -> bool {
+    let addresses = around.iter().rev().find_map(|block| {
+        let mut rules = block.block.nodes().iter();
+        let is_rule = |node: &&Node| node.name.is("allow") || node.name.is("deny");
+        rules
+            .clone()
+            .any(|node| is_rule(&node))
+            .then(|| rules.any(|node| node.name.is("deny")))
+    });
+    let guard = |name: &&str| {
+        inherited(around, name)
+            .last()
+            .is_some_and(|node| !matches!(first(node), b"off" | b"optional" | b"optional_no_ca"))
+    };
+    let script = |block: &&Node| {
+        let mut names = block.block.nodes().iter().map(|node| &node.name.text);
+        names.any(|name| name.starts_with(b"access_by_lua") || name.starts_with(b"rewrite_by_lua"))
+    };
+    let local = around
+        .iter()
+        .any(|block| block.name.is("server") && is_local(block));
+    addresses == Some(true)
+        || GUARDS.iter().any(guard)
+        || around.iter().any(script)
+        || local
+        || around
+            .iter()
+            .any(|block| block.block.nodes().iter().any(is_refusal))
+}
+
+/// An `if` that turns some away.
+fn is_refusal(node: &Node) -> bool {
+    let refuses = |node: &Node| {
+        node.name.is("return") && matches!(first(node), [b'4', ..]) && !word(node, 0).is_empty()
+    };
+    node.name.is("if") && node.block.nodes().iter().any(refuses)
+}
+
+/// Does the server listen only where clients of this machine come?
+pub(super) fn is_local(server: &Node) -> bool {
+    let mut listens = named(server.block.nodes(), "listen").peekable();
+    let local = |node: &Node| {
+        let address = first(node);
+        let prefixes = [&b"127."[..], b"localhost", b"[::1]", b"unix:"];
+        prefixes.iter().any(|prefix| address.starts_with(prefix))
+    };
+    listens.peek().is_some() && listens.all(local)
+}
+
+/// The location of a server that has a path, within the ones around it, outermost first; none, where no location does.
+pub(super) fn locate<'t>(site: &Site, nodes: &'t [Node], path: &[u8]) -> Vec<&'t Node> {
+    let locations = || named(nodes, "location");
+    let inside = |location: &'t Node| {
+        let mut chain = vec![location];
+        chain.extend(locate(site, location.block.nodes(), path));
+        chain
+    };
+    if let Some(exact) = locations().find(|node| matches_of(node) == Matches::Exact(path)) {
+        return vec![exact];
+    }
+    let prefix = locations()
+        .filter_map(|node| match matches_of(node) {
+            Matches::Prefix(prefix, stops) if path.starts_with(prefix) => {
+                Some((prefix.len(), stops, node))
+            }
+            _ => None,
+        })
+        .max_by_key(|(length, ..)| *length);
+    let chain = prefix.map_or_else(Vec::new, |(_, _, node)| inside(node));
+    let is_final =
+        |node: &&Node| matches!(matches_of(node), Matches::Exact(_) | Matches::Regex(..));
+    if prefix.is_some_and(|(_, stops, _)| stops) || chain.last().is_some_and(is_final) {
+        return chain;
+    }
+    let regex = locations().find(|node| match matches_of(node) {
+        Matches::Regex(pattern, caseless) => site.matches(pattern, caseless, path),
+        _ => false,
+    });
+    regex.map_or(chain, inside)
+}
+
+/// What makes the response of a location, if not the files below its root.
+pub(super) fn has_handler(location: &Node) -> bool {
+    location.block.nodes().iter().any(|node| {
+        let name = node.name.text.as_slice();
+        name.ends_with(b"_pass") && !name.starts_with(b"auth")
+            || name.starts_with(b"content_by_lua")
+            || matches!(
+                name,
+                b"return"
+                    | b"stub_status"
+                    | b"empty_gif"
+                    | b"internal"
+                    | b"weir_status"
+                    | b"rewrite"
+            )
+    })
+}
