@@ -38,8 +38,6 @@ fn each_test_that_the_page_names_exists() {
 /// One request as the origin understood it.
 #[derive(Debug, Clone)]
 struct Seen {
-    /// The number of its connection.
-    connection: usize,
     /// Request line and header lines.
     head: String,
     body: Vec<u8>,
@@ -65,9 +63,9 @@ impl Origin {
         let all = Arc::clone(&seen);
         // It ends with the test's process; its connections end with the server under test.
         std::thread::spawn(move || {
-            for (connection, stream) in listener.incoming().flatten().enumerate() {
+            for stream in listener.incoming().flatten() {
                 let all = Arc::clone(&all);
-                std::thread::spawn(move || keep(stream, connection, &all));
+                std::thread::spawn(move || keep(stream, &all));
             }
         });
         Origin { port, seen }
@@ -96,7 +94,7 @@ impl Origin {
 }
 
 /// Reads requests one after the other; a broken one ends the connection, and is remembered too.
-fn keep(mut stream: TcpStream, connection: usize, all: &Mutex<Vec<Seen>>) {
+fn keep(mut stream: TcpStream, all: &Mutex<Vec<Seen>>) {
     let _ = stream.set_read_timeout(Some(PATIENCE));
     let mut input = Vec::new();
     loop {
@@ -110,11 +108,9 @@ fn keep(mut stream: TcpStream, connection: usize, all: &Mutex<Vec<Seen>>) {
         let body = body(&mut stream, &mut input, &head);
         let whole = body.is_some();
         let body = body.unwrap_or_default();
-        all.lock().expect("no thread failed").push(Seen {
-            connection,
-            head,
-            body,
-        });
+        all.lock()
+            .expect("no thread failed")
+            .push(Seen { head, body });
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         if !whole || stream.write_all(answer).is_err() {
             return;
