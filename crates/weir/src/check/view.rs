@@ -198,6 +198,11 @@ impl<'t> View<'_, 't> {
     pub(super) fn is_guarded(&self) -> bool {
         is_guarded(self.around)
     }
+
+    /// Is this for programs of this machine alone?
+    pub(super) fn is_local(&self) -> bool {
+        self.block("server").is_some_and(is_local)
+    }
 }
 
 /// All of this name of the innermost of these blocks that has any.
@@ -219,7 +224,8 @@ const GUARDS: [&str; 5] = [
     "internal",
 ];
 
-/// Is there anything within these blocks that keeps some clients away?
+/// Is there anything within these blocks that keeps some clients away? That only this machine is listened to does not: the
+/// clients of a proxy in front come all the same.
 pub(super) fn is_guarded(around: &[&Node]) -> bool {
     let addresses = around.iter().rev().find_map(|block| {
         let mut rules = block.block.nodes().iter();
@@ -238,13 +244,9 @@ pub(super) fn is_guarded(around: &[&Node]) -> bool {
         let mut names = block.block.nodes().iter().map(|node| &node.name.text);
         names.any(|name| name.starts_with(b"access_by_lua") || name.starts_with(b"rewrite_by_lua"))
     };
-    let local = around
-        .iter()
-        .any(|block| block.name.is("server") && is_local(block));
     addresses == Some(true)
         || GUARDS.iter().any(guard)
         || around.iter().any(script)
-        || local
         || around
             .iter()
             .any(|block| block.block.nodes().iter().any(is_refusal))

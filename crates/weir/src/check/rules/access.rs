@@ -144,7 +144,7 @@ fn allow_without_deny(view: &View, found: &mut Vec<Found>) {
     let any = view
         .nearest("satisfy")
         .is_some_and(|node| first(node) == b"any");
-    let local = view.block("server").is_some_and(is_local);
+    let local = view.is_local();
     if is_last && !denies && !any && !local && !allows.iter().any(|node| is_all(node)) {
         let text = "\"allow\" without \"deny\" lets everybody in";
         found.push(Found::new(view.node.head, text));
@@ -278,7 +278,7 @@ fn real_ip_from_anybody(view: &View, found: &mut Vec<Found>) {
         let mut servers = named(nodes, "server").peekable();
         servers.peek().is_some() && servers.all(is_local)
     };
-    let local = view.block("server").is_some_and(is_local) || servers(view.here());
+    let local = view.is_local() || servers(view.here());
     if matches!(first(view.node), b"0.0.0.0/0" | b"::/0") && !local {
         let text = "every client is believed which address it has";
         found.push(Found::new(view.node.head, text));
@@ -335,7 +335,7 @@ fn open_to_changes(view: &View, found: &mut Vec<Found>) {
         }
         _ => false,
     };
-    if !harmless && !except && !view.is_guarded() {
+    if !harmless && !except && !view.is_guarded() && !view.is_local() {
         let text = match node.name.text.as_slice() {
             b"dav_methods" => "everybody may change files here",
             b"tunnel_pass" => "everybody may connect to any address from here",
@@ -346,7 +346,7 @@ fn open_to_changes(view: &View, found: &mut Vec<Found>) {
 }
 
 fn status_for_everybody(view: &View, found: &mut Vec<Found>) {
-    if !view.is_guarded() && word(view.node, 0) != b"off" {
+    if !view.is_guarded() && !view.is_local() && word(view.node, 0) != b"off" {
         let name = view.node.name.text.as_bstr();
         found.push(Found::new(
             view.node.head,
