@@ -127,7 +127,7 @@ fn a_full_disk_is_said_and_passed_by() {
         .arg(&folder.0)
         .output();
     if !mounted.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: a small file system can not be mounted here");
+        eprintln!("skipped: a small file system cannot be mounted here");
         return;
     }
     let origin = origin();
@@ -273,7 +273,7 @@ fn a_full_disk_has_no_segment_without_an_object_and_says_so() {
         .arg(&folder.0)
         .output();
     if !mounted.is_ok_and(|output| output.status.success()) {
-        eprintln!("skipped: a small file system can not be mounted here");
+        eprintln!("skipped: a small file system cannot be mounted here");
         return;
     }
     let origin = origin();

@@ -60,7 +60,7 @@ fn measure(core: &Core) -> (u64, u64) {
     (left, reserve.saturating_sub(free))
 }
 
-/// Takes so many bytes of the room; an error if the reserve would be touched. Only the store's writer does.
+/// Takes this many bytes of the room; an error if the reserve would be touched. Only the store's writer does.
 pub(crate) fn take(core: &Core, bytes: u64) -> io::Result<()> {
     let known = core.room.0.load(Relaxed);
     let left = match known {

@@ -125,7 +125,7 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, program: &str, colou
     let styles = Styles::new(colour, diagnostic.severity);
     let mut out = String::new();
     let severity = diagnostic.severity.name();
-    // Names and values come from whoever wrote the file; a terminal must not obey them.
+    // Names and values come from the author of the file; a terminal must not obey them.
     let message = visible_text(&diagnostic.message);
     let place = said_place(diagnostic, sources);
     let place = visible_text(&place);

@@ -90,7 +90,7 @@ pub(crate) async fn serve(engine: Rc<StreamLoop>, newcomer: Newcomer, key: u64) 
     if let Some(flow) = &place.flow {
         flow.detach();
     }
-    // Whoever looks for a line when the connection has ended finds it, and a slow disk holds up nobody for long.
+    // The line is there once the connection has ended, and a slow disk holds up nobody for long.
     let lines = session.logger().written();
     if !lines.is_empty() || !endings.is_empty() {
         let _ = rt::timeout(PATIENCE, all(lines, endings)).await;

@@ -15,6 +15,7 @@
 mod affinity;
 mod cache_command;
 mod check;
+mod children;
 mod cli;
 mod core;
 mod engines;

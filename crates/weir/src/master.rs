@@ -13,7 +13,6 @@
 //! CHLD         a worker has ended: start another, unless it was told to end
 //! ```
 
-use std::collections::HashSet;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -25,6 +24,7 @@ use rt::process::{self, Exit, Fork};
 use rt::sandbox::{Listener, Rules};
 use rt::signal::{Received, Signal, Signals};
 
+use crate::children::{Child, Crashes, RESPAWN_PAUSE, Sandbox};
 use crate::load::{Loaded, Startup};
 use crate::message::{Generation, HAND_OVER, Kind, encode_logs};
 use crate::orphan::{self, Orphan, Refuge};
@@ -35,17 +35,9 @@ use crate::voice::Voice;
 use crate::watchers::{Outcome, Watchers};
 use crate::worker_process::{self, log_signal};
 
-/// A worker that ran this long has started well; the next crash is answered at once.
-const HEALTHY: Duration = Duration::from_secs(10);
 /// How often it is seen whether the folders of the configuration are there and the worker's.
 const MEND: Duration = Duration::from_secs(5);
 
-/// So many crashes in a row are answered at once: clients wait in the queues of the sockets, and a request that
-/// brings a worker down now and then must not take the site with it.
-const AT_ONCE: u32 = 20;
-/// The first pause after that; doubled at each further one.
-const RESPAWN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_RESPAWN_PAUSE: Duration = Duration::from_secs(5);
 /// From `TERM` to `KILL`.
 const KILL_AFTER: Duration = Duration::from_secs(1);
 /// The exit code of a worker that another one would follow into the same trouble.
@@ -53,6 +45,12 @@ const FATAL: i32 = 2;
 /// How long the worker goes on after it was told to end, when a new binary is about to serve: its
 /// idle connections shall have somewhere to go.
 const SUCCESSOR_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Denied calls that are answered before the master looks after its other duties again.
+const DENIED_AT_ONCE: usize = 64;
+
+/// The least time between two workers because of changed paths.
+const SANDBOX_PAUSE: Duration = Duration::from_secs(1);
 
 /// The master's state.
 pub(crate) struct Master {
@@ -106,86 +104,6 @@ enum End {
     Quit,
     /// The same, and they are killed at that moment.
     Terminate(Instant),
-}
-
-/// A worker process.
-struct Child {
-    process: u32,
-    channel: Channel,
-    started: Instant,
-    /// Told to end: its end is no crash.
-    exiting: bool,
-    /// It runs a configuration.
-    serves: bool,
-    sandbox: Option<Sandbox>,
-}
-
-/// The sandbox that a worker runs in.
-struct Sandbox {
-    rules: Rules,
-    /// What was at the paths of the rules when the worker began.
-    seen: Vec<Option<(u64, u64)>>,
-    /// Where denied calls are heard of.
-    listener: Option<Listener>,
-    /// Those that there was a line for, by number.
-    told: HashSet<std::ffi::c_long>,
-}
-
-impl Sandbox {
-    fn new(rules: Rules) -> Sandbox {
-        Sandbox {
-            seen: rules.seen(),
-            rules,
-            listener: None,
-            told: HashSet::new(),
-        }
-    }
-
-    /// Have other files taken the place of those that the worker may use?
-    fn is_outdated(&self) -> bool {
-        self.rules.seen() != self.seen
-    }
-}
-
-/// Denied calls that are answered before the master looks after its other duties again.
-const DENIED_AT_ONCE: usize = 64;
-
-/// The least time between two workers because of changed paths.
-const SANDBOX_PAUSE: Duration = Duration::from_secs(1);
-
-impl Child {
-    fn listener(&self) -> Option<BorrowedFd<'_>> {
-        let listener = self.sandbox.as_ref()?.listener.as_ref()?;
-        Some(listener.as_fd())
-    }
-}
-
-/// When a crashed worker is replaced.
-#[derive(Default)]
-struct Crashes {
-    /// Crashes in a row, each soon after a start.
-    in_a_row: u32,
-    /// Start a worker then.
-    respawn_at: Option<Instant>,
-}
-
-impl Crashes {
-    /// A worker has crashed after `lived`.
-    fn note(&mut self, lived: Duration, now: Instant) {
-        self.in_a_row = if lived >= HEALTHY {
-            0
-        } else {
-            self.in_a_row.saturating_add(1)
-        };
-        let pause = match self.in_a_row {
-            0..=AT_ONCE => Duration::ZERO,
-            crashes => {
-                let doublings = (crashes - AT_ONCE - 1).min(16);
-                (RESPAWN_PAUSE * 2_u32.saturating_pow(doublings)).min(MAX_RESPAWN_PAUSE)
-            }
-        };
-        self.respawn_at = Some(now + pause);
-    }
 }
 
 impl Master {
@@ -990,36 +908,5 @@ impl Master {
         {
             self.start_worker();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn crashes_in_a_row_are_answered_more_and_more_slowly() {
-        let now = Instant::now();
-        let mut crashes = Crashes::default();
-        let mut pauses = Vec::new();
-        for _ in 0..AT_ONCE + 8 {
-            crashes.note(Duration::ZERO, now);
-            pauses.push(
-                crashes
-                    .respawn_at
-                    .expect("planned")
-                    .duration_since(now)
-                    .as_millis(),
-            );
-        }
-        let (at_once, later) = pauses.split_at(AT_ONCE as usize);
-        assert!(at_once.iter().all(|pause| *pause == 0));
-        assert_eq!(later, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        crashes.note(HEALTHY, now);
-        assert_eq!(
-            crashes.respawn_at,
-            Some(now),
-            "a worker that ran well is replaced at once"
-        );
     }
 }

@@ -24,7 +24,7 @@ const MAX_MESSAGE: u64 = 64 * 1024;
 /// What the child says when all went well. An empty message is not enough: code that is tried may end the process.
 const WELL: &[u8] = b"\0";
 
-/// Tries `loaded`. The error says why it can not be used.
+/// Tries `loaded`. The error says why it cannot be used.
 pub(crate) fn run(loaded: &Loaded) -> Result<(), String> {
     let engines = loaded.engines.iter();
     let trials: Vec<Trial> = engines.flat_map(|engine| engine.trials()).collect();

@@ -140,7 +140,7 @@ fn enter_sandbox(rules: &Rules, log: &Logger, channel: &Channel) {
         log.plain(Level::Warn, format_args!("\"worker_sandbox\": {missing}"));
     }
     if let Some(listener) = entered.listener {
-        // If the master is gone, the next message says so. It alone keeps the descriptor: whoever has it may allow anything.
+        // If the master is gone, the next message says so. It alone keeps the descriptor: its holder may allow anything.
         let _ = channel.send(Kind::Sandboxed as u8, b"", &[listener.as_fd()]);
     }
 }

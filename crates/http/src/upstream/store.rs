@@ -184,7 +184,7 @@ fn move_to(temporary: &Path, target: &Path, mode: u32) -> io::Result<()> {
     match fs::rename(temporary, target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             if let Some(folder) = target.parent() {
-                // Whoever may read the file may go to it.
+                // A user that may read the file may go to it.
                 let access = modes::of_folder(mode);
                 modes::make_folders(folder, access)?;
             }

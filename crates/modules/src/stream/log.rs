@@ -123,7 +123,7 @@ fn write(session: &mut Session) -> Step<'_> {
         ));
     }
     for line in awaited {
-        // Whoever looks for a line when the connection has ended finds it.
+        // The line is there once the connection has ended.
         session.wait_at_end(async move {
             // Either way the line is done with.
             let _ = line.await;

@@ -80,7 +80,7 @@ enum Attempt {
     Unreachable,
     /// The server does not understand what we ask.
     NotUnderstood,
-    /// It has answered in another case, and can not be asked by a connection whether it meant that.
+    /// It has answered in another case, and cannot be asked by a connection whether it meant that.
     OtherCase,
 }
 

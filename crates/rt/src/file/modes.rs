@@ -36,7 +36,7 @@ pub struct Wrong {
     pub mended: Option<u32>,
 }
 
-/// The mode of a folder that goes with files of this one: whoever may read them may look into it.
+/// The mode of a folder that goes with files of this one: readers of the files may look into it.
 pub const fn of_folder(access: u32) -> u32 {
     access | (access & 0o444) >> 2
 }
