@@ -85,7 +85,11 @@ impl Tree {
 
     /// The location that is `path` with a slash added, if it asks for that slash: an exact one, or a prefix.
     fn with_slash(&self, path: &[u8], site: &Frozen) -> Option<LocationId> {
-        let compare = |text: &BString| text.iter().cmp(path.iter().chain(b"/"));
+        // At every request: slices compare several times as fast as what iterators chain.
+        let compare = |text: &BString| {
+            let (head, tail) = text.split_at(text.len().min(path.len()));
+            head.cmp(path).then_with(|| tail.cmp(b"/"))
+        };
         let exact = self.exact.binary_search_by(|(text, _)| compare(text));
         let prefix = self
             .prefixes
