@@ -147,3 +147,22 @@ fn the_test_touches_nothing_that_runs() {
     assert_eq!(server.get("/").text(), "ok");
     assert!(server.path("nginx.pid").exists());
 }
+
+#[test]
+fn a_configuration_in_the_current_directory_is_found() {
+    if skip_on_oracle("nginx looks below its prefix only") {
+        return;
+    }
+    let server = http("server { listen 127.0.0.1:%%PORT%%; }").start();
+    let script = "cd \"$1\" && exec \"$0\" -t -c nginx.conf";
+    let mut shell = std::process::Command::new("sh");
+    let program = std::path::absolute(weir_tests::server_path()).expect("a path");
+    let output = shell
+        .args(["-c", script])
+        .arg(program)
+        .arg(server.path(""))
+        .output()
+        .expect("a shell");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("/nginx.conf syntax is ok"), "{said}");
+}

@@ -62,6 +62,7 @@ mod malformed;
 mod maps;
 mod media;
 mod misbehaving;
+mod mistakes;
 mod modes;
 mod ocsp;
 mod orphans;

@@ -11,6 +11,8 @@ use base::{BString, ByteSlice, FileId, Span};
 use crate::confs::{Confs, RowId};
 use crate::describe::nearest;
 use crate::diagnostic::Diagnostic;
+use crate::forgotten;
+use crate::former;
 use crate::known;
 use crate::level::Level;
 use crate::lexer::Lexer;
@@ -30,13 +32,17 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
             continue;
         };
         let info = confs.index().info(id);
+        // Another directive among the words of this one says more than what became of it.
+        let swallowed = forgotten::semicolon(node, &level.build.sources, |name| {
+            confs.find(name, level.context).is_some()
+        });
         if let Err(error) = check_form(node, &info) {
-            level.report(error);
+            level.report(explain(error, swallowed));
             continue;
         }
         let repeated = remember(id, &info, node, level);
         if info.kind == Kind::Deferred {
-            deferred.push((index, id, repeated));
+            deferred.push((index, id, repeated, swallowed));
             continue;
         }
         let table = confs.index().table(id);
@@ -53,10 +59,10 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
                 repeated,
             },
         );
-        report_failure(result, node, &info, level);
+        report_failure(result, node, &info, swallowed, level);
     }
     finish(confs, parents, level);
-    for (index, id, repeated) in deferred {
+    for (index, id, repeated, swallowed) in deferred {
         let (node, index_of_rows) = (&nodes[index], confs.index());
         let mut line = Line {
             node,
@@ -67,7 +73,7 @@ pub fn dispatch(nodes: &[Node], confs: &mut Confs, parents: Option<&Confs>, leve
         let result = index_of_rows
             .table(id)
             .apply_deferred(id.row, &mut line, confs);
-        report_failure(result, node, &index_of_rows.info(id), level);
+        report_failure(result, node, &index_of_rows.info(id), swallowed, level);
     }
 }
 
@@ -158,6 +164,9 @@ fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
         return error.note(format!("it may stand in: {}", contexts.text()));
     }
     let error = at_name(format!("unknown directive \"{name}\""));
+    if let Some(advice) = former::advice(&name) {
+        return error.note(advice);
+    }
     if let Some(known) = known::find(&name) {
         let error = error.note("known to nginx 1.31, not yet in Weir");
         return error.note(format!("syntax: {}", known.syntax_line()));
@@ -215,18 +224,42 @@ fn remember(id: RowId, info: &RowInfo, node: &Node, level: &mut Level) -> Option
     }
 }
 
-fn report_failure(result: Result<(), Diagnostic>, node: &Node, info: &RowInfo, level: &mut Level) {
+fn report_failure(
+    result: Result<(), Diagnostic>,
+    node: &Node,
+    info: &RowInfo,
+    swallowed: Option<Span>,
+    level: &mut Level,
+) {
     let Err(mut error) = result else {
+        if let Some(missing) = swallowed {
+            let text = format!("\"{}\" has another directive among its words", info.name);
+            level.report(explain(Diagnostic::warning(text, node.head), Some(missing)));
+        }
         return;
     };
     // An error inside the braces is about another line, for which this syntax is no help.
     let about_head = error
         .span
         .is_some_and(|span| span.file == node.head.file && span.end <= node.head.end);
-    if about_head && error.notes.is_empty() {
+    if about_head && swallowed.is_some() {
+        error = explain(error, swallowed);
+    } else if about_head && error.notes.is_empty() {
         error = error.note(syntax_note(info));
     }
     level.report(error);
+}
+
+/// An error in a directive whose `;` is missing is about that, wherever nginx noticed it.
+fn explain(error: Diagnostic, missing: Option<Span>) -> Diagnostic {
+    match missing {
+        Some(missing) => Diagnostic {
+            span: Some(missing),
+            notes: vec!["a \";\" is missing here".to_owned()],
+            ..error
+        },
+        None => error,
+    }
 }
 
 fn finish(confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {

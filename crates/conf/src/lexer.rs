@@ -8,6 +8,7 @@
 use base::{BString, FileId, Span};
 
 use crate::diagnostic::{Diagnostic, Place};
+use crate::forgotten::after;
 use crate::tree::{MAX_ERRORS, Word};
 
 /// Bytes of one word in a file. nginx's bound, kept because it turns a forgotten quote into an error at the
@@ -39,6 +40,8 @@ pub(crate) struct Lexer<'t> {
     globals: bool,
     /// An error after which the rest of the text cannot be understood.
     gave_up: bool,
+    /// Offsets before which a `}` is read that is not there, in order.
+    closings: std::vec::IntoIter<usize>,
 }
 
 impl<'t> Lexer<'t> {
@@ -49,7 +52,14 @@ impl<'t> Lexer<'t> {
             file,
             globals,
             gave_up: false,
+            closings: Vec::new().into_iter(),
         }
+    }
+
+    /// Reads a `}` before each of these offsets, which are in order, as if it were there.
+    pub(crate) fn with_closings(mut self, closings: Vec<usize>) -> Lexer<'t> {
+        self.closings = closings.into_iter();
+        self
     }
 
     /// The text not yet read.
@@ -85,6 +95,13 @@ impl<'t> Lexer<'t> {
             }
             self.skip_space();
             let start = self.at;
+            if words.is_empty() && self.closes_before(start) {
+                return Statement {
+                    words,
+                    end: End::Close,
+                    span: self.span(start, start),
+                };
+            }
             let sign = self.span(start, start + 1);
             let Some(&byte) = self.text.get(start) else {
                 return self.end_of_text(words, errors);
@@ -106,7 +123,11 @@ impl<'t> Lexer<'t> {
             match (end, words.is_empty()) {
                 // A missing ";" before "}": the directive is taken, the brace is read again as the block's end.
                 (End::Close, false) => {
-                    errors.push(unexpected('}', sign));
+                    let missing = words
+                        .last()
+                        .map_or(sign, |word| after(word.span, word.quoted));
+                    let error = Diagnostic::error("unexpected \"}\"", missing);
+                    errors.push(error.place(Place::At(sign)).note("a \";\" is missing here"));
                     return Statement {
                         words,
                         end: End::Semicolon,
@@ -138,6 +159,16 @@ impl<'t> Lexer<'t> {
         }
     }
 
+    /// Whether one of the braces that are not there belongs before this offset; it is then used up.
+    fn closes_before(&mut self, at: usize) -> bool {
+        let due = self
+            .closings
+            .as_slice()
+            .first()
+            .is_some_and(|&before| before <= at);
+        due && self.closings.next().is_some()
+    }
+
     /// A word's place including an opening quote, which is where its directive starts.
     fn head(&self, first: &Word) -> Span {
         Span {
@@ -148,8 +179,9 @@ impl<'t> Lexer<'t> {
 
     fn end_of_text(&mut self, words: Vec<Word>, errors: &mut Vec<Diagnostic>) -> Statement {
         let at = self.span(self.text.len(), self.text.len());
-        if let (Some(first), false) = (words.first(), self.gave_up) {
-            errors.push(self.unexpected_end(self.head(first).to(words[words.len() - 1].span)));
+        if let (Some(last), false) = (words.last(), self.gave_up) {
+            let error = self.unexpected_end(after(last.span, last.quoted));
+            errors.push(error.note("a \";\" is missing here"));
             self.give_up();
         }
         Statement {
@@ -205,13 +237,17 @@ impl<'t> Lexer<'t> {
             return None;
         }
         let Some(end) = end else {
-            errors.push(self.unexpected_end(self.span(self.at, (self.at + 1).max(start))));
+            let error = self.unexpected_end(self.span(self.at, (self.at + 1).max(start)));
+            errors.push(match quoted {
+                true => error.note("the quote that starts here has no end"),
+                false => error,
+            });
             self.give_up();
             return None;
         };
         self.at = if quoted { end + 1 } else { end };
         if quoted {
-            self.check_after_quote(errors);
+            self.check_after_quote(start, errors);
         }
         Some(Word {
             text: unescape(&self.text[start..end]),
@@ -252,18 +288,26 @@ impl<'t> Lexer<'t> {
         }
     }
 
-    fn check_after_quote(&self, errors: &mut Vec<Diagnostic>) {
-        match self.text.get(self.at) {
-            None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => {}
+    /// What may not follow a closing quote is said; and when the quoted text has line feeds in it, then it was most likely
+    /// another quote's end that is missing: from here on all is inside out, and nothing more is read.
+    fn check_after_quote(&mut self, start: usize, errors: &mut Vec<Diagnostic>) {
+        let byte = match self.text.get(self.at) {
+            None | Some(b' ' | b'\t' | b'\r' | b'\n' | b';' | b'{' | b')') => return,
             // Unexpected too, and `statement` says so.
-            Some(b'}') => {}
-            Some(&byte) => {
-                let error = unexpected(char::from(byte), self.span(self.at, self.at + 1));
-                errors.push(
-                    error.note("after a closing quote there must be a space, \";\" or \"{\""),
-                );
-            }
+            Some(b'}') => return,
+            Some(&byte) => byte,
+        };
+        let error = unexpected(char::from(byte), self.span(self.at, self.at + 1));
+        let feeds = |text: &[u8]| text.iter().filter(|&&byte| byte == b'\n').count();
+        if feeds(&self.text[start..self.at]) == 0 {
+            let expected = "after a closing quote there must be a space, \";\" or \"{\"";
+            return errors.push(error.note(expected));
         }
+        errors.push(error.note(format!(
+            "this ends the quote that was opened in line {}: is its end missing there?",
+            feeds(&self.text[..start]) + 1
+        )));
+        self.give_up();
     }
 
     fn too_long(&self, start: usize, quote: Option<u8>) -> Diagnostic {

@@ -16,6 +16,8 @@ pub mod describe;
 pub mod diagnostic;
 pub mod dispatch;
 pub mod expression;
+mod forgotten;
+mod former;
 pub mod glob;
 pub mod known;
 pub mod level;

@@ -206,7 +206,22 @@ impl<'a> Line<'a, '_> {
     /// A regular expression.
     pub fn regex(&self, i: usize, pattern: &[u8], caseless: bool) -> Result<Regex, Diagnostic> {
         self.level.build.needs().executable_memory = true;
-        Regex::new(pattern, caseless).map_err(|message| self.error_at(i, message))
+        Regex::compile(pattern, caseless).map_err(|(message, offset)| {
+            let mut error = self.error_at(i, message);
+            let whole = parse::span_within(self.arg(i), pattern);
+            // An escape in the word, or bytes that are not UTF-8, move offsets: then the whole word is shown.
+            let exact = whole.len() == pattern.len() && pattern.is_ascii();
+            if let (Some(offset), true) = (offset, exact) {
+                let at = (whole.start + offset as u32).min(whole.end);
+                let end = (at + 1).min(whole.end).max(at);
+                error.span = Some(Span {
+                    start: at,
+                    end,
+                    ..whole
+                });
+            }
+            error
+        })
     }
 
     /// An address to listen on.

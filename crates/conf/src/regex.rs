@@ -29,6 +29,14 @@ const JIT_STACK: usize = 1 << 20;
 impl Regex {
     /// Compiles a pattern. The error is a message in nginx's words.
     pub fn new(pattern: &[u8], caseless: bool) -> Result<Regex, String> {
+        Regex::compile(pattern, caseless).map_err(|(message, _)| message)
+    }
+
+    /// As [`Regex::new`]; the error has the offset too at which PCRE2 noticed it, if it tells one.
+    pub(crate) fn compile(
+        pattern: &[u8],
+        caseless: bool,
+    ) -> Result<Regex, (String, Option<usize>)> {
         let mut builder = RegexBuilder::new();
         builder
             .caseless(caseless)
@@ -36,7 +44,7 @@ impl Regex {
             .max_jit_stack_size(Some(JIT_STACK));
         let program = builder
             .build(&as_utf8(pattern))
-            .map_err(|error| compile_message(&error, pattern))?;
+            .map_err(|error| (compile_message(&error, pattern), error.offset()))?;
         let names = program.capture_names().iter().enumerate();
         let names = names
             .filter_map(|(group, name)| Some((group, name.clone()?)))

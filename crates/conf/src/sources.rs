@@ -46,6 +46,12 @@ impl SourceMap {
         FileId((self.files.len() - 1) as u32)
     }
 
+    /// Forgets the texts that were added after the first `len`, to read them again.
+    pub(crate) fn truncate(&mut self, len: usize) {
+        self.files.truncate(len);
+        self.lines.truncate(len);
+    }
+
     /// How many texts there are.
     pub fn len(&self) -> usize {
         self.files.len()

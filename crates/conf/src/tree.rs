@@ -16,6 +16,7 @@ use base::text::errno_text;
 use base::{BStr, BString, ByteSlice, Span};
 
 use crate::diagnostic::{Diagnostic, Place};
+use crate::forgotten::{self, MissingBrace};
 use crate::glob;
 use crate::lexer::{End, Lexer};
 use crate::lua;
@@ -129,6 +130,7 @@ pub fn parse_tolerant(
         texts: HashMap::new(),
         diagnostics: Vec::new(),
         including: Vec::new(),
+        unclosed: false,
     };
     let mut nodes = Vec::new();
     if let Some(text) = extra_globals {
@@ -153,6 +155,8 @@ struct Parser<'f> {
     diagnostics: Vec<Diagnostic>,
     /// The files being read now, outermost first.
     including: Vec<PathBuf>,
+    /// A block of the file that is being read has no end.
+    unclosed: bool,
 }
 
 /// Where a run of statements stands.
@@ -197,9 +201,47 @@ impl Parser<'_> {
             included_at: from,
         });
         self.including.push(path.to_owned());
+        let before = (nodes.len(), self.diagnostics.len(), self.sources.len());
         let mut lexer = Lexer::new(&text, file, false);
+        let unclosed = std::mem::take(&mut self.unclosed);
         self.statements(&mut lexer, Surroundings::File, depth, nodes);
+        let missing = match std::mem::replace(&mut self.unclosed, unclosed) {
+            true => forgotten::braces(&text, file),
+            false => Vec::new(),
+        };
+        if !missing.is_empty() {
+            // With the braces where they belong, what follows is no longer in the wrong block.
+            nodes.truncate(before.0);
+            self.diagnostics.truncate(before.1);
+            self.sources.truncate(before.2);
+            self.report_missing(&missing, &text);
+            let closings = missing.iter().map(|brace| brace.before).collect();
+            let mut lexer = Lexer::new(&text, file, false).with_closings(closings);
+            self.statements(&mut lexer, Surroundings::File, depth, nodes);
+        }
         self.including.pop();
+    }
+
+    /// Says where braces are missing; the first line stays nginx's, which found out at the end of the file.
+    fn report_missing(&mut self, missing: &[MissingBrace], text: &[u8]) {
+        for brace in missing {
+            let end = Span {
+                start: text.len() as u32,
+                end: text.len() as u32,
+                ..brace.head
+            };
+            let before = Span {
+                start: brace.before as u32,
+                end: brace.before as u32,
+                ..brace.head
+            };
+            let line = self.sources.line_column(before).map_or(0, |(line, _)| line);
+            let error = Diagnostic::error("unexpected end of file, expecting \"}\"", brace.head);
+            let error = error.place(Place::At(end));
+            self.diagnostics.push(error.note(format!(
+                "the block that starts here has no end; by the indentation its \"}}\" is missing before line {line}"
+            )));
+        }
     }
 
     fn text_of(&mut self, path: &Path, from: Option<Span>) -> Option<Arc<[u8]>> {
@@ -279,6 +321,7 @@ impl Parser<'_> {
                         let error = error.place(Place::At(statement.span));
                         self.diagnostics
                             .push(error.note("the block that starts here has no end"));
+                        self.unclosed = true;
                     }
                     return end;
                 }

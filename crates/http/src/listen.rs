@@ -44,9 +44,11 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
         b"ssl" => listen.flags.tls = true,
         b"quic" => return Err(net::listen::not_yet(line, index)),
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => listen.set = true,
-        _ => {
-            return Err(line.error_at(index, format!("invalid parameter \"{}\"", line.text(index))));
+        b"spdy" => {
+            let error = line.invalid_parameter(index);
+            return Err(error.note("SPDY is gone; \"http2 on;\" switches HTTP/2 on"));
         }
+        _ => return Err(line.invalid_parameter(index)),
     }
     Ok(())
 }

@@ -378,6 +378,11 @@ fn tell(request: &Request, message: std::fmt::Arguments<'_>) {
 
 /// Reports addresses with TLS whose servers have no certificate. `places` are those of the servers' blocks.
 pub(crate) fn check_configuration(frozen: &Frozen, places: &[Span], line: &mut Line) {
+    // A certificate that cannot be loaded has been said; that none is there would only follow from it.
+    let mut errors = line.level.build.diagnostics.iter();
+    if errors.any(|error| error.message.starts_with("cannot load certificate")) {
+        return;
+    }
     for endpoint in frozen.endpoints.iter().filter(|endpoint| endpoint.tls) {
         let usable = |server: ServerId| {
             let service = frozen.server(server).tls.as_ref();

@@ -51,8 +51,9 @@ impl Listen {
         line: &Line,
     ) -> Result<(), Diagnostic> {
         for address in addresses {
-            if known.iter().any(|known| known.address == address) {
-                return Err(line.error(format!("a duplicate listen {}", line.text(0))));
+            if let Some(first) = known.iter().find(|known| known.address == address) {
+                let message = format!("a duplicate listen {address}");
+                return Err(line.error_after(first.span, message));
             }
             known.push(Listen {
                 address,
@@ -176,18 +177,26 @@ fn default_server<S: Copy, P>(
     claims: &[Claim<S, P>],
     line: &mut Line,
 ) -> Option<S> {
-    let mut report = |what: &str, span| {
-        let message = format!("{what} for {address}");
-        line.level.report(Diagnostic::error(message, span));
+    let mut report = |what: &str, span, first| {
+        let mut error = Diagnostic::error(format!("{what} for {address}"), span);
+        if let Some(place) = line.sources().place(first) {
+            error = error.note(format!("first in {place}"));
+        }
+        line.level.report(error);
     };
     let mut default = None;
-    let mut set = false;
+    let (mut set, mut default_at) = (None, None);
     for Claim { listen, server, .. } in claims {
-        if listen.set && std::mem::replace(&mut set, true) {
-            report("duplicate listen options", listen.span);
+        if listen.set
+            && let Some(first) = set.replace(listen.span)
+        {
+            report("duplicate listen options", listen.span, first);
         }
-        if listen.flags.default_server && default.replace(*server).is_some() {
-            report("a duplicate default server", listen.span);
+        if listen.flags.default_server {
+            default = Some(*server);
+            if let Some(first) = default_at.replace(listen.span) {
+                report("a duplicate default server", listen.span, first);
+            }
         }
     }
     default.or(claims.first().map(|claim| claim.server))

@@ -144,7 +144,10 @@ pub(crate) fn parse(
         }
     }
     let hint = |error: String| match identity {
-        Identity::Weir => format!("{error}\n  \"weir --help\" shows what there is"),
+        Identity::Weir => {
+            let more = signal_help(&error).unwrap_or_default();
+            format!("{error}{more}\n  \"weir --help\" shows what there is")
+        }
         Identity::Nginx => error,
     };
     parse_options(lexopt::Parser::from_args(arguments))
@@ -196,6 +199,19 @@ fn value(parser: &mut lexopt::Parser, letter: char, what: &str) -> Result<OsStri
     parser
         .value()
         .map_err(|_| format!("option \"-{letter}\" requires {what}"))
+}
+
+/// The words of `-s`.
+const SIGNALS: [&str; 4] = ["stop", "quit", "reopen", "reload"];
+
+/// A line of help for a word after `-s` that is none of them.
+fn signal_help(error: &str) -> Option<String> {
+    let word = error
+        .strip_prefix("invalid option: \"-s ")?
+        .strip_suffix('"')?;
+    let meant = nearest(word, SIGNALS).map(|near| format!("did you mean \"{near}\"? "));
+    let meant = meant.unwrap_or_default();
+    Some(format!("\n  {meant}-s takes {}", SIGNALS.join(", ")))
 }
 
 fn signal(word: &OsStr) -> Result<Send, String> {

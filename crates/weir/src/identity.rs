@@ -144,10 +144,16 @@ const PARTS: &[Part] = &[
 ];
 
 /// The text of `-V`, after the version line. `has` says whether a directive is known.
-pub(crate) fn build_text(has: impl Fn(&str) -> bool) -> String {
-    let mut text = format!("built by rustc {}\n", rustc_version());
+pub(crate) fn build_text(identity: Identity, has: impl Fn(&str) -> bool) -> String {
+    let mut text = format!("built by {}\n", env!("WEIR_RUSTC"));
     if has("ssl_certificate") {
-        text.push_str("built with OpenSSL 3.5.1 (compatible; rustls)\nTLS SNI support enabled\n");
+        text.push_str(match identity {
+            Identity::Weir => "built with rustls and aws-lc\nTLS SNI support enabled\n",
+            // Test suites and scripts look for the library's name.
+            Identity::Nginx => {
+                "built with OpenSSL 3.5.1 (compatible; rustls)\nTLS SNI support enabled\n"
+            }
+        });
     }
     text.push_str("configure arguments:");
     for part in PARTS {
@@ -163,16 +169,6 @@ pub(crate) fn build_text(has: impl Fn(&str) -> bool) -> String {
     }
     text.push('\n');
     text
-}
-
-/// The oldest compiler this was written for; the real one is not known to the program.
-fn rustc_version() -> &'static str {
-    let version = env!("CARGO_PKG_RUST_VERSION");
-    if version.is_empty() {
-        "unknown"
-    } else {
-        version
-    }
 }
 
 #[cfg(test)]
@@ -192,7 +188,9 @@ mod tests {
 
     #[test]
     fn modules_are_listed_by_what_is_there() {
-        let text = build_text(|directive| directive == "gzip_static" || directive == "proxy_pass");
+        let text = build_text(Identity::Weir, |directive| {
+            directive == "gzip_static" || directive == "proxy_pass"
+        });
         assert!(text.contains(" --with-http_gzip_static_module"));
         assert!(!text.contains("--without-http_proxy_module"));
         assert!(text.contains(" --without-http_ssi_module"));

@@ -216,14 +216,29 @@ pub(crate) fn load(
     let mut build = new_build(startup, files, tree.sources, log_files.clone());
     build.diagnostics = errors;
     build.needs().read_words(&tree.nodes);
+    // Of a file that cannot be read nothing else can be said.
+    let was_read = build
+        .sources
+        .iter()
+        .any(|source| source.kind == conf::tree::SourceKind::File);
     let mut confs = Confs::new(vec![vec![&crate::core::DIRECTIVES]]);
     let mut names = NoVariables::default();
-    conf::dispatch(
-        &tree.nodes,
-        &mut confs,
-        None,
-        &mut Level::new(&mut build, &mut names, &mut (), MAIN),
-    );
+    if was_read {
+        conf::dispatch(
+            &tree.nodes,
+            &mut confs,
+            None,
+            &mut Level::new(&mut build, &mut names, &mut (), MAIN),
+        );
+    } else if startup.identity == Identity::Weir && !startup.paths.named {
+        if let Some(error) = build.diagnostics.pop() {
+            build.report(
+                WITHOUT_A_FILE
+                    .iter()
+                    .fold(error, |error, line| error.note(*line)),
+            );
+        }
+    }
     build.diagnostics.append(&mut names.errors);
     let failed = build.has_errors();
     build.sources.sort(&mut build.diagnostics);
@@ -255,6 +270,13 @@ pub(crate) fn load(
         Some(_) | None => Err(Failure(messages)),
     }
 }
+
+/// What to start instead, for somebody who has no configuration yet.
+const WITHOUT_A_FILE: [&str; 3] = [
+    "\"weir serve DIR\" serves a folder",
+    "\"weir proxy URL\" caches in front of a server",
+    "\"weir -c FILE\" starts with a configuration, yours or one from examples/",
+];
 
 fn new_build(
     startup: &Startup,

@@ -8,7 +8,8 @@
 //! | nothing else, or started as `nginx` | `/etc/nginx` | `nginx.conf` | `/var/log/nginx/error.log` | `/run/nginx.pid` | `/var/lib/nginx` |
 //! | `-p DIR` | `DIR` | `conf/nginx.conf`, else `nginx.conf` | `logs/error.log` | `logs/nginx.pid` | `DIR` |
 //!
-//! `-c` and `-e` are relative to the prefix, as in nginx. An `include` is relative to the folder of the
+//! `-c` and `-e` are relative to the prefix, as in nginx; a file that `-c` names and that is not there is looked for in the
+//! current directory. An `include` is relative to the folder of the
 //! configuration file.
 
 use std::path::{Path, PathBuf};
@@ -23,6 +24,8 @@ pub(crate) struct Paths {
     pub(crate) prefix: PathBuf,
     /// The configuration file.
     pub(crate) configuration: PathBuf,
+    /// Whether the command line says where it is.
+    pub(crate) named: bool,
     /// The log when the configuration names none; `None` is standard error.
     pub(crate) error_log: Option<PathBuf>,
     /// The pid file when the configuration names none.
@@ -40,11 +43,15 @@ impl Paths {
         exists: impl Fn(&Path) -> bool,
     ) -> Paths {
         let mut paths = match &options.prefix {
-            Some(prefix) => Paths::under(prefix, exists),
-            None => Paths::of_system(identity, exists),
+            Some(prefix) => Paths::under(prefix, &exists),
+            None => Paths::of_system(identity, &exists),
         };
         if let Some(configuration) = &options.configuration {
-            paths.configuration = paths.prefix.join(configuration);
+            let below = paths.prefix.join(configuration);
+            let here = std::path::absolute(configuration).ok();
+            let here = here.filter(|here| !exists(&below) && exists(here));
+            paths.configuration = here.unwrap_or(below);
+            paths.named = true;
         }
         if let Some(log) = &options.error_log {
             let stream = log.as_os_str().is_empty() || log == Path::new("stderr");
@@ -64,6 +71,7 @@ impl Paths {
         Paths {
             prefix: prefix.to_path_buf(),
             configuration,
+            named: true,
             error_log: Some(prefix.join("logs/error.log")),
             pid: prefix.join("logs/nginx.pid"),
             temporary: prefix.to_path_buf(),
@@ -81,6 +89,7 @@ impl Paths {
         Paths {
             configuration: prefix.join(format!("{name}.conf")),
             prefix,
+            named: false,
             error_log: Some(format!("/var/log/{name}/error.log").into()),
             pid: format!("/run/{name}.pid").into(),
             temporary: Path::new("/var/lib").join(name),

@@ -67,6 +67,7 @@ fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> 
     let paths = Paths {
         // Shown in messages only; the text below is what is read.
         configuration: prefix.join("(weir proxy)"),
+        named: true,
         error_log: None,
         pid: prefix.join("(none)"),
         temporary: prefix.clone(),

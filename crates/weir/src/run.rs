@@ -68,7 +68,7 @@ fn show_version(identity: Identity, options: &Options) {
         eprint!("{}", crate::help::options_text(identity));
     }
     if options.configure {
-        eprint!("{}", build_text(crate::engines::knows));
+        eprint!("{}", build_text(identity, crate::engines::knows));
     }
 }
 

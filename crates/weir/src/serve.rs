@@ -92,6 +92,7 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
         temporary: temporary.clone(),
         // Shown in messages only; the text below is what is read.
         configuration: directory.join("(weir serve)"),
+        named: true,
         error_log: None,
         pid: directory.join("(none)"),
     };

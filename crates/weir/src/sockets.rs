@@ -237,7 +237,7 @@ fn open_patiently(spec: &ListenerSpec, voice: Voice<'_>) -> Result<Arc<OwnedFd>,
             Err(error) => error,
         };
         if !error.in_use() {
-            return Err(error.to_string());
+            return Err(explained(&spec.address, &error));
         }
         voice.say(Level::Emerg, format_args!("{error}"));
         if attempt == BIND_ATTEMPTS {
@@ -250,6 +250,20 @@ fn open_patiently(spec: &ListenerSpec, voice: Voice<'_>) -> Result<Arc<OwnedFd>,
         std::thread::sleep(BIND_PAUSE);
     }
     Err(format!("still could not bind() to {}", spec.address))
+}
+
+/// The error of a bind, with what it wants where that is not the address's fault.
+fn explained(address: &ListenAddress, error: &ListenError) -> String {
+    let port = match address {
+        ListenAddress::Tcp(address) | ListenAddress::Udp(address) => address.port(),
+        ListenAddress::Unix(_) | ListenAddress::UnixDatagram(_) => return error.to_string(),
+    };
+    if port < 1024 && error.error.kind() == std::io::ErrorKind::PermissionDenied {
+        return format!(
+            "{error}: a port below 1024 needs root, CAP_NET_BIND_SERVICE, or a lower net.ipv4.ip_unprivileged_port_start"
+        );
+    }
+    error.to_string()
 }
 
 /// Opens a socket. The file that a killed server left at a unix socket's path is replaced.
@@ -318,7 +332,7 @@ pub(crate) fn test(wanted: &[ListenerSpec]) -> Result<(), String> {
                 }
             }
             Err(error) if error.in_use() => {}
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(explained(&spec.address, &error)),
         }
     }
     Ok(())

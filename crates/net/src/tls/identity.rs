@@ -179,14 +179,10 @@ pub fn load_file(
     read: &mut dyn FnMut(&Path) -> io::Result<Vec<u8>>,
 ) -> Result<Vec<u8>, Problem> {
     read(path).map_err(|error| {
-        let word = path.display();
-        let number = error.raw_os_error().unwrap_or(5);
-        let text = error.to_string();
-        let text = text.split(" (os error").next().unwrap_or_default();
         Problem::new(format!(
-            "cannot load {what} \"{word}\": BIO_new_file() failed (SSL: error:{:08X}:system library::{text}:calling \
-             fopen({word}, r) error:10000080:BIO routines::no such file)",
-            0x8000_0000_u32 | u32::try_from(number).unwrap_or(0)
+            "cannot load {what} \"{}\": open() failed {}",
+            path.display(),
+            base::text::errno_text(&error)
         ))
     })
 }

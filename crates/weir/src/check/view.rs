@@ -20,6 +20,8 @@ pub(super) struct Site<'t> {
     regexes: RefCell<HashMap<(BString, bool), Option<Regex>>>,
     /// Files that nobody is to have.
     secrets: OnceCell<Vec<PathBuf>>,
+    /// The server that takes what no name claims, by the address as `listen` writes it.
+    default_servers: OnceCell<HashMap<&'t [u8], &'t Node>>,
 }
 
 impl<'t> Site<'t> {
@@ -44,7 +46,29 @@ impl<'t> Site<'t> {
             maps,
             regexes: RefCell::default(),
             secrets: OnceCell::new(),
+            default_servers: OnceCell::new(),
         }
+    }
+
+    /// The server that takes what no name claims on an address: the one that says so, or the first.
+    pub(super) fn default_server(&self, address: &[u8]) -> Option<&'t Node> {
+        let all = self.default_servers.get_or_init(|| {
+            let mut all = HashMap::new();
+            let engines = self.nodes.iter();
+            for server in engines.flat_map(|engine| named(engine.block.nodes(), "server")) {
+                for listen in named(server.block.nodes(), "listen") {
+                    let says_so =
+                        |word: &conf::Word| word.is("default_server") || word.is("default");
+                    if listen.args.iter().any(says_so) {
+                        all.insert(first(listen), server);
+                    } else {
+                        all.entry(first(listen)).or_insert(server);
+                    }
+                }
+            }
+            all
+        });
+        all.get(address).copied()
     }
 
     /// A path of the configuration as the system has it.

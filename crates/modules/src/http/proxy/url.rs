@@ -98,7 +98,11 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
         return Ok(());
     }
     let Some((scheme, rest)) = split_scheme(text) else {
-        return Err(line.error("invalid URL prefix"));
+        let error = line.error("invalid URL prefix");
+        return Err(match text.contains_str("://") {
+            true => error.note("it must begin with http:// or https://"),
+            false => error.note(format!("the scheme is missing: proxy_pass http://{text};")),
+        });
     };
     let (parsed, uri) = ConfAddress::peer_and_uri(rest)
         .map_err(|why| line.error(format!("{why} in upstream \"{}\"", rest.as_bstr())))?;

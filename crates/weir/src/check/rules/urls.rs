@@ -211,32 +211,15 @@ fn upstream_by_client(view: &View, found: &mut Vec<Found>) {
 fn has_only_names(view: &View, server: &Node) -> bool {
     let names = || named(server.block.nodes(), "server_name").flat_map(|node| &node.args);
     let any = |name: &BStr| matches!(name.as_bytes(), b"_" | b"" | b"*") || name.starts_with(b"~");
-    let listens = |server: &Node, wanted: &[u8]| {
-        named(server.block.nodes(), "listen").any(|node| first(node) == wanted)
-    };
-    let is_default = |node: &Node| {
-        node.args
-            .iter()
-            .any(|word| word.is("default_server") || word.is("default"))
-    };
-    let Some(http) = view.around.first() else {
-        return false;
-    };
-    let servers = || named(http.block.nodes(), "server");
-    let is_first_of = |listen: &Node| {
-        let address = first(listen);
-        let marked = servers().find(|other| {
-            named(other.block.nodes(), "listen")
-                .any(|node| first(node) == address && is_default(node))
-        });
-        let chosen = marked.or_else(|| servers().find(|other| listens(other, address)));
-        chosen.is_none_or(|chosen| std::ptr::eq(chosen, server))
+    let answers_to_all = |listen: &Node| {
+        let default = view.site.default_server(first(listen));
+        default.is_none_or(|default| std::ptr::eq(default, server))
     };
     let mut own = named(server.block.nodes(), "listen").peekable();
     names().next().is_some()
         && !names().any(|word| any(word.as_bstr()))
         && own.peek().is_some()
-        && !own.any(is_first_of)
+        && !own.any(answers_to_all)
 }
 
 fn is_internal(view: &View) -> bool {

@@ -1,0 +1,210 @@
+//! What authors forget most often: the `;` after a directive, the `}` of a block.
+//!
+//! nginx notices either where the text stops making sense, which can be a line or a whole file away. People write a
+//! directive a line and indent blocks, so the lines tell where the sign is missing. What they tell is only ever used
+//! for a text that is wrong anyway, and then it is both said and acted upon: a brace that is put back in its place
+//! spares the author the errors that would follow from its absence.
+
+use base::Span;
+
+use crate::lexer::{End, Lexer};
+use crate::lua;
+use crate::sources::SourceMap;
+use crate::tree::Node;
+
+/// Where a `;` is missing in a directive: the place after the word that should have been its last. So it is when a later
+/// word begins a line and is the name of a directive that may stand here.
+pub(crate) fn semicolon(
+    node: &Node,
+    sources: &SourceMap,
+    is_directive: impl Fn(&str) -> bool,
+) -> Option<Span> {
+    // The usual directive stands on one line, and costs no more than this look.
+    if !sources.text(node.head)?.contains(&b'\n') {
+        return None;
+    }
+    let mut before = &node.name;
+    for word in &node.args {
+        let begins_line = || {
+            let (line, start) = sources.line(word.span)?;
+            let indent = line.get(..word.span.start as usize - start)?;
+            Some(indent.iter().all(u8::is_ascii_whitespace))
+        };
+        let is_name = || std::str::from_utf8(&word.text).is_ok_and(&is_directive);
+        if !word.quoted && begins_line()? && is_name() {
+            return Some(after(before.span, before.quoted));
+        }
+        before = word;
+    }
+    None
+}
+
+/// The place right after a word, its closing quote included.
+pub(crate) fn after(word: Span, quoted: bool) -> Span {
+    let end = word.end + u32::from(quoted);
+    Span {
+        start: end,
+        end,
+        ..word
+    }
+}
+
+/// A brace that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MissingBrace {
+    /// The block that it should close.
+    pub(crate) head: Span,
+    /// The offset before which it belongs.
+    pub(crate) before: usize,
+}
+
+/// A block that is open while braces are counted.
+struct Open {
+    head: Span,
+    /// Columns before its first word; `None` if something else stands before it on its line.
+    indent: Option<usize>,
+    /// The same for the first directive in it.
+    inner: Option<usize>,
+}
+
+impl Open {
+    /// Its indentation, if it stands deeper inside of it: only then can the depth of a line tell anything.
+    fn told(&self) -> Option<usize> {
+        self.indent
+            .filter(|indent| self.inner.is_some_and(|inner| inner > *indent))
+    }
+}
+
+/// Finds the braces that are missing in a file whose blocks do not all end, by the depth of its lines. Nothing if that
+/// explains not exactly as many as are missing: a wrong guess would be worse than none.
+pub(crate) fn braces(text: &[u8], file: base::FileId) -> Vec<MissingBrace> {
+    let mut missing = Vec::new();
+    let mut blocks: Vec<Open> = Vec::new();
+    let mut lexer = Lexer::new(text, file, false);
+    loop {
+        let statement = lexer.statement(&mut Vec::new());
+        if lexer.gave_up() || statement.end == End::File {
+            return match blocks.is_empty() {
+                true => missing,
+                false => Vec::new(),
+            };
+        }
+        let start = statement.span.start as usize;
+        let indent = indent_of(text, start);
+        if statement.end == End::Close {
+            close(&mut blocks, indent, start, &mut missing);
+            if blocks.pop().is_none() {
+                return Vec::new();
+            }
+            continue;
+        }
+        // What stands no deeper than the block around it is not in it.
+        while let (Some(column), Some(block)) = (indent, blocks.last()) {
+            if block.told().is_none_or(|outer| column > outer) {
+                break;
+            }
+            missing.push(missing_in(&mut blocks, start));
+        }
+        if let Some(block) = blocks.last_mut() {
+            block.inner = block.inner.or(indent);
+        }
+        if statement.end == End::Open {
+            let raw = statement.words.first();
+            if raw.is_some_and(|name| name.text.ends_with(b"_by_lua_block")) {
+                let Ok(length) = lua::block_length(lexer.rest()) else {
+                    return Vec::new();
+                };
+                lexer.skip(length + 1);
+                continue;
+            }
+            blocks.push(Open {
+                head: statement.span,
+                indent,
+                inner: None,
+            });
+        }
+    }
+}
+
+/// Ends the blocks that a brace at this depth cannot mean, because an outer one stands exactly there.
+fn close(
+    blocks: &mut Vec<Open>,
+    indent: Option<usize>,
+    at: usize,
+    missing: &mut Vec<MissingBrace>,
+) {
+    let Some(column) = indent else {
+        return;
+    };
+    let Some(meant) = blocks
+        .iter()
+        .rposition(|block| block.indent == Some(column))
+    else {
+        return;
+    };
+    while blocks.len() > meant + 1 && blocks[blocks.len() - 1].told().is_some() {
+        missing.push(missing_in(blocks, at));
+    }
+}
+
+/// Takes the innermost block, which is known to be open, off.
+fn missing_in(blocks: &mut Vec<Open>, before: usize) -> MissingBrace {
+    let head = blocks.pop().map_or(Span::NONE, |block| block.head);
+    MissingBrace { head, before }
+}
+
+/// The column of what stands first on its line; `None` for anything else. A tab counts as eight.
+fn indent_of(text: &[u8], at: usize) -> Option<usize> {
+    let line = text[..at]
+        .iter()
+        .rposition(|&byte| byte == b'\n')
+        .map_or(0, |feed| feed + 1);
+    text[line..at]
+        .iter()
+        .try_fold(0, |column, byte| match byte {
+            b' ' => Some(column + 1),
+            b'\t' => Some(column / 8 * 8 + 8),
+            _ => None,
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The line of each block without an end, and the line before which the brace belongs.
+    fn found(text: &str) -> Vec<(usize, usize)> {
+        let line = |at: usize| text[..at].matches('\n').count() + 1;
+        braces(text.as_bytes(), base::FileId(0))
+            .iter()
+            .map(|brace| (line(brace.head.start as usize), line(brace.before)))
+            .collect()
+    }
+
+    #[test]
+    fn the_depth_of_lines_tells_which_brace_is_missing() {
+        let sibling = "http {\n  server {\n    listen 80;\n  server {\n    listen 81;\n  }\n}\n";
+        assert_eq!(found(sibling), [(2, 4)]);
+        let before_end = "http {\n  server {\n    location / {\n      return 200;\n  }\n}\n";
+        assert_eq!(found(before_end), [(3, 5)]);
+        let tabs = "http {\n\tserver {\n\t\tlisten 80;\n}\n";
+        assert_eq!(found(tabs), [(2, 4)]);
+        let two = "http {\n  server {\n    location / {\n      return 200;\n}\n";
+        assert_eq!(found(two), [(3, 5), (2, 5)]);
+    }
+
+    #[test]
+    fn lines_without_depth_tell_nothing() {
+        assert_eq!(found("http {\nserver {\nlisten 80;\nserver {\n}\n}\n"), []);
+        assert_eq!(found("http { server { listen 80; }\n"), []);
+        assert_eq!(found("http {\n  server {\n    listen 80;\n  }\n"), []);
+        // In a text without a mistake nothing is asked, but the answer would be the same.
+        assert_eq!(found("http {\n  server {\n    listen 80;\n  }\n}\n"), []);
+    }
+
+    #[test]
+    fn quotes_comments_and_lua_do_not_count() {
+        let text = "http {\n  # }\n  server {\n    set $a \"}\";\n    content_by_lua_block {\n x = {}\n }\n}\n";
+        assert_eq!(found(text), [(3, 8)]);
+    }
+}

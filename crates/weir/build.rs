@@ -1,0 +1,14 @@
+//! Tells the program which compiler built it, for `-V`.
+
+use std::process::Command;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let compiler = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let asked = Command::new(compiler).arg("--version").output();
+    let version = asked
+        .ok()
+        .and_then(|output| String::from_utf8(output.stdout).ok());
+    let version = version.as_deref().map_or("rustc", str::trim);
+    println!("cargo::rustc-env=WEIR_RUSTC={version}");
+}
