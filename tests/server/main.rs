@@ -28,6 +28,7 @@ mod dav;
 mod debug_log;
 mod delivery;
 mod early_data;
+mod echo;
 mod empty_gif;
 mod error_pages;
 mod fastcgi;

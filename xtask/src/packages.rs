@@ -40,6 +40,11 @@ pub const NGINX_LUA: (&str, &str) = (
     "/usr/lib/nginx/modules/ngx_http_lua_module.so",
     "libnginx-mod-http-lua",
 );
+/// Writes responses; a whole path as well.
+pub const NGINX_ECHO: (&str, &str) = (
+    "/usr/lib/nginx/modules/ngx_http_echo_module.so",
+    "libnginx-mod-http-echo",
+);
 /// A library in Lua.
 pub const LUA_LRUCACHE: (&str, &str) = (
     "/usr/share/lua/5.1/resty/lrucache.lua",

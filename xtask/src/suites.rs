@@ -28,7 +28,12 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
         packages::MEMCACHED,
     ])?;
     // The tests of Lua leave out what is not there.
-    packages::want(&[packages::NGINX_LUA, packages::LUA_LRUCACHE, packages::REDIS]);
+    packages::want(&[
+        packages::NGINX_ECHO,
+        packages::NGINX_LUA,
+        packages::LUA_LRUCACHE,
+        packages::REDIS,
+    ]);
 
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     println!("\n== unit tests");

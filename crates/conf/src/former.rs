@@ -34,10 +34,6 @@ const EXACT: &[(&str, &str)] = &[
         "aio_threads",
         "use \"aio threads;\"; a thread_pool says how many there are",
     ),
-    (
-        "echo",
-        "of the module echo, which Weir does not have: return 200 \"text\"; or content_by_lua_block",
-    ),
 ];
 
 /// By the beginning of the name.
@@ -46,10 +42,6 @@ const FAMILIES: &[(&str, &str)] = &[
     (
         "js_",
         "of the module njs, which Weir does not have; the *_by_lua_block directives do the same in Lua",
-    ),
-    (
-        "echo_",
-        "of the module echo, which Weir does not have: return 200 \"text\"; or content_by_lua_block",
     ),
     (
         "pagespeed",

@@ -14,6 +14,7 @@ mod charset;
 mod dav;
 #[cfg(feature = "debug-stall")]
 mod debug_block;
+mod echo;
 mod empty_gif;
 mod fastcgi;
 mod flv;
@@ -109,6 +110,7 @@ pub static MODULES: &[&::http::Module] = &[
     &mp4::MODULE,
     #[cfg(feature = "debug-stall")]
     &debug_block::MODULE,
+    &echo::MODULE,
     &empty_gif::MODULE,
     &cache_purge::MODULE,
     &stub_status::MODULE,
