@@ -853,3 +853,18 @@ fn the_documented_names_are_there() {
     };
     assert_eq!(text, absent);
 }
+
+#[test]
+fn arguments_of_set_by_lua_are_those_of_set() {
+    let Some(server) = with(
+        r#"location ~ ^/(.*)$ {
+            set $plain $1;
+            set_by_lua $lua 'return ngx.arg[1]' $1;
+            return 200 "$plain $lua";
+        }"#,
+    ) else {
+        return;
+    };
+    assert_eq!(said(&server, "/a%20b"), "a%20b a%20b");
+    assert_eq!(said(&server, "/ab"), "ab ab");
+}

@@ -272,3 +272,10 @@ fn a_range_that_cannot_be_had_has_added_fields_once() {
         "up"
     );
 }
+
+#[test]
+fn another_word_about_ranges_stays_beside_the_servers() {
+    let conf = "server { listen 127.0.0.1:%%PORT%%; add_header Accept-Ranges none; }";
+    let server = http(conf).file("html/a", "content").start();
+    assert_eq!(server.get("/a").all("Accept-Ranges"), ["none", "bytes"]);
+}

@@ -45,6 +45,16 @@ pub const NGINX_ECHO: (&str, &str) = (
     "/usr/lib/nginx/modules/ngx_http_echo_module.so",
     "libnginx-mod-http-echo",
 );
+/// Sets fields; a whole path as well.
+pub const NGINX_HEADERS_MORE: (&str, &str) = (
+    "/usr/lib/nginx/modules/ngx_http_headers_more_filter_module.so",
+    "libnginx-mod-http-headers-more-filter",
+);
+/// Computes variables; a whole path as well.
+pub const NGINX_SET_MISC: (&str, &str) = (
+    "/usr/lib/nginx/modules/ngx_http_set_misc_module.so",
+    "libnginx-mod-http-set-misc",
+);
 /// A library in Lua.
 pub const LUA_LRUCACHE: (&str, &str) = (
     "/usr/share/lua/5.1/resty/lrucache.lua",

@@ -27,10 +27,12 @@ pub(crate) fn test(flags: &mut Flags) -> Outcome {
         packages::UWSGI_PYTHON,
         packages::MEMCACHED,
     ])?;
-    // The tests of Lua leave out what is not there.
+    // The tests of modules of others leave out what is not there.
     packages::want(&[
         packages::NGINX_ECHO,
         packages::NGINX_LUA,
+        packages::NGINX_HEADERS_MORE,
+        packages::NGINX_SET_MISC,
         packages::LUA_LRUCACHE,
         packages::REDIS,
     ]);

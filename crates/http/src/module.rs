@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bstr::BString;
-use conf::{Confs, Line, Rows, Table, Variable};
+use conf::{Confs, Expression, Line, Rows, Table, Variable};
 use net::tls::{Moment, Offer};
 use net::upstream::Secure;
 
@@ -211,8 +211,11 @@ pub enum Outcome {
 /// A step that a module adds to the script of a block: what `set`, `rewrite` and `if` do in the order of the file,
 /// somebody else does between them.
 pub trait ScriptStep: Send + Sync {
-    /// Does it. [`Outcome::Declined`] says that the script goes on.
-    fn run(&self, request: &mut Request) -> ScriptProgress;
+    /// The texts that it works on. The script evaluates them as it does those of `set`, which is its own affair.
+    fn inputs(&self) -> &[Expression];
+
+    /// Does it, with the values of its inputs. [`Outcome::Declined`] says that the script goes on.
+    fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress;
 }
 
 /// How far a step of a script came.

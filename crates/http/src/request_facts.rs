@@ -1,13 +1,14 @@
 //! What follows from a request's fields: who talks to whom, and which file a path means.
 //!
-//! Everything here only reads; the exception is [`Request::set_host`], which the connection calls while it reads the
-//! head.
+//! Everything here only reads; the exceptions are [`Request::set_host`], which the connection calls while it reads the
+//! head, and [`Request::change_fields`].
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 
 use bstr::{BString, ByteSlice};
+use proto::Fields;
 use rt::error_log::Level;
 
 use crate::core::location::RootKind;
@@ -40,6 +41,51 @@ impl Request {
         if let Some(head) = Rc::get_mut(&mut self.head) {
             head.host = name.into();
             head.port = port;
+        }
+    }
+
+    /// Changes fields of the request that are called `name`. Subrequests may share the head: what one of them changes is
+    /// its own. Variables that were asked for keep their values until [`Request::forget_field`].
+    pub fn change_fields(&mut self, name: &[u8], change: impl FnOnce(&mut Fields)) {
+        let head = Rc::make_mut(&mut self.head);
+        change(&mut head.wire.fields);
+        if name.eq_ignore_ascii_case(b"host") {
+            head.host.clear();
+            let value = head.wire.fields.get(b"host");
+            if let Some(host) = value.and_then(|value| proto::host::parse(value).ok()) {
+                host.write_lowercase(&mut head.host);
+                head.port = host.port;
+            }
+        }
+    }
+
+    /// Forgets what the variables about a field of the request were when they were asked for last.
+    pub fn forget_field(&mut self, name: &[u8]) {
+        if name.eq_ignore_ascii_case(b"host") {
+            self.forget_variable("host");
+        }
+        let variable = name.to_str_lossy().to_ascii_lowercase().replace('-', "_");
+        self.forget_variable(&format!("http_{variable}"));
+        if name.eq_ignore_ascii_case(b"cookie") {
+            // Which cookies were asked for is not known; those that were keep their values only until here.
+            self.forget_variables("cookie_");
+        }
+    }
+
+    /// Forgets what a variable was when it was asked for last.
+    fn forget_variable(&mut self, name: &str) {
+        if let Some(id) = self.site.variables.id(name) {
+            self.variables.forget(id);
+        }
+    }
+
+    /// Forgets variables whose names begin so.
+    fn forget_variables(&mut self, start: &str) {
+        for n in 0..self.site.variables.len() {
+            let id = conf::VarId(n as u32);
+            if self.site.variables.get(id).name.starts_with(start) {
+                self.variables.forget(id);
+            }
         }
     }
 

@@ -22,6 +22,8 @@ pub struct Response {
     /// Type and charset as an upstream wrote them, where we would write them otherwise; then what `content_type` and
     /// `charset` were. It counts as long as they are that.
     pub content_type_as_sent: Option<(BString, BString, BString)>,
+    /// The media type of the content that a 304 is about.
+    pub type_not_sent: BString,
     /// The content's length when it differs from what the body itself knows: a response to HEAD, a proxied one.
     pub content_length: Option<u64>,
     /// Seconds since 1970 of the last change.
@@ -37,7 +39,7 @@ pub struct Response {
     pub location: Option<BString>,
     /// All other header fields.
     pub fields: Fields,
-    /// `Server` or `Date` is not ours to say: an upstream's was to be passed on, and it sent none.
+    /// Fields that are not ours to say: an upstream's was to be passed on, and it sent none; or they were taken away.
     pub unsaid: Unsaid,
     /// Fields that follow the content.
     pub trailers: Fields,
@@ -54,6 +56,8 @@ pub struct Unsaid {
     pub server: bool,
     /// `Date`.
     pub date: bool,
+    /// `Expires`, where `expires` has a time for it.
+    pub expires: bool,
 }
 
 /// Which generic transformations a response still allows.
@@ -80,6 +84,7 @@ impl Response {
         self.content_type.clear();
         self.charset.clear();
         self.content_type_as_sent = None;
+        self.type_not_sent.clear();
         self.content_length = None;
         self.last_modified = None;
         self.last_modified_was_said = false;
@@ -92,6 +97,27 @@ impl Response {
         self.trailers.clear();
         self.body = Body::Empty;
         self.transforms = Transforms::default();
+    }
+
+    /// Takes the value of `Content-Type` that somebody else wrote: the charset is known as such, so that filters see both,
+    /// and what goes out is the text as it was.
+    pub fn set_content_type(&mut self, value: &[u8]) {
+        let (media_type, charset) = split_charset(value);
+        self.content_type.clear();
+        self.content_type.extend_from_slice(media_type);
+        if charset.is_empty() {
+            return;
+        }
+        self.charset = charset;
+        let mut canonical = Vec::with_capacity(value.len() + 1);
+        self.write_content_type(&mut canonical);
+        if canonical != value {
+            self.content_type_as_sent = Some((
+                value.into(),
+                self.content_type.clone(),
+                self.charset.clone(),
+            ));
+        }
     }
 
     /// Appends the value of `Content-Type`.
@@ -153,5 +179,50 @@ impl Response {
     pub fn drop_validators(&mut self) {
         self.last_modified = None;
         self.etag = None;
+    }
+}
+
+fn split_charset(value: &[u8]) -> (&[u8], BString) {
+    let mut at = 0;
+    while let Some(semicolon) = value[at..].find_byte(b';') {
+        let end = at + semicolon;
+        let parameter = value[end + 1..].trim_start_with(|c| c == ' ');
+        if parameter.len() >= 8 && parameter[..8].eq_ignore_ascii_case(b"charset=") {
+            let charset = parameter[8..]
+                .strip_prefix(b"\"")
+                .unwrap_or(&parameter[8..]);
+            let charset = charset.strip_suffix(b"\"").unwrap_or(charset);
+            return (&value[..end], charset.into());
+        }
+        at = end + 1;
+    }
+    (value, BString::default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::split_charset;
+
+    #[test]
+    fn charsets_are_taken_off_media_types() {
+        for (value, media_type, charset) in [
+            ("text/html", "text/html", ""),
+            ("text/html; charset=utf-8", "text/html", "utf-8"),
+            ("text/html;charset=\"utf-8\"", "text/html", "utf-8"),
+            (
+                "multipart/x; boundary=a; charset=b",
+                "multipart/x; boundary=a",
+                "b",
+            ),
+            ("text/html;", "text/html;", ""),
+            ("text/html; CHARSET=", "text/html", ""),
+        ] {
+            let (found, text) = split_charset(value.as_bytes());
+            assert_eq!(
+                (found, text.as_slice()),
+                (media_type.as_bytes(), charset.as_bytes()),
+                "{value}"
+            );
+        }
     }
 }

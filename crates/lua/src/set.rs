@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bstr::ByteSlice;
+use bstr::{BString, ByteSlice};
 use conf::{Definition, Diagnostic, Expression, Get, Line, VarId};
 use http::module::{ScriptProgress, ScriptStep, ScriptSteps, ScriptTask};
 use http::{Outcome, Request};
@@ -49,7 +49,11 @@ pub(crate) fn read(_: &mut Code, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 impl ScriptStep for Set {
-    fn run(&self, request: &mut Request) -> ScriptProgress {
+    fn inputs(&self) -> &[Expression] {
+        &self.arguments
+    }
+
+    fn run(&self, request: &mut Request, inputs: Vec<BString>) -> ScriptProgress {
         let Some(vm) = vm::of(request) else {
             return ScriptProgress::Done(Outcome::Status(500));
         };
@@ -61,11 +65,8 @@ impl ScriptStep for Set {
             }
         };
         let scope = Scope::new(Rc::clone(&vm), Kind::Set, request.logger().clone());
-        if !self.arguments.is_empty() {
-            let values = self.arguments.iter();
-            *scope.arguments.borrow_mut() = values
-                .map(|argument| request.value(argument).into())
-                .collect();
+        if !inputs.is_empty() {
+            *scope.arguments.borrow_mut() = inputs.into_iter().map(Into::into).collect();
         }
         let run = Run::new(scope, &function, &vm.settings.limits);
         let mut task = Setting {

@@ -152,7 +152,7 @@ pub(crate) fn instead(
         }
     }
     if let Some(value) = head.fields.get_known(Known::ContentType) {
-        set_content_type(request, value);
+        request.out.set_content_type(value);
     }
     Some(redirect(request, &target))
 }
@@ -185,6 +185,7 @@ pub(crate) fn copy_head(
     request.out.unsaid = Unsaid {
         server: unsaid(Known::Server, "Server"),
         date: unsaid(Known::Date, "Date"),
+        expires: false,
     };
     if settings.force_ranges {
         request.out.transforms.ranges = true;
@@ -207,7 +208,7 @@ fn copy_field(
 ) {
     match known {
         Known::ContentLength | Known::TransferEncoding | Known::Connection | Known::KeepAlive => {}
-        Known::ContentType => set_content_type(request, value),
+        Known::ContentType => request.out.set_content_type(value),
         Known::LastModified => copy_last_modified(request, name, value),
         Known::Etag => request.out.new_etag().extend_from_slice(value),
         Known::Location => {
@@ -277,41 +278,6 @@ fn redirect(request: &mut Request, target: &[u8]) -> Outcome {
     request.redirect(path, &target[args])
 }
 
-/// Takes `; charset=` off a media type, so that charset filters see both.
-fn set_content_type(request: &mut Request, value: &[u8]) {
-    let (media_type, charset) = split_charset(value);
-    request.out.content_type.clear();
-    request.out.content_type.extend_from_slice(media_type);
-    if charset.is_empty() {
-        return;
-    }
-    request.out.charset = charset;
-    let mut canonical = Vec::with_capacity(value.len() + 1);
-    request.out.write_content_type(&mut canonical);
-    if canonical != value {
-        let out = &mut request.out;
-        out.content_type_as_sent =
-            Some((value.into(), out.content_type.clone(), out.charset.clone()));
-    }
-}
-
-fn split_charset(value: &[u8]) -> (&[u8], BString) {
-    let mut at = 0;
-    while let Some(semicolon) = value[at..].find_byte(b';') {
-        let end = at + semicolon;
-        let parameter = value[end + 1..].trim_start_with(|c| c == ' ');
-        if parameter.len() >= 8 && parameter[..8].eq_ignore_ascii_case(b"charset=") {
-            let charset = parameter[8..]
-                .strip_prefix(b"\"")
-                .unwrap_or(&parameter[8..]);
-            let charset = charset.strip_suffix(b"\"").unwrap_or(charset);
-            return (&value[..end], charset.into());
-        }
-        at = end + 1;
-    }
-    (value, BString::default())
-}
-
 /// A date that is written as we write it becomes the response's; any other is passed on as it is.
 fn copy_last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
     match crate::clock::canonical_date(value) {
@@ -320,33 +286,5 @@ fn copy_last_modified(request: &mut Request, name: &[u8], value: &[u8]) {
             request.out.last_modified_was_said = true;
         }
         None => request.out.fields.push(name, value),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::split_charset;
-
-    #[test]
-    fn charsets_are_taken_off_media_types() {
-        for (value, media_type, charset) in [
-            ("text/html", "text/html", ""),
-            ("text/html; charset=utf-8", "text/html", "utf-8"),
-            ("text/html;charset=\"utf-8\"", "text/html", "utf-8"),
-            (
-                "multipart/x; boundary=a; charset=b",
-                "multipart/x; boundary=a",
-                "b",
-            ),
-            ("text/html;", "text/html;", ""),
-            ("text/html; CHARSET=", "text/html", ""),
-        ] {
-            let (found, text) = split_charset(value.as_bytes());
-            assert_eq!(
-                (found, text.as_slice()),
-                (media_type.as_bytes(), charset.as_bytes()),
-                "{value}"
-            );
-        }
     }
 }

@@ -220,36 +220,10 @@ fn add_header(stack: &Stack) -> Called {
     change_fields(&name, |fields| fields.push(&name, &value))
 }
 
-/// The header of a request may be shared with subrequests: what one changes is its own from then on.
 fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> Called {
     scope::with_request(|request| {
-        let head = Rc::make_mut(&mut request.head);
-        change(&mut head.wire.fields);
-        if name.eq_ignore_ascii_case(b"host") {
-            head.host.clear();
-            if let Some(host) = head
-                .wire
-                .fields
-                .get(b"host")
-                .and_then(|value| proto::host::parse(value).ok())
-            {
-                host.write_lowercase(&mut head.host);
-                head.port = host.port;
-            }
-            forget(request, "host");
-        }
-        let variable = name.to_str_lossy().to_ascii_lowercase().replace('-', "_");
-        forget(request, &format!("http_{variable}"));
-        if name.eq_ignore_ascii_case(b"cookie") {
-            // Which cookies were asked for is not known; those that were keep their values only until here.
-            let site = Rc::clone(&request.site);
-            for n in 0..site.variables.len() {
-                let id = conf::VarId(n as u32);
-                if site.variables.get(id).name.starts_with("cookie_") {
-                    request.variables.forget(id);
-                }
-            }
-        }
+        request.change_fields(name, change);
+        request.forget_field(name);
     })?;
     super::NONE
 }

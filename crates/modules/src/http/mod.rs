@@ -25,6 +25,7 @@ mod gunzip;
 mod gzip;
 mod gzip_static;
 mod headers;
+mod headers_more;
 mod health_check;
 mod index;
 mod limit_conn;
@@ -44,6 +45,7 @@ mod rewrite;
 mod scgi;
 mod secure_link;
 mod session;
+mod set_misc;
 mod slice;
 mod split_clients;
 mod ssi;
@@ -76,7 +78,8 @@ pub static MODULES: &[&::http::Module] = &[
     &upstream::MODULE,
     &cache::MODULE,
     &health_check::MODULE,
-    // Rewriting.
+    // Rewriting: what adds steps to scripts, and what runs them.
+    &set_misc::MODULE,
     &rewrite::MODULE,
     // Limits (preaccess).
     &realip::MODULE,
@@ -88,6 +91,8 @@ pub static MODULES: &[&::http::Module] = &[
     &access::MODULE,
     &auth_basic::MODULE,
     &auth_request::MODULE,
+    // The end of the rewrite phase, behind scripts in Lua, which stand behind the access handlers.
+    &headers_more::INPUT,
     // Precontent.
     &mirror::MODULE,
     &try_files::MODULE,
@@ -123,10 +128,11 @@ pub static MODULES: &[&::http::Module] = &[
     &zstd::STATIC,
     &gzip_static::MODULE,
     &static_file::MODULE,
-    // Filters, from the handler to the wire: slice, not_modified, headers, userid, gunzip, addition, sub, charset, ssi,
+    // Filters, from the handler to the wire: slice, not_modified, headers_more, headers, userid, gunzip, addition, sub, charset, ssi,
     // brotli, zstd, gzip, range.
     &slice::MODULE,
     &not_modified::MODULE,
+    &headers_more::MODULE,
     &headers::MODULE,
     &userid::MODULE,
     &gunzip::MODULE,

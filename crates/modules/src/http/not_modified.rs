@@ -80,7 +80,7 @@ fn not_modified(request: &mut Request) {
     let out = &mut request.out;
     out.status = 304;
     out.reason = None;
-    out.content_type.clear();
+    out.type_not_sent = std::mem::take(&mut out.content_type);
     out.charset.clear();
     out.content_length = None;
     out.body = Body::Empty;

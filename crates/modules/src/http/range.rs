@@ -76,7 +76,10 @@ fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
 }
 
 fn accept_ranges(request: &mut Request) -> Verdict {
-    request.out.fields.set_known(Known::AcceptRanges, b"bytes");
+    let fields = &mut request.out.fields;
+    if fields.get_known(Known::AcceptRanges) != Some(b"bytes") {
+        fields.push_known(Known::AcceptRanges, b"bytes");
+    }
     Verdict::Pass
 }
 

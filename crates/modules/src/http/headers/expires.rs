@@ -75,12 +75,15 @@ impl Expires {
         };
         let now = i64::try_from(rt::wall_millis() / 1000).unwrap_or(i64::MAX);
         let (expires, age) = when.resolve(now, request.out.last_modified);
-        let fields = &mut request.out.fields;
+        let out = &mut request.out;
+        let fields = &mut out.fields;
         fields.remove_known(Known::Expires);
         fields.remove_known(Known::CacheControl);
-        fields.push_known_with(Known::Expires, |text| {
-            proto::date::write_http(expires, text)
-        });
+        if !out.unsaid.expires {
+            fields.push_known_with(Known::Expires, |text| {
+                proto::date::write_http(expires, text)
+            });
+        }
         fields.push_known_with(Known::CacheControl, |text| match age {
             None => text.extend_from_slice(b"no-cache"),
             Some(age) => {

@@ -215,11 +215,16 @@ impl Machine {
                 Command::Rewrite(rewrite) => self.rewrite(rewrite, request),
                 Command::Return(answer) => Some(answer.run(request)),
                 Command::Break => Some(end_here(request)),
-                Command::Foreign(Foreign(step)) => match step.run(request) {
-                    ScriptProgress::Done(Outcome::Declined) => None,
-                    ScriptProgress::Done(outcome) => Some(outcome),
-                    ScriptProgress::Later(task) => return Progress::Task(task),
-                },
+                Command::Foreign(Foreign(step)) => {
+                    let inputs = step.inputs().iter();
+                    let inputs = inputs.map(|input| quoted(request, input, self.quoting));
+                    let inputs = inputs.collect();
+                    match step.run(request, inputs) {
+                        ScriptProgress::Done(Outcome::Declined) => None,
+                        ScriptProgress::Done(outcome) => Some(outcome),
+                        ScriptProgress::Later(task) => return Progress::Task(task),
+                    }
+                }
                 Command::If { condition, .. } => {
                     match condition.test(request, self.quoting, self.log) {
                         Test::Known(holds) => {

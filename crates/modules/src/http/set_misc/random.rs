@@ -1,0 +1,84 @@
+//! Random numbers and texts, and numbers in turn.
+
+use std::sync::atomic::Ordering;
+
+use ::http::Request;
+use bstr::{BStr, BString};
+use rt::error_log::Level;
+
+use super::{Conf, Unfit};
+
+/// Letters of a random text.
+pub(super) const LCALPHA: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
+/// Letters and digits.
+pub(super) const ALPHANUM: &[u8] =
+    b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+
+/// The longest random text.
+const MAX_LENGTH: i64 = 64;
+
+pub(super) fn number(inputs: &[BString]) -> Result<Vec<u8>, Unfit> {
+    let bad = |name: &str, text: &BStr| format!("set_random: bad \"{name}\" argument: {text}");
+    let (from, to) = bounds(inputs, bad)?;
+    let random = getrandom::u64().map_err(|error| Unfit::new(error.to_string()))?;
+    // Both are not negative, so that there are at most 2^63 numbers.
+    let count = (to - from) as u64 + 1;
+    let number = from as u64 + random % count;
+    Ok(number.to_string().into())
+}
+
+/// The two numbers, the smaller one first.
+fn bounds(inputs: &[BString], bad: fn(&str, &BStr) -> String) -> Result<(i64, i64), Unfit> {
+    let read = |at: usize, name: &str| {
+        let text = inputs.get(at).map(|text| text.as_slice());
+        let text = BStr::new(text.unwrap_or_default());
+        base::text::decimal(text).ok_or_else(|| Unfit::new(bad(name, text)))
+    };
+    let (from, to) = (read(0, "from")?, read(1, "to")?);
+    Ok((from.min(to), from.max(to)))
+}
+
+pub(super) fn text(length: &[u8], alphabet: &[u8]) -> Result<Vec<u8>, Unfit> {
+    let number = base::text::decimal(length).filter(|length| (1..=MAX_LENGTH).contains(length));
+    let Some(number) = number else {
+        let length = BStr::new(length);
+        return Err(Unfit::new(format!(
+            "set_random: bad \"length\" argument: {length}"
+        )));
+    };
+    let mut out = Vec::with_capacity(number as usize);
+    let mut bytes = [0; MAX_LENGTH as usize];
+    // Bytes that would favour the first letters are thrown away.
+    let fair = u8::MAX - u8::MAX % alphabet.len() as u8;
+    while out.len() < number as usize {
+        getrandom::fill(&mut bytes).map_err(|error| Unfit::new(error.to_string()))?;
+        let left = number as usize - out.len();
+        let fair = bytes.iter().filter(|byte| **byte < fair).take(left);
+        out.extend(fair.map(|byte| alphabet[*byte as usize % alphabet.len()]));
+    }
+    Ok(out)
+}
+
+pub(super) fn rotate(request: &mut Request, inputs: Vec<BString>) -> Result<Vec<u8>, Unfit> {
+    let bad =
+        |name: &str, text: &BStr| format!("set_rotate: bad \"{name}\" argument value: \"{text}\"");
+    let (from, to) = bounds(&inputs[1..], bad)?;
+    let said = &inputs[0];
+    let mut current = base::text::decimal(said);
+    if current.is_none() && !said.is_empty() {
+        request.log(
+            Level::Error,
+            format_args!("set_rotate: bad current value: \"{said}\""),
+        );
+    }
+    // What is kept is the number that comes next; 0 before there is one.
+    let last = &request.conf::<Conf>().last;
+    if current.is_none() {
+        current = Some(last.load(Ordering::Relaxed) - 1).filter(|last| *last >= 0);
+    }
+    let next = current.and_then(|current| current.checked_add(1));
+    let next = next.filter(|next| (from..=to).contains(next));
+    let next = next.unwrap_or(from);
+    last.store(next.saturating_add(1), Ordering::Relaxed);
+    Ok(next.to_string().into())
+}
