@@ -75,6 +75,7 @@ mod queue;
 mod random_index;
 mod ranges;
 mod realip;
+mod records;
 mod referer;
 mod reload;
 mod resolver;

@@ -162,6 +162,8 @@ pub struct Flow {
     pub close: bool,
     /// The content of the response is sent in chunks.
     pub chunked: bool,
+    /// The head waits for the first content: both come from a server whose response is buffered.
+    pub head_waits: bool,
     /// The client sent the request before it had the response to the one before.
     pub pipelined: bool,
     /// The client left before it had sent its content: there is nothing to follow.

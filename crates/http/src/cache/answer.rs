@@ -15,6 +15,7 @@ use super::{Source, Status};
 use crate::body::{Body, BodyError, Chunk, FileRange};
 use crate::module::Outcome;
 use crate::request::Request;
+use crate::upstream::respond::is_event_stream;
 use crate::upstream::{Plan, SettingsRef, respond};
 
 /// The most bytes that are taken from a fetch at a time.
@@ -80,7 +81,10 @@ impl Answer<'_> {
         if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
             return outcome;
         }
-        respond::copy_head(request, settings, &stored.head, &mut map);
+        let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
+        request.flow.head_waits = buffering.unwrap_or(settings.buffering)
+            && matches!(self.body, Body::Stream(_))
+            && !is_event_stream(request);
         let out = &mut request.out;
         out.reason.clone_from(&stored.reason);
         (out.content_length, out.body) = match stored.kind {

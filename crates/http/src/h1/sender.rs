@@ -256,7 +256,7 @@ impl Sender {
             .await;
             match ready {
                 Poll::Ready(next) => return next.transpose().map_err(SendError::Body),
-                Poll::Pending if is_undecided(&request.out.body) => {}
+                Poll::Pending if self.may_wait(request, job) => {}
                 Poll::Pending => self.flush(request, job).await?,
             }
         }
@@ -264,6 +264,17 @@ impl Sender {
             .await
             .transpose()
             .map_err(SendError::Body)
+    }
+
+    /// Whether what has been gathered had better not leave while more is waited for: it is a head, of which it is not known
+    /// whether it is that of the response, or whose first content follows, so that both are one record and one packet.
+    /// nginx waits for more of it: until `postpone_output` has come, or all.
+    fn may_wait(&self, request: &Request, job: &Job) -> bool {
+        let waits = request.flow.head_waits && job.body_bytes == 0 && {
+            let core = &request.site.location(request.location).core;
+            (self.out.len() as u64) < core.delivery.postpone_output
+        };
+        waits || is_undecided(&request.out.body)
     }
 
     async fn bytes(
@@ -338,8 +349,8 @@ impl Sender {
                 || range.file.is_direct()
                 || end - offset <= READ_FILES_UP_TO;
             let sent = if read {
-                self.read_file(request, job, &range, offset, want.min(job.buffer as u64))
-                    .await?
+                let want = want.min(job.buffer as u64).min(self.room(job, &range));
+                self.read_file(request, job, &range, offset, want).await?
             } else {
                 self.begin_chunk(job, want);
                 self.send_file(request, job, &range, offset, want).await?;
@@ -357,6 +368,19 @@ impl Sender {
             }
         }
         Ok(())
+    }
+
+    /// How much of a file is read before the output is sent. With TLS that is a whole number of records: a head before
+    /// the file must not end in a record of its few bytes.
+    fn room(&self, job: &Job, range: &FileRange) -> u64 {
+        let whole = self.client.stream.is_tls()
+            && job.framing != Framing::Chunked
+            && !range.file.is_direct()
+            && self.out.len() < GATHER;
+        match whole {
+            true => (GATHER - self.out.len()) as u64,
+            false => u64::MAX,
+        }
     }
 
     /// Reads a part of a file into the output.

@@ -129,12 +129,25 @@ impl<'a> Sender<'a> {
         let has_trailers = !request.out.trailers.is_empty() || may_have_trailers(request);
         self.has_trailers = has_trailers && content != Content::None;
         let mut first = None;
+        let mut failed = None;
         if content != Content::None && is_undecided(&request.out.body) {
             // It may yet turn out that there is no response: the head waits.
             first = self.next_chunk(request).await?;
+        } else if content != Content::None && request.flow.head_waits {
+            // The first content follows: both are one record and one packet, as with nginx.
+            match self.next_chunk(request).await {
+                Ok(chunk) => first = chunk,
+                Err(SendError::Body(error)) if error != BodyError::Withdrawn => {
+                    failed = Some(SendError::Body(error));
+                }
+                Err(error) => return Err(error),
+            }
         }
         let ends = self.left == Some(0) && !self.has_trailers;
         request.ledger.bytes_sent += head::write(request, self.stream, ends) as u64;
+        if let Some(error) = failed {
+            return Err(error);
+        }
         if ends {
             request.out.body = Body::Empty;
             return Ok(());

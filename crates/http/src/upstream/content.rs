@@ -15,6 +15,7 @@ use bytes::Bytes;
 use super::exchange::{Exchange, record_of};
 use super::kept::Kept;
 use super::protocol::{ContentLength, Piece};
+use super::respond::is_event_stream;
 use super::spool::Spool;
 use super::store::Saving;
 use super::transmit::{Progress, SendFailure};
@@ -84,6 +85,7 @@ impl Reader {
             // What is not buffered can not be slowed down either.
             request.flow.limit_rate = Some(0);
         }
+        request.flow.head_waits = buffering && !is_event_stream(request);
         record_of(request).current().lasts = true;
         let spool = Spool::new(settings, buffering);
         let saving = Saving::begin(request, settings);

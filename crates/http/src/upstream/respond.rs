@@ -254,6 +254,11 @@ fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHea
     }
 }
 
+/// Whether the client hears of events as they come: that there is a stream of them is news, too.
+pub(crate) fn is_event_stream(request: &Request) -> bool {
+    request.out.content_type.starts_with(b"text/event-stream")
+}
+
 fn has_error_page(request: &Request, status: u16) -> bool {
     let core = &request.site.location(request.location).core;
     core.error_pages.iter().any(|page| page.status == status)
