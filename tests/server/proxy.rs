@@ -773,6 +773,38 @@ fn early_hints_go_on_to_a_client_for_which_they_are_wanted() {
     }
 }
 
+/// RFC 9110, section 15.2: a proxy forwards them, but for the 100 that it has asked for itself.
+#[test]
+fn interim_responses_go_on_to_a_client_for_which_they_are_wanted() {
+    if weir_tests::skip_on_oracle("nginx drops them") {
+        return;
+    }
+    let origin = origin(
+        "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n\
+         HTTP/1.1 104 Upload Resumption Supported\r\nUpload-Offset: 5\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+    );
+    let server = proxy(&origin, "interim_responses '' $arg_interim;");
+    let heads = |target: &str, version: &str| {
+        let mut connection = server.connect();
+        connection.send(format!(
+            "GET {target} HTTP/{version}\r\nHost: a\r\nConnection: close\r\n\r\n"
+        ));
+        let rest = String::from_utf8_lossy(&connection.rest()).into_owned();
+        let lines = rest.lines().filter(|line| {
+            line.starts_with("HTTP/") || line.starts_with("Upload") || line.starts_with("Link")
+        });
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let wanted = heads("/?interim=1", "1.1");
+    assert_eq!(wanted.len(), 4, "{wanted:?}");
+    assert_eq!(wanted[0], "HTTP/1.1 102 Processing");
+    assert!(wanted[1].starts_with("HTTP/1.1 104"), "{wanted:?}");
+    assert_eq!(wanted[2..], ["Upload-Offset: 5", "HTTP/1.1 200 OK"]);
+    for (target, version) in [("/?interim=0", "1.1"), ("/", "1.1"), ("/?interim=1", "1.0")] {
+        assert_eq!(heads(target, version), ["HTTP/1.1 200 OK"]);
+    }
+}
+
 #[test]
 fn interim_responses_without_end_are_a_bad_gateway() {
     if weir_tests::skip_on_oracle("nginx reads them for as long as they come") {

@@ -29,6 +29,8 @@ pub struct LocationConf {
     pub error_pages: Vec<ErrorPage>,
     /// When an upstream's early hints go on to the client: when one of these is neither empty nor `0`.
     pub early_hints: Vec<Expression>,
+    /// When its other interim responses do, in the same way.
+    pub interim_responses: Vec<Expression>,
     /// Error pages may have error pages.
     pub recursive_error_pages: bool,
     /// A path that is served after the response.
@@ -279,6 +281,25 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
             |c, line| {
                 for index in 0..line.args().len() {
                     c.early_hints.push(line.expression(index)?);
+                }
+                Ok(())
+            },
+        ),
+    },
+    Directive {
+        name: "interim_responses",
+        syntax: "string …",
+        default: None,
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether interim responses other than 100, 101 and 103 of upstream servers, such as 102, go on to the client, as \
+              RFC 9110, section 15.2, asks of a proxy: when one of the strings is neither empty nor `0`.",
+        set: Setter::Custom(
+            Arity::at_least(1),
+            Repeat::Fresh(|c| c.interim_responses.clear()),
+            |c, line| {
+                for index in 0..line.args().len() {
+                    c.interim_responses.push(line.expression(index)?);
                 }
                 Ok(())
             },

@@ -1,11 +1,14 @@
-//! Interim responses: 103 goes on to a client that wants it, all others end here (RFC 9110, section 15.2).
+//! Interim responses: they go on to a client for which the configuration says so, 103 by `early_hints` and others by
+//! `interim_responses`. 100 ends here, because it is we who asked for it (RFC 9110, section 15.2).
 
 use std::rc::Rc;
 
+use conf::Expression;
 use proto::h1::response::{Parser, ResponseHead, Status, write_end, write_field};
 use rt::error_log::Level;
 
 use super::settings::Settings;
+use crate::core::location::LocationConf;
 use crate::lane::Lane;
 use crate::request::{Request, Version};
 
@@ -26,12 +29,16 @@ pub(super) fn pass_on(
     head: &ResponseHead,
     length: u64,
 ) {
-    let wanted = head.status == 103
-        && !request.is_subrequest()
+    let strings: fn(&LocationConf) -> &[Expression] = match head.status {
+        100 | 101 => return,
+        103 => |core| &core.early_hints,
+        _ => |core| &core.interim_responses,
+    };
+    let wanted = !request.is_subrequest()
         && !request.flow.post_action
         && (!request.flow.background || request.state::<Relay>().is_some())
         && request.head.version() >= Version::Http11;
-    if !wanted || !is_asked_for(request) {
+    if !wanted || !is_asked_for(request, strings) {
         return;
     }
     if length > settings.buffer_size {
@@ -42,14 +49,17 @@ pub(super) fn pass_on(
             ),
         );
     }
-    let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+    let status = head.status;
+    let reason = proto::status::reason(status);
+    let mut out = format!("HTTP/1.1 {status} {reason}\r\n").into_bytes();
     let bare = out.len();
     for (known, name, value) in head.fields.iter_known() {
         if !settings.hide.contains(known, name) {
             write_field(name, value, &mut out);
         }
     }
-    if out.len() == bare {
+    // Hints without a field hint at nothing; any other says that the server is at work.
+    if out.len() == bare && status == 103 {
         return;
     }
     write_end(&mut out);
@@ -59,11 +69,11 @@ pub(super) fn pass_on(
     }
 }
 
-/// Whether one of the strings of `early_hints` says so.
-fn is_asked_for(request: &mut Request) -> bool {
+/// Whether one of the strings says so.
+fn is_asked_for(request: &mut Request, strings: fn(&LocationConf) -> &[Expression]) -> bool {
     let site = Rc::clone(&request.site);
-    let strings = &site.location(request.location).core.early_hints;
-    strings.iter().any(|string| {
+    let mut strings = strings(&site.location(request.location).core).iter();
+    strings.any(|string| {
         let value = request.value(string);
         !value.is_empty() && value != "0"
     })
