@@ -53,6 +53,9 @@ const FULL: &str = "
             proxy_cache_use_stale error timeout;
             proxy_cache_background_update on;
             proxy_cache_heuristic 10%;
+            proxy_cache_language on;
+            proxy_cache_post on;
+            interim_responses 1;
             early_hints 1;
             if_modified_since before;";
 

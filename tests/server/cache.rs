@@ -506,3 +506,96 @@ fn only_a_stale_200_is_asked_for_on_condition() {
         ["/200 [\"a\"]", "/201 []", "/301 []", "/404 []"]
     );
 }
+
+/// `proxy_cache_language`: what a client prefers to all else is what it gets, whatever else it names.
+#[test]
+fn a_variant_in_the_language_that_a_client_prefers_answers_it() {
+    if skip_on_oracle("nginx compares the fields as they are") {
+        return;
+    }
+    let origin =
+        counting("Cache-Control: max-age=60\r\nVary: Accept-Language\r\nContent-Language: de\r\n");
+    let server = cached(&origin, "proxy_cache_language on;");
+    let accepting = |languages: &str| {
+        let reply = server.get_with("/", &[&format!("Accept-Language: {languages}")]);
+        (reply.field("X-Cache").to_owned(), reply.text())
+    };
+    let is = |languages: &str, cache: &str, text: &str| {
+        assert_eq!(
+            accepting(languages),
+            (cache.to_owned(), text.to_owned()),
+            "{languages}"
+        );
+    };
+    is("en, de", "MISS", "answer 1");
+    is("fr;q=0.5, de;q=1.0", "HIT", "answer 1");
+    is("DE", "HIT", "answer 1");
+    is("en, de", "HIT", "answer 1");
+    // Another one may be had by who prefers another: it was chosen by these words.
+    is("fr, de;q=0.9", "MISS", "answer 2");
+    is("fr, de;q=0.9", "HIT", "answer 2");
+    is("fr", "MISS", "answer 3");
+    is("*", "MISS", "answer 4");
+    assert_eq!(server.get("/").field("X-Cache"), "MISS");
+}
+
+/// RFC 9110, section 9.3.3.
+#[test]
+fn a_response_to_post_that_is_what_get_gets_is_stored_for_get() {
+    if skip_on_oracle("nginx stores a POST's response only for POST") {
+        return;
+    }
+    let fresh = "Cache-Control: max-age=60\r\n";
+    for (location, freshness, cache, count) in [
+        ("Content-Location: /a\r\n", fresh, "HIT", 1),
+        ("Content-Location: http://a/a\r\n", fresh, "HIT", 1),
+        ("Content-Location: /b\r\n", fresh, "MISS", 2),
+        ("", fresh, "MISS", 2),
+        ("Content-Location: http://b/a\r\n", fresh, "MISS", 2),
+        // What is not said is not guessed.
+        ("Content-Location: /a\r\n", "", "MISS", 2),
+        (
+            "Content-Location: /a\r\n",
+            "Cache-Control: no-store\r\n",
+            "MISS",
+            2,
+        ),
+    ] {
+        let origin = counting(format!("{location}{freshness}").leak());
+        let server = cached(
+            &origin,
+            "proxy_cache_post on; proxy_cache_valid 1m; proxy_cache_lock off;",
+        );
+        let post = "POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+        assert_eq!(server.raw(post).text(), "answer 1");
+        let reply = server.raw("GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        let expected = (cache.to_owned(), format!("answer {count}"));
+        assert_eq!(
+            (reply.field("X-Cache").to_owned(), reply.text()),
+            expected,
+            "{location}{freshness}"
+        );
+        // The next POST goes to the origin, and what is stored is no longer true.
+        assert_eq!(server.raw(post).text(), format!("answer {}", count + 1));
+    }
+}
+
+#[test]
+fn a_post_takes_the_place_of_what_was_stored() {
+    if skip_on_oracle("nginx stores a POST's response only for POST") {
+        return;
+    }
+    let origin = counting("Cache-Control: max-age=60\r\nContent-Location: /a\r\nETag: \"1\"\r\n");
+    let server = cached(&origin, "proxy_cache_post on;");
+    assert_seen(&server, "/a", "MISS", "answer 1");
+    // Its conditions are for the origin, which did not mind.
+    let post = "POST /a HTTP/1.1\r\nHost: 127.0.0.1\r\nIf-Match: \"0\"\r\nRange: bytes=0-1\r\n\
+                Content-Length: 4\r\nConnection: close\r\n\r\nbody";
+    let reply = server.raw(post);
+    assert_eq!((reply.status, reply.text().as_str()), (200, "answer 2"));
+    let reply = server.raw("GET /a HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n");
+    assert_eq!(
+        (reply.field("X-Cache"), reply.text().as_str()),
+        ("HIT", "answer 2")
+    );
+}

@@ -4,17 +4,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use cache::{Key, Lookup, Mode, Purge, Store};
-use proto::caching;
+use proto::caching::{self, Freshness, Response, Source as Says};
 use proto::h1::Method;
+use proto::h1::response::ResponseHead;
 use proto::{Fields, Known};
 
+use super::Status;
+use super::fetch::{Judged, fits, judge};
 use super::visit::{Visit, key_text};
 use crate::module::Outcome;
 use crate::request::{Request, Uri};
+use crate::upstream::Exchange;
 
 impl Visit {
     /// A request with an unsafe method: what is stored for its key is no longer true when it succeeded.
-    pub(super) async fn pass_a_change_on(self: Box<Self>, request: &mut Request) -> Outcome {
+    pub(super) async fn pass_a_change_on(mut self: Box<Self>, request: &mut Request) -> Outcome {
+        let requested_ms = rt::wall_millis();
         let exchange = match self.exchange(request).await {
             Ok(exchange) => exchange,
             Err((status, _)) => return Outcome::Status(status),
@@ -26,7 +31,51 @@ impl Visit {
                 forget(&self.store, &key);
             }
         }
-        exchange.respond(request)
+        let Some(freshness) = self.is_what_get_gets(request, &exchange, &head, requested_ms) else {
+            return exchange.respond(request);
+        };
+        let outcome = self
+            .store_for_all(request, exchange, freshness, Status::Miss)
+            .await;
+        // The client's conditions were about what stood here before.
+        request.out.transforms.unconditional = true;
+        request.out.transforms.ranges = false;
+        outcome
+    }
+
+    /// Whether a response to POST says that it is what a GET would get, and for how long (RFC 9110, section 9.3.3).
+    fn is_what_get_gets(
+        &self,
+        request: &mut Request,
+        exchange: &Exchange,
+        head: &ResponseHead,
+        requested_ms: u64,
+    ) -> Option<Freshness> {
+        let is_wanted = self.settings.cache.post
+            && request.method == Method::Post
+            && head.status == 200
+            && caching::invalidation::is_about_its_target(
+                request.head.known(Known::Host)?,
+                request.head.wire.target(),
+                &head.fields,
+            );
+        if !is_wanted || !fits(&self.store, exchange) {
+            return None;
+        }
+        let response = Response {
+            status: head.status,
+            fields: &head.fields,
+            requested_ms,
+            received_ms: rt::wall_millis(),
+        };
+        let Judged::Store(freshness) = judge(request, &self.settings, &response) else {
+            return None;
+        };
+        let is_explicit = !matches!(
+            freshness.source,
+            Says::Nobody | Says::Configured | Says::Heuristic
+        );
+        is_explicit.then_some(freshness)
     }
 
     /// The keys of what `Location` and `Content-Location` name on the same host, as far as the key is made of the path.

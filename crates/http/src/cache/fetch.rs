@@ -28,7 +28,9 @@ use proto::h1::response::ResponseHead;
 use proto::{Fields, Known, etag};
 
 use super::Source;
-use super::head::{Kind, Marker, StoredHead, Variant, head_of, values};
+use super::head::{
+    ACCEPT_LANGUAGE, Kind, Marker, StoredHead, Variant, head_of, values, values_by_language,
+};
 use super::parts::{is_begun_by, wanted};
 use crate::module::Outcome;
 use crate::request::Request;
@@ -589,13 +591,28 @@ impl Fetch {
                 self.store.put_marker(&self.primary, head, now_ms)
             }
         };
-        let key = self.primary.variant_of(born, &values);
+        let by_language = self.values_by_language(&names, &stored.head.fields);
+        let key = self
+            .primary
+            .variant_of(born, by_language.as_ref().unwrap_or(&values));
         stored.variant = Some(Variant {
             born,
             names,
             values,
         });
         key
+    }
+}
+
+impl Fetch {
+    /// What chooses a variant that is in the language which its client prefers.
+    fn values_by_language(&self, names: &[Box<[u8]>], fields: &Fields) -> Option<Vec<u8>> {
+        if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
+            return None;
+        }
+        let request = &self.request.head.wire.fields;
+        let language = vary::language(request, fields)?;
+        Some(values_by_language(names, request, &language))
     }
 }
 

@@ -87,6 +87,22 @@ pub(super) fn values(names: &[Box<[u8]>], request: &Fields) -> Vec<u8> {
     text
 }
 
+/// The same for all requests that prefer this language to all others.
+pub(super) fn values_by_language(
+    names: &[Box<[u8]>],
+    request: &Fields,
+    language: &[u8],
+) -> Vec<u8> {
+    let mut text = Vec::new();
+    for value in vary::select_by_language(names, request, language) {
+        write_text(&value, &mut text);
+    }
+    text
+}
+
+/// The field by which a variant is chosen that has a language.
+pub(super) const ACCEPT_LANGUAGE: &[u8] = b"accept-language";
+
 impl Marker {
     /// The bytes for the store.
     pub fn encode(&self) -> Bytes {

@@ -53,6 +53,10 @@ pub struct Settings {
     pub uncacheable_time: Duration,
     /// What the client's `Cache-Control` says counts.
     pub request_control: bool,
+    /// A variant by `Accept-Language` answers whoever prefers its language.
+    pub language: bool,
+    /// A response to POST that says that it is what GET would get is stored for GET.
+    pub post: bool,
     /// An unsafe request that succeeded purges the key.
     pub invalidate: bool,
     /// The `Cache-Status` field that responses get.

@@ -9,14 +9,14 @@ use cache::{Follower, Key, Kind as ObjectKind, Lookup, Miss, Object, Seen, Start
 use conf::Expression;
 use proto::Known;
 use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
-use proto::caching::{self, RequestControl, Response, Reuse, StaleRules};
+use proto::caching::{self, Freshness, RequestControl, Response, Reuse, StaleRules};
 use proto::h1::Method;
 use proto::range::Ranges;
 
 use super::answer::{Answer, add_status_field, body_of};
 use super::changes::{HEAD_ONLY, purge};
 use super::fetch::{Ask, AskedRange, Brings, Held, Judged, fits, judge};
-use super::head::{Marker, StoredHead, values};
+use super::head::{ACCEPT_LANGUAGE, Marker, StoredHead, values, values_by_language};
 use super::settings::Which;
 use super::zone::{Cache, Caches};
 use super::{Source, Status};
@@ -316,6 +316,8 @@ impl Visit {
         {
             let at = (key, Some((object.born(), names)));
             let mut found = self.look(at, now_ms).await;
+            self.look_by_language(request, object.born(), &mut found, now_ms)
+                .await;
             if matches!(lookup, Lookup::Stale(_, Why::Purged))
                 && let What::Looked(Lookup::Hit(object)) = found.what
             {
@@ -327,6 +329,28 @@ impl Visit {
             what: What::Looked(lookup),
             key: primary.clone(),
             marker: None,
+        }
+    }
+
+    /// Looks for a variant in a language that the client prefers, if there is none that was chosen by the same words.
+    async fn look_by_language(&self, request: &Request, born: u64, found: &mut Found, now_ms: u64) {
+        let (What::Looked(Lookup::Miss(..)), Some((_, names))) = (&found.what, &found.marker)
+        else {
+            return;
+        };
+        if !self.settings.cache.language || !names.iter().any(|name| **name == *ACCEPT_LANGUAGE) {
+            return;
+        }
+        let names = names.clone();
+        let fields = &request.head.wire.fields;
+        for language in caching::vary::preferred_languages(fields) {
+            let values = values_by_language(&names, fields, &language);
+            let key = self.primary.variant_of(born, &values);
+            let other = self.look((key, Some((born, names.clone()))), now_ms).await;
+            if !matches!(other.what, What::Looked(Lookup::Miss(..))) {
+                *found = other;
+                return;
+            }
         }
     }
 
@@ -542,7 +566,6 @@ impl Visit {
     pub(super) async fn fetch_alone(&mut self, request: &mut Request, status: Status) -> Outcome {
         // It may turn out to be for everybody: as in nginx, the client's conditions and ranges stay here.
         request.set_state(Ask::default());
-        let header_only = request.flow.header_only;
         if self.settings.cache.convert_head && request.method == Method::Head {
             // Only a GET could be stored, and nobody else waits for it.
             return self.pass(request, status).await;
@@ -571,6 +594,20 @@ impl Visit {
         if !is_whole || !fits(&self.store, &exchange) {
             return self.respond(request, exchange, status);
         }
+        self.store_for_all(request, exchange, freshness, status)
+            .await
+    }
+
+    /// Stores what an exchange brings, of which the client gets a copy.
+    pub(super) async fn store_for_all(
+        &mut self,
+        request: &mut Request,
+        exchange: Box<Exchange>,
+        freshness: Freshness,
+        status: Status,
+    ) -> Outcome {
+        let header_only = request.flow.header_only;
+        let head = Arc::clone(&request.upstream.get_or_make().head);
         // Beside the variants that there are, if it is one of several.
         let found = self.find(request, rt::wall_millis()).await;
         let at = (found.key, found.marker);

@@ -20,6 +20,15 @@ pub fn targets(authority: &[u8], target: &[u8], response: &Fields) -> Vec<Vec<u8
         .collect()
 }
 
+/// Whether the content is that of the target of the request itself, as `Content-Location` says.
+pub fn is_about_its_target(authority: &[u8], target: &[u8], response: &Fields) -> bool {
+    let location = response.get_known(Known::ContentLocation);
+    location
+        .and_then(|location| resolve(authority, target, location))
+        .as_deref()
+        == Some(target)
+}
+
 /// Resolves a reference against a target (RFC 3986 section 5.2); `None` for one of another authority.
 fn resolve(authority: &[u8], base: &[u8], reference: &[u8]) -> Option<Vec<u8>> {
     let reference = reference.split(|&b| b == b'#').next()?.trim_ascii();

@@ -117,6 +117,47 @@ fn preferences<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     text
 }
 
+/// How many languages may be preferred to all others: so many keys are looked for.
+const MOST_LANGUAGES: usize = 4;
+
+/// The languages that a request prefers to all others, in lower case; none if there are too many.
+pub fn preferred_languages(request: &Fields) -> Vec<Vec<u8>> {
+    let lines = request.all(b"accept-language");
+    let items = lines.flat_map(items).filter(|item| !item.is_empty());
+    let mut items: Vec<(u16, Vec<u8>)> = items.map(preference).collect();
+    let best = items.iter().map(|(weight, _)| *weight).max().unwrap_or(0);
+    items.retain(|(weight, name)| *weight == best && best > 0 && name != b"*");
+    items.sort_unstable();
+    items.dedup();
+    if items.len() > MOST_LANGUAGES {
+        return Vec::new();
+    }
+    items.into_iter().map(|(_, name)| name).collect()
+}
+
+/// The one language of a response, in lower case, if it is one that the request prefers to all others: who prefers it
+/// too may have the response (RFC 9110, section 12.5.4).
+pub fn language(request: &Fields, response: &Fields) -> Option<Vec<u8>> {
+    let mut values = response.all(b"content-language");
+    let (Some(value), None) = (values.next(), values.next()) else {
+        return None;
+    };
+    let value = value.trim_ascii().to_ascii_lowercase();
+    preferred_languages(request)
+        .contains(&value)
+        .then_some(value)
+}
+
+/// [`select`] for all requests that prefer this language.
+pub fn select_by_language(names: &[Box<[u8]>], request: &Fields, language: &[u8]) -> Vec<Vec<u8>> {
+    let value_of = |name: &Box<[u8]>| match &**name {
+        // No field has such a value.
+        b"accept-language" => [b"\0", language].concat(),
+        name => value_of(name, request),
+    };
+    names.iter().map(value_of).collect()
+}
+
 /// The weight in thousandths, and the rest of the item. A weight that is none stays part of the name.
 fn preference(item: &[u8]) -> (u16, Vec<u8>) {
     let mut weight = 1000;
@@ -211,6 +252,31 @@ mod tests {
         assert_ne!(foo(&["a b"]), foo(&["ab"]));
         assert_eq!(foo(&["\"a, b\" , c"]), "\"a, b\",c");
         assert_eq!(foo(&["\"a\\\", b\" , c"]), "\"a\\\", b\",c");
+    }
+
+    #[test]
+    fn a_language_that_is_preferred_to_all_others_is_found() {
+        let chosen = |accepted: &str, content: &str| {
+            let request = fields(&[("Accept-Language", accepted)]);
+            language(&request, &fields(&[("Content-Language", content)]))
+        };
+        assert_eq!(chosen("en, de", "DE"), Some(b"de".to_vec()));
+        assert_eq!(chosen("fr;q=0.5, de;q=1.0", "de"), Some(b"de".to_vec()));
+        for (accepted, content) in [
+            ("fr, de;q=0.5", "de"),
+            ("de", "de, en"),
+            ("*", "*"),
+            ("de;q=0", "de"),
+            ("", ""),
+            ("a, b, c, d, e", "a"),
+        ] {
+            assert_eq!(chosen(accepted, content), None, "{accepted} {content}");
+        }
+        let names: [Box<[u8]>; 2] = [b"accept-language"[..].into(), b"foo"[..].into()];
+        let request = fields(&[("Foo", "1, 2"), ("Accept-Language", "de")]);
+        let by_language = select_by_language(&names, &request, b"de");
+        assert_eq!(by_language, [b"\0de".to_vec(), b"1,2".to_vec()]);
+        assert_ne!(by_language, select(&names, &request));
     }
 
     #[test]

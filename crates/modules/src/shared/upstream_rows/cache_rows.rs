@@ -184,6 +184,20 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         Setter::Flag(|c| &mut c.cache.partial),
     ),
     row(
+        "cache_language",
+        "on | off",
+        Some("off"),
+        "Whether a variant by `Accept-Language` whose `Content-Language` is one language answers every request that prefers this language, however the rest of the field reads.",
+        Setter::Flag(|c| &mut c.cache.language),
+    ),
+    row(
+        "cache_post",
+        "on | off",
+        Some("off"),
+        "Whether a response 200 to POST is stored for GET if its `Content-Location` is the URL of the request and it says itself how long it is fresh (RFC 9110, section 9.3.3).",
+        Setter::Flag(|c| &mut c.cache.post),
+    ),
+    row(
         "cache_repeat_max",
         "size",
         Some("16m"),
