@@ -45,6 +45,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "everything beside its peers, with a report; or one experiment: bench NAME (--help lists them)",
         bench,
     ),
+    (
+        "suites",
+        "applications and conformance suites through Weir and through nginx: suites [NAME…] (--help lists them)",
+        applications,
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -65,6 +70,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// What drives applications is a program of its own, which needs a built Weir and a lot of packages.
+fn applications(flags: &mut Flags) -> Outcome {
+    let limit = Duration::from_secs(3600);
+    let rest = flags.take_rest();
+    if !rest.iter().any(|word| word == "--help" || word == "--weir") {
+        shell::run(
+            shell::cargo().args(["build", "--quiet", "--package", "weir"]),
+            limit,
+        )?;
+    }
+    let mut command = shell::cargo();
+    command.args(["run", "--quiet", "--package", "weir-suites", "--"]);
+    shell::run(command.args(rest), limit)
 }
 
 /// The measuring program is one of its own, so that it also runs where there are no sources.
