@@ -475,6 +475,57 @@ fn another_server_behind_the_same_session_is_refused() {
     assert!(answer.starts_with("HTTP/1.1 421 "), "{answer}");
 }
 
+/// The name in the handshake chooses a certificate. A host that no server has is the default server's all the same, or a
+/// client could be served by any server that it names there.
+#[test]
+fn a_host_that_no_server_has_is_the_default_servers_whatever_the_handshake_said() {
+    let server = https(&format!(
+        "{CERTIFICATE}
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; return 200 default; }}
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name named.example; return 200 named; }}"
+    ))
+    .start();
+    let client = Client::new();
+    let rows = [
+        ("Host: named.example", "named"),
+        ("Host: unknown.example", "default"),
+        ("Host: localhost", "default"),
+    ];
+    for (host, text) in rows {
+        let mut stream = client.connect(&server, 0, "named.example");
+        let answer = ask(&mut stream, "/", host).expect("an answer");
+        assert_eq!(body(&answer), text, "{host}");
+    }
+    let mut stream = client.connect(&server, 0, "named.example");
+    write!(stream, "GET / HTTP/1.0\r\n\r\n").expect("it takes a request");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).expect("an answer");
+    assert_eq!(body(&String::from_utf8_lossy(&answer)), "default");
+}
+
+#[test]
+fn a_request_without_a_host_does_not_get_around_the_default_servers_demand() {
+    let ours = authority("Ours");
+    let server = https(&format!(
+        "{CERTIFICATE} ssl_client_certificate ca.crt;
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name closed.example; ssl_verify_client on; return 200 closed; }}
+         server {{ listen 127.0.0.1:%%PORT%% ssl; server_name localhost; return 200 open; }}"
+    ))
+    .file("ca.crt", ours.pem())
+    .start();
+    for head in [
+        "GET / HTTP/1.0\r\n\r\n",
+        "GET / HTTP/1.0\r\nHost: unknown.example\r\n\r\n",
+    ] {
+        let mut stream = Client::new().connect(&server, 0, "localhost");
+        write!(stream, "{head}").expect("it takes a request");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let answer = String::from_utf8_lossy(&answer);
+        assert!(answer.starts_with("HTTP/1.1 421 "), "{head:?}: {answer}");
+    }
+}
+
 #[test]
 fn plain_http_on_the_port_is_told_so() {
     let server = https(&format!(

@@ -342,7 +342,6 @@ pub(crate) fn check(request: &Request) -> Result<(), u16> {
         name,
         server: Some(_),
     }) = &*client.asked_name.borrow()
-        && !request.head.host.is_empty()
         && request.head.host != name.as_bytes()
     {
         let message = "client attempted to request the server name different from the one that was negotiated";

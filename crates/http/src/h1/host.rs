@@ -96,14 +96,19 @@ fn read_host(request: &mut Request) -> Result<(), Reject> {
     Ok(())
 }
 
-/// Enters the server that answers to the request's host. Whether it would be entered without another look: a pattern
-/// leaves its captures too.
+/// Enters the server that answers to the request's host, or the address's default one: the name that the client asked for
+/// by TLS chose the certificate, and has no say in whose requests these are. Whether it would be entered without another
+/// look: a pattern leaves its captures too.
 fn find_server(request: &mut Request) -> bool {
     let client = Rc::clone(&request.client);
     let endpoint = client.endpoint.borrow();
     let head = Rc::clone(&request.head);
     let host = head.host.as_slice();
     let Some((server, pattern)) = endpoint.names.find(host.into()) else {
+        if request.server != endpoint.default_server {
+            request.server = endpoint.default_server;
+            request.enter_server();
+        }
         return true;
     };
     request.server = server;
