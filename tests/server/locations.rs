@@ -336,3 +336,30 @@ fn of_two_content_handlers_the_last_one_answers() {
     assert_eq!(server.get("/if?inside=1").text(), "proxied");
     assert_eq!(server.get("/slash").status, 301);
 }
+
+#[test]
+fn a_location_refuses_before_it_leads_to_its_slash() {
+    let conf = "server { listen 127.0.0.1:%%PORT%%;
+        location /hidden/ { internal; proxy_pass http://127.0.0.1:1; }
+        location = /exact/ { internal; proxy_pass http://127.0.0.1:1; }
+        location /small/ { client_max_body_size 2; proxy_pass http://127.0.0.1:1; }
+        location /open/ { proxy_pass http://127.0.0.1:1; }
+        location /inside { rewrite ^ /hidden last; }
+    }";
+    let server = http(conf).start();
+    for (target, status) in [
+        ("/hidden", 404),
+        ("/exact", 404),
+        ("/open", 301),
+        ("/inside", 301),
+    ] {
+        assert_eq!(server.get(target).status, status, "{target}");
+    }
+    let post = |target: &str| {
+        let head =
+            format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nbody");
+        server.raw(head).status
+    };
+    assert_eq!(post("/small"), 413);
+    assert_eq!(post("/open"), 301);
+}

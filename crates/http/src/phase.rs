@@ -279,10 +279,11 @@ fn find_location(request: &mut Request) -> Outcome {
     request.flow.uri_changed = false;
     match route::find(request) {
         route::Found::Location(location) => enter_location(request, location),
-        route::Found::AddSlash(location) => {
-            request.enter_location(location);
-            special::redirect_to_directory(request)
-        }
+        // What the location refuses goes before the redirect: one that is `internal` does not tell that it is there.
+        route::Found::AddSlash(location) => match enter_location(request, location) {
+            Outcome::Ok => special::redirect_to_directory(request),
+            refused => refused,
+        },
     }
 }
 
