@@ -860,3 +860,22 @@ fn a_date_that_is_to_be_the_origins_is_not_ours() {
         ("origin", false)
     );
 }
+
+#[test]
+fn the_variables_of_proxy_pass_can_be_set_and_keep_what_was_set() {
+    let server = http(
+        "server { listen 127.0.0.1:%%PORT1%%; return 200 '$request_uri $http_x_host $http_x_port'; }
+         server { listen 127.0.0.1:%%PORT%%;
+            location ~ ^/to/(.*?)/(.*) {
+                set $proxy_host $1; set $proxy_path $2; set $proxy_port 7;
+                proxy_set_header X-Host $proxy_host; proxy_set_header X-Port $proxy_port;
+                proxy_pass http://$proxy_host/$proxy_path; }
+            location / { proxy_set_header X-Host set-$proxy_host; proxy_pass http://127.0.0.1:%%PORT1%%; } }",
+    )
+    .start();
+    let port = server.port(1);
+    let reply = server.get(&format!("/to/127.0.0.1:{port}/there"));
+    assert_eq!(reply.text(), format!("/there 127.0.0.1:{port} 7"));
+    let reply = server.get("/plain");
+    assert_eq!(reply.text(), format!("/plain set-127.0.0.1:{port} "));
+}

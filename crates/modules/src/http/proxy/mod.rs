@@ -56,16 +56,17 @@ pub(crate) static MODULE: Module = Module {
         _ => None,
     },
     variables: &[
-        Variable::new("proxy_host", host, "The host and port of `proxy_pass`.")
-            .volatile()
-            .settable(ignore),
-        Variable::new(
-            "proxy_port",
-            port,
-            "The port of `proxy_pass`, or the usual one of its scheme.",
-        )
-        .volatile()
-        .settable(ignore),
+        replaceable(
+            Variable::new("proxy_host", host, "The host and port of `proxy_pass`.").volatile(),
+        ),
+        replaceable(
+            Variable::new(
+                "proxy_port",
+                port,
+                "The port of `proxy_pass`, or the usual one of its scheme.",
+            )
+            .volatile(),
+        ),
         Variable::new(
             "proxy_add_x_forwarded_for",
             add_x_forwarded_for,
@@ -343,8 +344,11 @@ fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// nginx lets configurations set these two, without effect on `proxy_pass`.
-fn ignore(_request: &mut Request, _value: &[u8]) {}
+/// nginx lets configurations set these, and what was set is the value from then on, in `proxy_pass` too.
+const fn replaceable(mut variable: Variable<Request>) -> Variable<Request> {
+    variable.changeable = true;
+    variable
+}
 
 fn add_x_forwarded_for(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let head = std::rc::Rc::clone(&request.head);
