@@ -383,3 +383,17 @@ fn post_action_does_not_wait_for_content_that_nobody_read() {
         assert_eq!(lines[2], "POST /e.gif 204 0");
     }
 }
+
+#[test]
+fn a_target_that_makes_no_sense_is_not_in_request_uri() {
+    let conf = "log_format uri '[$request_uri]'; server { listen 127.0.0.1:%%PORT%%; access_log access.log uri;
+        error_page 400 = /bad;
+        location / { return 200 '$request_uri'; }
+        location = /bad { return 301 http://other.example$request_uri; }
+    }";
+    let server = http(conf).start();
+    assert_eq!(server.get("/%7a").text(), "/%7a");
+    let reply = server.get("/%zz");
+    assert_eq!(reply.field("Location"), "http://other.example");
+    assert_eq!(server.lines("access.log", 2), ["[/%7a]", "[-]"]);
+}

@@ -118,6 +118,8 @@ pub struct Uri {
     pub args: BString,
     /// Whether the target as sent may still stand for this path: nothing rewrote it.
     pub original: bool,
+    /// Whether the target made no sense, so that `$request_uri` is not there.
+    pub is_refused: bool,
 }
 
 impl Uri {
@@ -125,6 +127,7 @@ impl Uri {
         self.path.clear();
         self.args.clear();
         self.original = false;
+        self.is_refused = false;
     }
 }
 
@@ -486,6 +489,7 @@ impl Request {
             path: path.into(),
             args: args.into(),
             original: false,
+            is_refused: self.uri.is_refused,
         };
         self.debug(format_args!(
             "internal redirect: \"{}?{}\"",

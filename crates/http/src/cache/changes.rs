@@ -94,6 +94,7 @@ impl Visit {
                 path: path.into(),
                 args: target[args].into(),
                 original: false,
+                is_refused: false,
             };
             // Values that were made of the present path must be made anew.
             other.variables = Rc::default();

@@ -565,6 +565,7 @@ pub(crate) fn set_uri(request: &mut Request) -> Result<(), Reject> {
     let target = request.head.wire.target();
     let Ok(parsed) = proto::uri::normalize(target, slashes, &mut request.uri.path) else {
         request.uri.path.clear();
+        request.uri.is_refused = true;
         return Err(Reject::new(RejectKind::InvalidUri));
     };
     request.uri.args.extend_from_slice(&target[parsed.args]);

@@ -19,7 +19,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     .volatile(),
     Variable::new(
         "request_uri",
-        |r, out| text(r.head.wire.target(), out),
+        |r: &mut Request, out| !r.uri.is_refused && text(r.head.wire.target(), out),
         "The target as it was sent, with its arguments.",
     ),
     Variable::new(
@@ -162,6 +162,7 @@ fn set_args(request: &mut Request, value: &[u8]) {
     request.uri = Uri {
         args: value.into(),
         original: false,
+        is_refused: request.uri.is_refused,
         path: std::mem::take(&mut request.uri.path),
     };
 }
