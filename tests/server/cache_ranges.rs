@@ -487,3 +487,21 @@ fn a_part_that_is_not_as_long_as_it_says_is_not_stored() {
     }
     assert_eq!(origin.requests(), 2);
 }
+
+/// What the origin says of ranges is said of the whole.
+#[test]
+fn parts_of_what_is_stored_have_the_fields_of_nginx() {
+    let fields = "Content-Type: text/html; charset=utf-8\r\nAccept-Ranges: bytes\r\nCache-Control: max-age=60\r\n";
+    let origin = Origin::start(move |stream, _, _| {
+        say(stream, &head(fields, LENGTH));
+        say(stream, &content(LENGTH));
+    });
+    let server = cached(&origin, "");
+    assert_eq!(server.get("/a").expect(200).all("Accept-Ranges"), ["bytes"]);
+    for range in ["0-4", "0-1,3-4"] {
+        let reply = server.get_with("/a", &[&format!("Range: bytes={range}")]);
+        assert!(!reply.expect(206).has("Accept-Ranges"), "{range}");
+    }
+    let reply = server.get_with("/a", &["Range: bytes=700000-"]).expect(416);
+    assert!(!reply.has("Accept-Ranges"));
+}

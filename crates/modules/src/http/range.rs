@@ -87,6 +87,8 @@ fn one(request: &mut Request, range: Range<u64>, length: u64) -> Verdict {
     let out = &mut request.out;
     out.status = 206;
     out.reason = None;
+    // A part speaks for itself; an origin may have said it of what is stored.
+    out.fields.remove_known(Known::AcceptRanges);
     out.fields.remove_known(Known::ContentRange);
     out.fields.push_known_with(Known::ContentRange, |text| {
         range::write_content_range(&range, length, text)
@@ -143,6 +145,7 @@ fn many(request: &mut Request, ranges: &[Range<u64>], length: u64) -> Verdict {
     parts.push_back(Chunk::Bytes(end.into()));
     out.status = 206;
     out.reason = None;
+    out.fields.remove_known(Known::AcceptRanges);
     out.fields.remove_known(Known::ContentRange);
     out.content_length = Some(multipart.content_length(ranges));
     let mut text = Vec::new();
