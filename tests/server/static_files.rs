@@ -446,3 +446,11 @@ fn an_unreadable_file_is_forbidden() {
     .expect("the folder is writable");
     server.answers(&[("/fifo", 404, "")]);
 }
+
+#[test]
+fn an_empty_root_is_the_prefix() {
+    let server = http("server { listen 127.0.0.1:%%PORT%%; root \"\"; }")
+        .file("page.html", "page")
+        .start();
+    server.answers(&[("/page.html", 200, "page"), ("/html/none", 404, "")]);
+}

@@ -625,11 +625,6 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
 
 fn root(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
     let text = line.arg(0).text.clone();
-    if text.is_empty() {
-        return Err(line.error(format!(
-            "invalid parameter \"{text}\" in \"root\" directive"
-        )));
-    }
     if line.level.seen("alias").is_some() {
         return Err(line
             .error("\"root\" directive is duplicate, \"alias\" directive was specified earlier"));
