@@ -10,6 +10,7 @@ use net::resolver::Resolver;
 
 use crate::settings::Main;
 use crate::sockets::Sockets;
+use crate::tls::Tls;
 
 /// Where a machine is at home.
 #[derive(Clone)]
@@ -74,6 +75,20 @@ impl Home {
             Home::Stream(site) => site
                 .upgrade()
                 .map(|site| site.outer_confs.get::<Sockets>().clone()),
+        }
+        .unwrap_or_default()
+    }
+
+    /// The TLS of sockets outside of every server.
+    pub(crate) fn tls(&self) -> Tls {
+        match self {
+            Home::Nowhere(_) => None,
+            Home::Http(site) => site
+                .upgrade()
+                .map(|site| site.outer_confs.get::<Tls>().clone()),
+            Home::Stream(site) => site
+                .upgrade()
+                .map(|site| site.outer_confs.get::<Tls>().clone()),
         }
         .unwrap_or_default()
     }

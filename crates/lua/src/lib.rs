@@ -27,6 +27,7 @@ mod set;
 mod settings;
 mod sockets;
 mod stream;
+mod tls;
 mod vm;
 mod worker;
 
@@ -41,6 +42,7 @@ pub static HTTP_MODULES: &[(&str, &Module)] = &[
     ("auth_request", &MODULE),
     ("try_files", &PRECONTENT),
     ("lua", &SOCKETS),
+    ("lua_sockets", &TLS),
     ("not_modified", &FILTERS),
 ];
 
@@ -78,6 +80,15 @@ static SOCKETS: Module = Module {
     name: "lua_sockets",
     doc: "The sockets of scripts.",
     location: &sockets::HTTP,
+    enabled: |_| false,
+    ..Module::EMPTY
+};
+
+/// The TLS of sockets.
+static TLS: Module = Module {
+    name: "lua_tls",
+    doc: "The TLS of scripts' sockets.",
+    location: &tls::HTTP,
     enabled: |_| false,
     ..Module::EMPTY
 };

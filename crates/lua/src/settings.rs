@@ -28,10 +28,6 @@ pub(crate) struct Main {
     pub(crate) regex_match_limit: i64,
     /// Zones of `lua_shared_dict`.
     pub(crate) dictionaries: Vec<(String, u64)>,
-    /// Whom sockets trust that verify their peer.
-    pub(crate) trust: Option<Arc<net::tls::Trust>>,
-    trusted: Option<(conf::Word, PathBuf)>,
-    depth: i64,
     /// Where relative names count from.
     pub(crate) prefix: PathBuf,
     memory: u64,
@@ -52,9 +48,6 @@ impl Default for Main {
             regex_cache_entries: 1024,
             regex_match_limit: 0,
             dictionaries: Vec::new(),
-            trust: None,
-            trusted: None,
-            depth: 1,
             prefix: PathBuf::new(),
             memory: 0,
         }
@@ -66,7 +59,7 @@ const INIT: &str = "Code that runs when the machine of a loop is made: at the st
 const INIT_WORKER: &str = "Code that runs once on each loop when it begins to serve a configuration: the place to begin timers.";
 const EXIT_WORKER: &str = "Code that runs on each loop when it ends.";
 
-const fn rows(place: Contexts) -> [Directive<Main>; 27] {
+const fn rows(place: Contexts) -> [Directive<Main>; 25] {
     [
         block("init_by_lua_block", place, INIT, main_code),
         word("init_by_lua", "lua-code", place, main_code),
@@ -148,29 +141,6 @@ const fn rows(place: Contexts) -> [Directive<Main>; 27] {
             set: Setter::Number(|c| &mut c.regex_match_limit, 0, i64::MAX),
         },
         Directive {
-            name: "lua_ssl_trusted_certificate",
-            syntax: "file",
-            default: None,
-            contexts: place,
-            since: "0.1",
-            doc: "Certificates of those whom sockets trust that are asked to verify their peer.",
-            set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
-                let word = line.arg(0).clone();
-                let path = line.path(conf::Access::Opened, &word);
-                c.trusted = Some((word, path));
-                Ok(())
-            }),
-        },
-        Directive {
-            name: "lua_ssl_verify_depth",
-            syntax: "number",
-            default: Some("1"),
-            contexts: place,
-            since: "0.1",
-            doc: "How long a chain of certificates may be.",
-            set: Setter::Number(|c| &mut c.depth, 0, 100),
-        },
-        Directive {
             name: "lua_memory_limit",
             syntax: "size",
             default: Some("256m"),
@@ -237,8 +207,8 @@ const fn rows(place: Contexts) -> [Directive<Main>; 27] {
     ]
 }
 
-static HTTP_ROWS: [Directive<Main>; 27] = rows(HTTP);
-static STREAM_ROWS: [Directive<Main>; 27] = rows(STREAM);
+static HTTP_ROWS: [Directive<Main>; 25] = rows(HTTP);
+static STREAM_ROWS: [Directive<Main>; 25] = rows(STREAM);
 
 /// The rows in `http`.
 pub(crate) static MAIN: Table<Main> = Table::<Main>::new(&HTTP_ROWS).finish(finish);
@@ -249,10 +219,6 @@ pub(crate) static STREAM_MAIN: Table<Main> = Table::<Main>::new(&STREAM_ROWS).fi
 fn finish(main: &mut Main, _: Option<&Main>, level: &mut conf::Level) -> Result<(), Diagnostic> {
     main.memory_limit = usize::try_from(main.memory).unwrap_or(usize::MAX);
     main.prefix = level.build.in_prefix(conf::Access::Opened, "");
-    main.trust = match main.trusted.take() {
-        Some((word, path)) => Some(trust(&word, &path, main.depth, level)?),
-        None => None,
-    };
     if main.limits.slice.is_zero() {
         main.limits.slice = Duration::from_millis(1);
     }
@@ -273,27 +239,6 @@ fn need_libraries(line: &mut Line) -> Vec<u8> {
         line.level.build.prefix_for(conf::Access::Read, folder);
     }
     line.text(0).to_vec()
-}
-
-/// Reads the certificates of a file.
-fn trust(
-    word: &conf::Word,
-    path: &std::path::Path,
-    depth: i64,
-    level: &mut conf::Level,
-) -> Result<Arc<net::tls::Trust>, Diagnostic> {
-    let shown = path.display().to_string();
-    let text = level.build.files.read(path).map_err(|error| {
-        Diagnostic::error(
-            format!("cannot load certificate \"{shown}\": {error}"),
-            Some(word.span),
-        )
-    })?;
-    let mut trust = net::tls::Trust::nobody(usize::try_from(depth).unwrap_or(1));
-    trust
-        .add_certificates(&text, &shown)
-        .map_err(|problem| Diagnostic::error(problem.to_string(), Some(word.span)))?;
-    Ok(Arc::new(trust))
 }
 
 /// The least size of a dictionary, in bytes; nginx's.

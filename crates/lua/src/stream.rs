@@ -25,7 +25,11 @@ use crate::sockets::{self, Sockets};
 use crate::{directives, settings, vm, worker};
 
 /// The modules of stream, each with the name of the module after which it runs.
-pub static STREAM_MODULES: &[(&str, &Module)] = &[("ssl_preread", &MODULE), ("lua", &SOCKETS)];
+pub static STREAM_MODULES: &[(&str, &Module)] = &[
+    ("ssl_preread", &MODULE),
+    ("lua", &SOCKETS),
+    ("lua_sockets", &TLS),
+];
 
 static MODULE: Module = Module {
     name: "lua",
@@ -61,6 +65,14 @@ static SOCKETS: Module = Module {
     name: "lua_sockets",
     doc: "The sockets of scripts.",
     server: &sockets::STREAM,
+    enabled: |_| false,
+    ..Module::EMPTY
+};
+
+static TLS: Module = Module {
+    name: "lua_tls",
+    doc: "The TLS of scripts' sockets.",
+    server: &crate::tls::STREAM,
     enabled: |_| false,
     ..Module::EMPTY
 };

@@ -23,3 +23,29 @@ pub(crate) fn set_int(
         Err(io::Error::last_os_error())
     }
 }
+
+/// Reads an option whose value is a C int.
+pub(crate) fn get_int(
+    socket: impl AsFd,
+    level: libc::c_int,
+    option: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let mut size = size_of::<libc::c_int>() as libc::socklen_t;
+    let mut value: libc::c_int = 0;
+    // SAFETY: the descriptor is borrowed for the call; the pointers are to an int and to its size, which live through it.
+    // JUSTIFICATION: what a script asks for with `getoption` is the kernel's own number.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            option,
+            (&raw mut value).cast(),
+            &raw mut size,
+        )
+    };
+    if code == 0 {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

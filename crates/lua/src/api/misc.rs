@@ -101,7 +101,7 @@ fn log(stack: &Stack) -> Called {
     super::NONE
 }
 
-fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::Failure> {
+pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::Failure> {
     let text = message.as_bstr();
     let line = format_args!("[lua] {text}");
     let written = scope::with_request(|request| request.log(level, line))

@@ -14,7 +14,6 @@ mod json;
 mod library;
 mod misc;
 mod output;
-mod pools;
 mod regex;
 mod request;
 mod response;
@@ -34,11 +33,10 @@ use bstr::ByteSlice;
 use rt::error_log::Level;
 
 pub(crate) use downstream::{give_back, give_back_to_session};
-pub(crate) use pools::Pools;
 pub(crate) use regex::Pattern;
 pub(crate) use response::usual_type;
 pub(crate) use ssl::Half;
-pub(crate) use tcp::{Connected, Tcp};
+pub(crate) use tcp::{Connected, Pools, Tcp};
 
 use crate::luajit::native::{GIVES_WAY, WAITS};
 use crate::luajit::stack::{GLOBALS, Kind};
@@ -59,6 +57,7 @@ pub(crate) const NONE: Called = Ok(Answer::Values(0));
 pub(crate) type Functions = &'static [(&'static str, Native)];
 
 static PRELUDE: &[u8] = include_bytes!("prelude.lua");
+static SOCKETS: &[u8] = include_bytes!("sockets.lua");
 
 /// Puts the API into a new machine.
 pub(crate) fn install(vm: &Rc<Vm>) {
@@ -67,7 +66,11 @@ pub(crate) fn install(vm: &Rc<Vm>) {
     push_ngx(&stack, vm);
     stack.set(GLOBALS, "ngx");
     push_core(&stack);
-    for (name, code) in [("weir", PRELUDE), ("weir crypto", crypto::MODULES)] {
+    for (name, code) in [
+        ("weir", PRELUDE),
+        ("weir sockets", SOCKETS),
+        ("weir crypto", crypto::MODULES),
+    ] {
         if let Err(message) = run(&stack, name, code) {
             vm.log
                 .plain(Level::Emerg, format_args!("lua: {}", message.as_bstr()));

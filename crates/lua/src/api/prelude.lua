@@ -484,37 +484,6 @@ function ngx.timer.every(delay, callback, ...)
     return core.timer(delay, true, callback, ...)
 end
 
--- Sockets: what a script may do with the text that it gets.
-function ngx.socket.connect(host, port, options)
-    local socket = ngx.socket.tcp()
-    local ok, err
-    if type(port) == "table" or port == nil then
-        ok, err = socket:connect(host, port)
-    else
-        ok, err = socket:connect(host, port, options)
-    end
-    if not ok then
-        return nil, err
-    end
-    return socket
-end
-ngx.socket.stream = ngx.socket.tcp
-
-do
-    -- A reader is an object of the server; scripts want a function.
-    local probe = getmetatable and core.tcp_methods()
-    local reader = probe.receiveuntil
-    function probe.receiveuntil(socket, mark, options)
-        local until_mark, err = reader(socket, mark, options)
-        if not until_mark then
-            return nil, err
-        end
-        return function(size)
-            return until_mark:read(size)
-        end
-    end
-end
-
 -- Modules that the server has built in.
 local preload = package.preload
 local function module(name, value)
@@ -525,16 +494,6 @@ end
 
 ngx.config.ngx_lua_version = 10026
 module("ngx", ngx)
-
-local semaphore = {}
-function semaphore.new(n)
-    n = n or 0
-    if type(n) ~= "number" or n < 0 then
-        error("semaphore num must be an integer of at least 0", 2)
-    end
-    return core.semaphore(n)
-end
-module("ngx.semaphore", semaphore)
 
 module("ngx.base64", {
     encode_base64url = core.encode_base64url,
@@ -593,32 +552,6 @@ module("ngx.process", {
     signal_graceful_exit = function() end,
     get_master_pid = function()
         return core.parent_pid()
-    end,
-})
-
-module("ngx.balancer", core.balancer)
-
--- `ngx.ssl`
-local ssl = core.ssl
-local offered_ciphers, tls_version = ssl.ciphers, ssl.version
-ssl.ciphers, ssl.version = nil, nil
-local tls_names = { [0x300] = "SSLv3", [0x301] = "TLSv1", [0x302] = "TLSv1.1", [0x303] = "TLSv1.2", [0x304] = "TLSv1.3" }
-ssl.SSL3_VERSION, ssl.TLS1_VERSION, ssl.TLS1_1_VERSION = 0x300, 0x301, 0x302
-ssl.TLS1_2_VERSION, ssl.TLS1_3_VERSION = 0x303, 0x304
-ssl.get_tls1_version = tls_version
-function ssl.get_tls1_version_str()
-    return tls_names[tls_version()]
-end
-function ssl.verify_client()
-    return nil, "not supported: whether clients are asked for a certificate is said by ssl_verify_client"
-end
-module("ngx.ssl", ssl)
-module("ngx.ssl.clienthello", {
-    get_client_hello_server_name = ssl.server_name,
-    get_client_hello_ciphers = offered_ciphers,
-    get_client_hello_ext = function() return nil end,
-    set_protocols = function()
-        return nil, "not supported: the versions are said by ssl_protocols"
     end,
 })
 

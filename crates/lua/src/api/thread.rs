@@ -19,6 +19,7 @@ pub(super) const FUNCTIONS: Functions = &[("spawn", spawn), ("wait", wait), ("ki
 
 pub(super) const CORE: Functions = &[
     ("semaphore", semaphore),
+    ("semaphore_methods", semaphore_methods),
     ("thread_state", state),
     ("is_outermost", is_outermost),
 ];
@@ -221,6 +222,12 @@ fn semaphore(stack: &Stack) -> Called {
     let semaphore = Semaphore::default();
     semaphore.count.set(number(stack, 1)? as i64);
     object::push(stack, &SEMAPHORE, Rc::new(semaphore));
+    super::ONE
+}
+
+/// The table of the methods, for `sockets.lua` to add checks to.
+fn semaphore_methods(stack: &Stack) -> Called {
+    object::push_methods(stack, &SEMAPHORE);
     super::ONE
 }
 

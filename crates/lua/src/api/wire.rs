@@ -66,18 +66,8 @@ impl Wire {
         sent
     }
 
-    /// Sends all of it.
-    pub(crate) async fn send(&self, data: &[u8]) -> io::Result<()> {
-        let Some(transport) = self.transport() else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        transport.write_all(data).await?;
-        transport.flush().await?;
-        self.count(data.len());
-        Ok(())
-    }
-
-    fn count(&self, sent: usize) {
+    /// So many bytes were sent.
+    pub(crate) fn count(&self, sent: usize) {
         let counter = match self {
             Wire::Request(client) => &client.sent,
             Wire::Session(client) => &client.sent,
@@ -101,7 +91,7 @@ impl Content {
 
 fn words(error: BodyReadError) -> io::Error {
     match error {
-        BodyReadError::Closed => io::ErrorKind::ConnectionReset.into(),
+        BodyReadError::Closed => io::ErrorKind::ConnectionAborted.into(),
         BodyReadError::TimedOut => io::ErrorKind::TimedOut.into(),
         BodyReadError::Malformed => io::Error::new(io::ErrorKind::InvalidData, "malformed content"),
         BodyReadError::Length(words) => io::Error::new(io::ErrorKind::InvalidData, words),

@@ -12,6 +12,7 @@
 //! - **Panics never cross Lua.** [`native`] catches them and makes an error of them.
 //! - **Lua outlives its handles.** A [`reference::Ref`] keeps its state alive.
 
+mod blame;
 pub(crate) mod coroutine;
 pub(crate) mod memory;
 pub(crate) mod native;

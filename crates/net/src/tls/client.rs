@@ -23,6 +23,9 @@ use super::{Problem, algorithms};
 /// How many servers' sessions are remembered for a location.
 const SESSIONS: usize = 256;
 
+/// How many sessions with one server are kept where a client keeps them by itself: a server of TLS 1.3 gives several.
+const SESSIONS_OF_ONE: usize = 8;
+
 /// What the settings of a client are made of.
 #[derive(Clone, Default)]
 pub struct ClientOptions {
@@ -47,6 +50,26 @@ pub struct ClientOptions {
 pub struct ClientSettings {
     config: Arc<ClientConfig>,
     trust: Option<Arc<Trust>>,
+    /// The sessions are those of one connection's server, whatever name it was asked for by.
+    one_server: bool,
+}
+
+/// The sessions with one server, for a client that keeps them by itself and says when they are to be resumed.
+#[derive(Clone)]
+pub struct Sessions(Arc<ClientSessionMemoryCache>);
+
+impl Sessions {
+    /// Room for what one server gives.
+    #[allow(clippy::new_without_default)]
+    pub fn new() -> Sessions {
+        Sessions(Arc::new(ClientSessionMemoryCache::new(SESSIONS_OF_ONE)))
+    }
+}
+
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions").finish_non_exhaustive()
+    }
 }
 
 impl fmt::Debug for ClientSettings {
@@ -63,7 +86,33 @@ impl ClientSettings {
         ClientSettings {
             config: Arc::new(config),
             trust: self.trust.clone(),
+            one_server: self.one_server,
         }
+    }
+
+    /// The same, with the sessions that somebody else keeps: they are resumed, and new ones are added to them.
+    pub fn with_sessions(&self, sessions: &Sessions) -> ClientSettings {
+        let mut config = ClientConfig::clone(&self.config);
+        config.resumption = Resumption::store(Arc::clone(&sessions.0) as Arc<_>);
+        ClientSettings {
+            config: Arc::new(config),
+            trust: self.trust.clone(),
+            one_server: true,
+        }
+    }
+
+    /// The same, judging the server's certificate by `trust`.
+    pub fn with_trust(&self, trust: Option<Arc<Trust>>) -> ClientSettings {
+        ClientSettings {
+            config: Arc::clone(&self.config),
+            trust,
+            one_server: self.one_server,
+        }
+    }
+
+    /// What the server's certificate is judged by.
+    pub fn trust(&self) -> Option<&Arc<Trust>> {
+        self.trust.as_ref()
     }
 }
 
@@ -106,6 +155,7 @@ impl ClientOptions {
         Ok(ClientSettings {
             config: Arc::new(config),
             trust: self.trust,
+            one_server: false,
         })
     }
 }
@@ -124,7 +174,9 @@ pub async fn connect(
         Err(_) => {
             let mut nameless = ClientConfig::clone(&config);
             nameless.enable_sni = false;
-            nameless.resumption = Resumption::disabled();
+            if !settings.one_server {
+                nameless.resumption = Resumption::disabled();
+            }
             config = Arc::new(nameless);
             ServerName::try_from("invalid.invalid").map_err(|_| HandshakeError::Closed)?
         }

@@ -44,7 +44,7 @@ pub use accept::{Beginning, Hello, read_hello};
 pub use cache::IdentityCache;
 pub use certificate::Shown;
 pub use ciphers::{Choice, Protocols};
-pub use client::{ClientName, ClientOptions, ClientSettings, connect};
+pub use client::{ClientName, ClientOptions, ClientSettings, Sessions, connect};
 pub use handshake::HandshakeError;
 pub(crate) use handshake::words;
 pub use identity::{Identity, load_file, read_passwords};

@@ -146,6 +146,11 @@ impl Secure {
         Ok(missing)
     }
 
+    /// What was made of the rows; `None` where they are not used.
+    pub fn client(&self) -> Option<&ClientSettings> {
+        self.built.as_ref().map(|built| &built.settings)
+    }
+
     /// The texts of paths that are known only while serving.
     pub fn files_named_while_serving(&self) -> Vec<BString> {
         let names = [&self.certificate, &self.certificate_key];

@@ -24,6 +24,7 @@ use crate::file::File;
 use crate::pool::Pool;
 use crate::reactor::{Registration, Side};
 use crate::seats::Detached;
+use crate::socket_option;
 
 /// What is thrown away at once, in bytes.
 const DISCARDED: usize = 64 * 1024;
@@ -487,6 +488,18 @@ impl Stream {
         Ok(sockopt::set_socket_keepalive(&self.fd, on)?)
     }
 
+    /// The kernel's number for an option.
+    pub fn option(&self, option: SocketOption) -> io::Result<i32> {
+        let (level, name) = option.names();
+        socket_option::get_int(&self.fd, level, name)
+    }
+
+    /// Sets an option to a number of the kernel's.
+    pub fn set_option(&self, option: SocketOption, value: i32) -> io::Result<()> {
+        let (level, name) = option.names();
+        socket_option::set_int(&self.fd, level, name, value)
+    }
+
     // -- how all of these wait --
 
     fn attempt_read(
@@ -630,6 +643,39 @@ fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usiz
         match call() {
             Err(Errno::INTR) => {}
             result => return result.map_err(Into::into),
+        }
+    }
+}
+
+/// An option of a socket whose value is a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketOption {
+    /// SO_KEEPALIVE.
+    Keepalive,
+    /// SO_REUSEADDR.
+    ReuseAddress,
+    /// TCP_NODELAY.
+    NoDelay,
+    /// SO_SNDBUF.
+    SendBuffer,
+    /// SO_RCVBUF.
+    ReceiveBuffer,
+    /// TCP_KEEPINTVL.
+    KeepInterval,
+    /// TCP_KEEPCNT.
+    KeepCount,
+}
+
+impl SocketOption {
+    fn names(self) -> (libc::c_int, libc::c_int) {
+        match self {
+            SocketOption::Keepalive => (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+            SocketOption::ReuseAddress => (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+            SocketOption::NoDelay => (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+            SocketOption::SendBuffer => (libc::SOL_SOCKET, libc::SO_SNDBUF),
+            SocketOption::ReceiveBuffer => (libc::SOL_SOCKET, libc::SO_RCVBUF),
+            SocketOption::KeepInterval => (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL),
+            SocketOption::KeepCount => (libc::IPPROTO_TCP, libc::TCP_KEEPCNT),
         }
     }
 }

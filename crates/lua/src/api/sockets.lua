@@ -1,0 +1,238 @@
+-- Sockets, TLS and what else stands beside the server's own functions: the modules `ngx.ssl`, `ngx.balancer` and
+-- `ngx.semaphore`. Runs once when a machine is made, after `prelude.lua`, with the same table of functions.
+local core = ...
+local ngx = ngx
+
+local type, error, select, tostring, tonumber, setmetatable = type, error, select, tostring, tonumber, setmetatable
+local pairs, pcall, require = pairs, pcall, require
+local floor = math.floor
+local ffi = require "ffi"
+
+local preload = package.preload
+local function module(name, value)
+    preload[name] = function()
+        return value
+    end
+end
+
+-- What libraries hold and give back (certificates, keys, sessions) are values of `ffi` in lua-resty-core, and libraries
+-- look for that. So a script gets a value of `ffi`, and the object of the server stands behind it.
+local handle_type = ffi.typeof("struct { int unused; }")
+local objects = setmetatable({}, { __mode = "k" })
+
+local function wrap(object, ...)
+    if object == nil or type(object) ~= "userdata" then
+        return object, ...
+    end
+    local handle = handle_type()
+    objects[handle] = object
+    return handle
+end
+
+local function unwrap(handle)
+    if type(handle) == "cdata" then
+        return objects[handle]
+    end
+    return handle
+end
+
+-- Sockets
+function ngx.socket.connect(host, port, options)
+    local socket = ngx.socket.tcp()
+    local ok, err
+    if type(port) == "table" then
+        ok, err = socket:connect(host, port)
+    elseif options ~= nil then
+        ok, err = socket:connect(host, port, options)
+    else
+        ok, err = socket:connect(host, port)
+    end
+    if not ok then
+        return nil, err
+    end
+    return socket
+end
+ngx.socket.stream = ngx.socket.tcp
+
+local tcp = core.tcp_methods()
+
+do
+    -- A reader is an object of the server; scripts want a function.
+    local reader = tcp.receiveuntil
+    function tcp.receiveuntil(...)
+        local mark, err = reader(...)
+        if not mark then
+            return nil, err
+        end
+        local read = mark.read
+        return function(...)
+            return read(mark, ...)
+        end
+    end
+
+    local handshake, session = tcp.sslhandshake, tcp.getsslsession
+    local function handshaken(given, result, ...)
+        if type(result) == "userdata" then
+            return given or wrap(result)
+        end
+        return result, ...
+    end
+    function tcp.sslhandshake(socket, given, ...)
+        if type(given) == "cdata" and objects[given] then
+            return handshaken(given, handshake(socket, objects[given], ...))
+        end
+        if given ~= false then
+            given = nil
+        end
+        return handshaken(nil, handshake(socket, given, ...))
+    end
+    function tcp.getsslsession(socket)
+        return wrap(session(socket))
+    end
+
+    local set_certificate = tcp.setclientcert
+    function tcp.setclientcert(socket, chain, key)
+        if chain and key then
+            if type(chain) ~= "cdata" then
+                return nil, "bad cert arg: cdata expected, got " .. type(chain)
+            end
+            if type(key) ~= "cdata" then
+                return nil, "bad pkey arg: cdata expected, got " .. type(key)
+            end
+            chain, key = objects[chain], objects[key]
+            if not chain or not key then
+                return nil, "not supported: a certificate and a key of ngx.ssl are wanted"
+            end
+        end
+        return set_certificate(socket, chain, key)
+    end
+end
+
+-- `ngx.semaphore`
+local semaphore = { version = "0.1.32" }
+do
+    local methods = core.semaphore_methods()
+    local post, wait, count = methods.post, methods.wait, methods.count
+    local function check(self, method)
+        if type(self) ~= "table" or type(self[1]) ~= "userdata" then
+            error("not a semaphore instance", 3)
+        end
+    end
+    function methods.post(self, n)
+        check(self)
+        n = n and tonumber(n) or 1
+        if n < 1 then
+            error("no less than 1 expected, got " .. n, 2)
+        end
+        return post(self, n)
+    end
+    function methods.wait(self, seconds)
+        check(self)
+        seconds = tonumber(seconds)
+        if type(seconds) ~= "number" or seconds < 0 then
+            error("no less than zero expected, got " .. tostring(seconds), 2)
+        end
+        return wait(self, seconds)
+    end
+    function methods.count(self)
+        check(self)
+        return count(self)
+    end
+end
+function semaphore.new(n)
+    n = n or 0
+    if type(n) ~= "number" then
+        error("must be number", 2)
+    end
+    if n < 0 then
+        error("no less than 0 expected", 2)
+    end
+    return core.semaphore(floor(n))
+end
+module("ngx.semaphore", semaphore)
+
+-- `ngx.balancer`
+local balancer = core.balancer
+balancer.version = "0.1.32"
+do
+    local set_peer, set_timeouts = balancer.set_current_peer, balancer.set_timeouts
+    local enable_keepalive = balancer.enable_keepalive
+    local in_http = ngx.config.subsystem == "http"
+    function balancer.set_current_peer(address, port, host)
+        if host ~= nil then
+            if not in_http then
+                error("bad argument #3 to 'set_current_peer' ('host' not yet implemented in stream subsystem)", 2)
+            elseif type(host) ~= "string" then
+                error("bad argument #3 to 'set_current_peer' (string expected, got " .. type(host) .. ")")
+            end
+        end
+        return set_peer(address, tonumber(port) or 0, host)
+    end
+    local function time(value, what)
+        if value and (type(value) ~= "number" or value <= 0) then
+            error("bad " .. what .. " timeout", 3)
+        end
+        return value or nil
+    end
+    function balancer.set_timeouts(connect, send, read)
+        return set_timeouts(time(connect, "connect"), time(send, "send"), time(read, "read"))
+    end
+    local function count(value, at)
+        if value and type(value) ~= "number" then
+            error("bad argument #" .. at .. " to 'enable_keepalive' (number expected, got " .. type(value) .. ")", 3)
+        elseif value and value < 0 then
+            error("bad argument #" .. at .. " to 'enable_keepalive' (expected >= 0)", 3)
+        end
+        return value
+    end
+    if in_http then
+        function balancer.enable_keepalive(idle, requests)
+            return enable_keepalive(count(idle, 1), count(requests, 2))
+        end
+    else
+        balancer.recreate_request = nil
+        function balancer.enable_keepalive()
+            error("'enable_keepalive' not yet implemented in stream subsystem", 2)
+        end
+    end
+end
+module("ngx.balancer", balancer)
+
+-- `ngx.ssl`
+local ssl = core.ssl
+local offered_ciphers, tls_version = ssl.ciphers, ssl.version
+ssl.ciphers, ssl.version = nil, nil
+ssl._VERSION = "0.1.32"
+for _, name in pairs { "parse_pem_cert", "parse_der_cert", "parse_pem_priv_key", "parse_der_priv_key" } do
+    local parse = ssl[name]
+    ssl[name] = function(...)
+        return wrap(parse(...))
+    end
+end
+for _, name in pairs { "set_cert", "set_priv_key" } do
+    local set = ssl[name]
+    ssl[name] = function(handle)
+        return set(unwrap(handle))
+    end
+end
+local tls_names = { [0x300] = "SSLv3", [0x301] = "TLSv1", [0x302] = "TLSv1.1", [0x303] = "TLSv1.2", [0x304] = "TLSv1.3" }
+ssl.SSL3_VERSION, ssl.TLS1_VERSION, ssl.TLS1_1_VERSION = 0x300, 0x301, 0x302
+ssl.TLS1_2_VERSION, ssl.TLS1_3_VERSION = 0x303, 0x304
+ssl.get_tls1_version = tls_version
+function ssl.get_tls1_version_str()
+    local version = tls_version()
+    return tls_names[version] or ("unknown version: " .. tostring(version))
+end
+function ssl.verify_client()
+    return nil, "not supported: whether clients are asked for a certificate is said by ssl_verify_client"
+end
+module("ngx.ssl", ssl)
+module("ngx.ssl.clienthello", {
+    version = "0.1.32",
+    get_client_hello_server_name = ssl.server_name,
+    get_client_hello_ciphers = offered_ciphers,
+    get_client_hello_ext = function() return nil end,
+    set_protocols = function()
+        return nil, "not supported: the versions are said by ssl_protocols"
+    end,
+})

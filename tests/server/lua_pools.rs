@@ -1,0 +1,182 @@
+//! The sockets of scripts: pools with a bound, what waits for a connection, how long a read may take, and what is said of
+//! arguments and of what failed.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use std::thread;
+use std::time::Duration;
+
+use weir_tests::Server;
+
+use crate::lua::lua;
+
+/// A server with a script at `/`.
+fn with(code: &str) -> Option<Server> {
+    let block = format!(
+        "default_type text/plain;
+        server {{ listen 127.0.0.1:%%PORT%%; server_name localhost;
+            location /hello {{ return 200 hello; }}
+            location / {{ content_by_lua_block {{ {code} }} }}
+        }}"
+    );
+    Some(lua(&block)?.start())
+}
+
+/// What a script says that gets the port of a peer.
+fn said(server: &Server, port: u16) -> String {
+    server.get(&format!("/?port={port}")).expect(200).text()
+}
+
+#[test]
+fn connections_over_the_size_of_a_pool_wait_for_their_turn() {
+    let Some(server) = with(
+        r#"local port, options = ngx.var.server_port, { pool_size = 1, backlog = 1 }
+        local function open(time, other)
+            local socket = ngx.socket.tcp()
+            if time then socket:settimeout(time) end
+            local ok, err = socket:connect("127.0.0.1", port, other or options)
+            return ok and socket, err
+        end
+        local first = assert(open())
+        local waiting = ngx.thread.spawn(function()
+            local second = assert(open())
+            ngx.say("second: ", second:getreusedtimes())
+            second:close()
+            return true
+        end)
+        ngx.say("third: ", select(2, open()))
+        assert(first:setkeepalive())
+        ngx.thread.wait(waiting)
+        -- The pool has room again.
+        local fourth = assert(open())
+        ngx.say("fourth: ", fourth:getreusedtimes())
+        ngx.say("in vain: ", select(2, open(30)))
+        -- What failed or was killed leaves its place, and a connection that is closed lets the next one in.
+        local killed = ngx.thread.spawn(open)
+        ngx.thread.kill(killed)
+        local last = ngx.thread.spawn(function() return assert(open()) end)
+        fourth:close()
+        local ok, socket = ngx.thread.wait(last)
+        ngx.say("last: ", socket:getreusedtimes())
+        socket:close()
+        -- Without room of its own a name is another pool.
+        local named = { pool = "a", pool_size = 1, backlog = 0 }
+        local a = assert(open(nil, named))
+        ngx.say("named: ", select(2, open(nil, named)))
+        ngx.say("other: ", (open(nil, { pool = "b", pool_size = 1, backlog = 0 })) ~= nil)"#,
+    ) else {
+        return;
+    };
+    assert_eq!(
+        server.get("/").expect(200).text(),
+        "third: too many waiting connect operations\nsecond: 1\nfourth: 0\nin vain: timeout\nlast: 0\n\
+         named: too many waiting connect operations\nother: true\n"
+    );
+}
+
+#[test]
+fn arguments_of_sockets_are_checked() {
+    let Some(server) = with(
+        r#"local port = ngx.var.server_port
+        local function tell(f)
+            local ok, err = pcall(f)
+            ngx.say(ok and "fine" or (err:gsub("^[^ ]*: ", "")))
+        end
+        local socket = ngx.socket.tcp()
+        ngx.say(socket:connect("127.0.0.1"))
+        ngx.say(socket:connect("127.0.0.1", 65536))
+        ngx.say(socket:receive())
+        ngx.say(socket:setkeepalive())
+        tell(function() socket:settimeout(-1) end)
+        tell(function() socket:connect("127.0.0.1", port, { pool_size = 0 }) end)
+        tell(function() socket:connect("127.0.0.1", port, { backlog = -1 }) end)
+        tell(function() socket:connect("127.0.0.1", port, { pool = {} }) end)
+        assert(socket:connect("127.0.0.1", port))
+        tell(function() socket:receive("*x") end)
+        tell(function() socket:receive("x") end)
+        tell(function() socket:receiveany(0) end)
+        tell(function() socket:send(print) end)
+        tell(function() socket:setkeepalive("x") end)
+        ngx.say(socket:getreusedtimes())
+        ngx.say(socket:close())
+        ngx.say(socket:close())"#,
+    ) else {
+        return;
+    };
+    assert_eq!(
+        server.get("/").expect(200).text(),
+        "nilmissing the port number\nnilbad port number: 65536\nnilclosed\nnilclosed\nbad timeout value\n\
+         bad argument #3 to 'connect' (bad \"pool_size\" option value: 0)\n\
+         bad argument #3 to 'connect' (bad \"backlog\" option value: -1)\n\
+         bad argument #3 to 'connect' (bad \"pool\" option type: table)\n\
+         bad argument #1 to 'receive' (bad pattern argument)\n\
+         bad argument #1 to 'receive' (bad pattern argument: x)\n\
+         bad argument #1 to 'receiveany' (bad max argument)\n\
+         bad argument #1 to 'send' (string, number, boolean, nil, or array table expected, got function)\n\
+         bad argument #1 to 'setkeepalive' (number expected, got string)\n\
+         0\n1\nnilclosed\n"
+    );
+}
+
+#[test]
+fn the_time_of_a_read_is_that_of_each_piece() {
+    let Some(server) = with(
+        r#"local socket = ngx.socket.tcp()
+        socket:settimeout(2000)
+        assert(socket:connect("127.0.0.1", ngx.var.arg_port))
+        ngx.print(socket:receive("*a"))"#,
+    ) else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        for byte in b"slowly" {
+            thread::sleep(Duration::from_millis(450));
+            stream.write_all(&[*byte]).expect("it is read");
+        }
+    });
+    assert_eq!(said(&server, port), "slowly");
+    peer.join().expect("no panic");
+}
+
+#[test]
+fn what_may_begin_a_mark_stays_for_the_next_read() {
+    let Some(server) = with(
+        r#"local socket = ngx.socket.tcp()
+        assert(socket:connect("127.0.0.1", ngx.var.arg_port))
+        socket:settimeout(100)
+        local read = socket:receiveuntil("--end")
+        ngx.say(table.concat({ tostring((read())), select(2, read()) }, ","))
+        assert(socket:send("x"))
+        socket:settimeout(10000)
+        ngx.say(read())
+        ngx.say(read(2), " ", read(2), " ", tostring((read(2))))
+        local line, err, rest = socket:receive()
+        ngx.say(tostring(line), " ", err, " ", rest)
+        -- The peer has finished, and may still be spoken to.
+        ngx.say(socket:receive())
+        ngx.say(socket:send("after"))"#,
+    ) else {
+        return;
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let peer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("a connection");
+        stream.write_all(b"one--e").expect("it is read");
+        stream.read_exact(&mut [0]).expect("a byte");
+        stream.write_all(b"nd").expect("it is read");
+        stream.write_all(b"two--endrest").expect("it is read");
+        stream.shutdown(Shutdown::Write).expect("a connection");
+        let mut after = String::new();
+        stream.read_to_string(&mut after).expect("text");
+        after
+    });
+    assert_eq!(
+        said(&server, port),
+        "nil,timeout,\n\ntw o nil\nnil closed rest\nnilclosed\n5\n"
+    );
+    assert_eq!(peer.join().expect("no panic"), "after");
+}
