@@ -228,3 +228,20 @@ fn a_socket_that_a_script_forgets_is_closed_with_its_request() {
     };
     assert!(until(alone).is_some());
 }
+
+#[test]
+fn content_that_has_come_is_there_when_the_response_has_begun() {
+    let Some(server) = with(
+        r#"location / { content_by_lua_block {
+            ngx.send_headers()
+            ngx.flush(true)
+            local socket = ngx.req.socket()
+            ngx.say(socket:receive(3), " ", socket:receive(4), " ", (select(2, socket:receive())))
+        } }"#,
+    ) else {
+        return;
+    };
+    let mut connection = server.connect();
+    connection.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\nonetwo!");
+    assert_eq!(connection.reply().expect(200).text(), "one two! closed\n");
+}

@@ -55,6 +55,7 @@ mod log_files;
 mod logs;
 mod loops;
 mod lua;
+mod lua_balancer;
 mod lua_pools;
 mod lua_seen;
 mod lua_sockets;

@@ -72,6 +72,8 @@ pub struct RequestBody {
     came: bool,
     announced: Option<u64>,
     taken: u64,
+    /// See [`RequestBody::want`].
+    is_wanted: bool,
 }
 
 /// A file that holds request content.
@@ -127,6 +129,7 @@ impl RequestBody {
             came: false,
             announced: None,
             taken: 0,
+            is_wanted: false,
         }
     }
 
@@ -193,9 +196,14 @@ impl RequestBody {
         self.complete
     }
 
-    /// Whether a handler has read of it.
+    /// Whether a handler has read of it, or means to.
     pub fn was_read(&self) -> bool {
-        self.length > 0
+        self.length > 0 || self.is_wanted
+    }
+
+    /// Somebody may read it while the response is sent already: what has come is not to be thrown away before.
+    pub fn want(&mut self) {
+        self.is_wanted = true;
     }
 
     /// A client that waits for `100 Continue` will not get it.
@@ -220,6 +228,7 @@ impl RequestBody {
             came: self.came,
             announced: self.came.then_some(0),
             taken: self.taken,
+            is_wanted: false,
             ..RequestBody::none()
         };
         *self = rest;

@@ -1,7 +1,6 @@
 //! `balancer_by_lua`, in http and in stream: a script chooses the server of each try.
 
 use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,8 +8,9 @@ use ::stream::Session;
 use base::Lru;
 use conf::{Diagnostic, Line};
 use http::Request;
-use http::upstream::chooser::{Choice, Chooser, Pending, Timeouts};
+use http::upstream::chooser::{Choice, Chooser, Past, Pending, Timeouts};
 use net::upstream::Group;
+use rt::net::Address;
 
 use crate::chunk::{Chunk, Kind};
 use crate::run::{End, Run};
@@ -25,7 +25,7 @@ pub(crate) struct Balancer;
 struct ByScript {
     chunk: Arc<Chunk>,
     /// A group for each server that was chosen, so that its state lasts.
-    groups: Mutex<Lru<SocketAddr, Arc<Group>>>,
+    groups: Mutex<Lru<String, Arc<Group>>>,
 }
 
 /// How many servers are remembered.
@@ -34,11 +34,13 @@ const MAX_SERVERS: usize = 1000;
 /// What the script says of the try that begins.
 #[derive(Default)]
 pub(crate) struct Balancing {
-    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) peer: Option<Address>,
     pub(crate) more_tries: Option<u32>,
     pub(crate) timeouts: Timeouts,
-    pub(crate) failures: u32,
-    pub(crate) last_status: u16,
+    pub(crate) anew: bool,
+    pub(crate) from: Option<Address>,
+    pub(crate) plain: bool,
+    pub(crate) past: Past,
 }
 
 /// The setter of the rows.
@@ -64,17 +66,16 @@ pub(crate) fn read_stream(_: &mut Balancer, line: &mut Line) -> Result<(), Diagn
 }
 
 impl Chooser for ByScript {
-    fn choose(&self, request: &mut Request, failures: u32, status: u16) -> Result<Choice, u16> {
+    fn choose(&self, request: &mut Request, past: &Past) -> Result<Choice, u16> {
         let run = phases::begin(request, &self.chunk)?;
-        let balancing = balance(run, request.into(), failures, status)?;
-        let Some(peer) = balancing.peer else {
-            request.error(format_args!("{NO_PEER}"));
-            return Err(502);
-        };
+        let balancing = balance(run, request.into(), *past)?;
         Ok(Choice {
-            group: self.group(peer),
+            group: balancing.peer.map(|peer| self.group(peer)),
             more_tries: balancing.more_tries,
             timeouts: balancing.timeouts,
+            anew: balancing.anew,
+            from: balancing.from,
+            plain: balancing.plain,
         })
     }
 }
@@ -83,33 +84,28 @@ impl ::stream::chooser::Chooser for ByScript {
     fn choose(
         &self,
         session: &mut Session,
-        failures: u32,
+        past: &::stream::chooser::Past,
     ) -> Result<::stream::chooser::Choice, u16> {
         let run = stream::begin(session, &self.chunk)?;
-        let balancing = balance(run, session.into(), failures, 0)?;
-        let Some(peer) = balancing.peer else {
-            session.error(format_args!("{NO_PEER}"));
-            return Err(502);
+        let past = Past {
+            failures: past.failures,
+            status: 0,
+            left: past.left,
+            limit: past.limit,
         };
+        let balancing = balance(run, session.into(), past)?;
         Ok(::stream::chooser::Choice {
-            group: self.group(peer),
+            group: balancing.peer.map(|peer| self.group(peer)),
             more_tries: balancing.more_tries,
+            from: balancing.from,
         })
     }
 }
 
-const NO_PEER: &str = "balancer_by_lua* has set no peer";
-
 /// Runs a script over a try that begins; the error is the status that comes of it.
-fn balance(
-    mut run: Run,
-    guest: Guest<'_>,
-    failures: u32,
-    last_status: u16,
-) -> Result<Balancing, u16> {
+fn balance(mut run: Run, guest: Guest<'_>, past: Past) -> Result<Balancing, u16> {
     let balancing = Rc::new(RefCell::new(Balancing {
-        failures,
-        last_status,
+        past,
         ..Balancing::default()
     }));
     *run.scope.balancing.borrow_mut() = Some(Rc::clone(&balancing));
@@ -128,13 +124,14 @@ impl ByScript {
         }))
     }
 
-    fn group(&self, peer: SocketAddr) -> Arc<Group> {
+    fn group(&self, peer: Address) -> Arc<Group> {
+        let name = peer.to_string();
         let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = groups.get(&peer) {
+        if let Some(known) = groups.get(&name) {
             return Arc::clone(known);
         }
-        let group = Arc::new(Group::of_addresses(peer.to_string(), vec![peer.into()]));
-        groups.insert(peer, Arc::clone(&group));
+        let group = Arc::new(Group::of_addresses(name.clone(), vec![peer]));
+        groups.insert(name, Arc::clone(&group));
         group
     }
 }

@@ -236,6 +236,8 @@ fn respond(request: &mut Request, scope: &Scope) -> Outcome {
 fn stream(request: &mut Request, run: Run, flush: Option<usize>) -> Outcome {
     head(request);
     run.scope.head_sent.set(true);
+    // The script may still ask for the content, all of it or as a socket.
+    request.body.want();
     request.out.body = Body::stream(Speech {
         watch: request.conf::<Code>().check_client_abort,
         run: Some(run),

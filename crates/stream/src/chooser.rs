@@ -6,22 +6,35 @@
 use std::sync::Arc;
 
 use net::upstream::Group;
+use rt::net::Address;
 
 use crate::session::Session;
 
 /// Chooses servers for sessions.
 pub trait Chooser: Send + Sync {
-    /// The server of the next try, after so many that failed. The error is the status that the session ends with, and has
-    /// been logged.
-    fn choose(&self, session: &mut Session, failures: u32) -> Result<Choice, u16>;
+    /// The server of the next try. The error is the status that the session ends with, and has been logged.
+    fn choose(&self, session: &mut Session, past: &Past) -> Result<Choice, u16>;
+}
+
+/// What became of the tries so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Past {
+    /// How many there were. All of them failed.
+    pub failures: u32,
+    /// How many there may be from now on.
+    pub left: u32,
+    /// How many there may be at all; 0: any number.
+    pub limit: u32,
 }
 
 /// A chosen server.
 pub struct Choice {
-    /// A group of this one server.
-    pub group: Arc<Group>,
-    /// How many tries may follow when this one fails; `None`: as was said before.
+    /// A group of this one server; `None`: it is the turn of the group's own.
+    pub group: Option<Arc<Group>>,
+    /// How many tries more than before there may be when this one fails.
     pub more_tries: Option<u32>,
+    /// The address to connect from.
+    pub from: Option<Address>,
 }
 
 /// A chooser as a group keeps it: see [`net::upstream::Settings::chooser`].

@@ -7,24 +7,44 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::upstream::Group;
+use rt::net::Address;
 
 use crate::request::Request;
 
 /// Chooses servers for requests.
 pub trait Chooser: Send + Sync {
-    /// The server of the next try. `failures` are the tries so far, all of which failed, and `status` is what the last one
-    /// came to; 0 at first. The error is the status to answer with, and has been logged.
-    fn choose(&self, request: &mut Request, failures: u32, status: u16) -> Result<Choice, u16>;
+    /// The server of the next try. The error is the status to answer with, and has been logged.
+    fn choose(&self, request: &mut Request, past: &Past) -> Result<Choice, u16>;
+}
+
+/// What became of the tries so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Past {
+    /// How many there were. All of them failed.
+    pub failures: u32,
+    /// What the last one came to; 0 at first.
+    pub status: u16,
+    /// How many there may be from now on.
+    pub left: u32,
+    /// How many there may be at all; 0: any number.
+    pub limit: u32,
 }
 
 /// A chosen server.
+#[derive(Default)]
 pub struct Choice {
-    /// A group of this one server.
-    pub group: Arc<Group>,
-    /// How many tries may follow when this one fails; `None`: as was said before.
+    /// A group of this one server; `None`: it is the turn of the group's own.
+    pub group: Option<Arc<Group>>,
+    /// How many tries more than before there may be when this one fails.
     pub more_tries: Option<u32>,
     /// How long this server and those after it are waited for.
     pub timeouts: Timeouts,
+    /// The request is to be written anew.
+    pub anew: bool,
+    /// The address to connect from.
+    pub from: Option<Address>,
+    /// The server is spoken to without TLS, whatever is configured.
+    pub plain: bool,
 }
 
 /// Times that take the place of those of the location, where there are any.

@@ -19,7 +19,7 @@ use proto::h1::response::ResponseHead;
 use rt::error_log::{Errno, Level};
 use rt::net::Address;
 
-use super::chooser::Chooser;
+use super::choosing::Choosing;
 use super::interim;
 use super::protocol::{Content, HeadProgress, Protocol};
 use super::record::{PeerName, Record};
@@ -92,9 +92,8 @@ pub struct Exchange {
     /// Interim responses of this try, and their bytes.
     interim: (u32, u64),
     /// Who chooses the server of each try, where it is not the group.
-    chooser: Option<Arc<dyn Chooser>>,
-    failures: u32,
-    more_tries: u32,
+    choosing: Option<Choosing>,
+    content: RequestContent,
     selection: Selection,
     first_began: Instant,
     watch_client: bool,
@@ -189,10 +188,11 @@ impl Exchange {
             host => Box::pin(find_group(request, host, &client, watch_client)).await?,
         };
         let (mut selection, looked_up) = super::target::select(request, &group);
-        let chooser = super::chooser::of(&group);
-        if said.next_upstream_tries > 0 {
-            selection.limit_tries(u32::try_from(said.next_upstream_tries).unwrap_or(u32::MAX));
+        let limit = u32::try_from(said.next_upstream_tries).unwrap_or(0);
+        if limit > 0 {
+            selection.limit_tries(limit);
         }
+        let choosing = Choosing::of(&group, &selection, limit);
         let buffering = said.buffering;
         let host = protocol.secure_host().map(BStr::to_owned);
         let asked = host.map(|host| {
@@ -221,9 +221,8 @@ impl Exchange {
             asked,
             local,
             sticky: Stickiness::new(looked_up),
-            chooser,
-            failures: 0,
-            more_tries: 0,
+            choosing,
+            content,
         });
         loop {
             let record = record_of(request);
@@ -242,8 +241,8 @@ impl Exchange {
         self.took = Times::default();
         self.head_arrived = None;
         self.interim = (0, 0);
-        if let Some(chooser) = self.chooser.clone() {
-            self.choose(request, &*chooser)?;
+        if self.choosing.is_some() {
+            self.choose(request)?;
         }
         let client = request.presence();
         let watch = self.watch_client;
@@ -293,25 +292,29 @@ impl Exchange {
     }
 
     /// Has the server of this try chosen by whom the group names.
-    fn choose(&mut self, request: &mut Request, chooser: &dyn Chooser) -> Result<(), Failure> {
+    fn choose(&mut self, request: &mut Request) -> Result<(), Failure> {
+        let Some(choosing) = &mut self.choosing else {
+            return Ok(());
+        };
         // The last try of the record is the one that begins now.
         let tries = &record_of(request).tries;
-        let status = match self.failures {
-            0 => 0,
-            _ => tries.iter().rev().nth(1).map_or(0, |failed| failed.status),
-        };
-        let choice = chooser
-            .choose(request, self.failures, status)
+        let status = tries.iter().rev().nth(1).map_or(0, |failed| failed.status);
+        let choice = choosing
+            .choose(request, status, &mut self.group, &mut self.selection)
             .map_err(Failure::Final)?;
-        self.more_tries = match choice.more_tries {
-            Some(more) => more,
-            None => self.more_tries.saturating_sub(self.failures.min(1)),
-        };
-        self.failures += 1;
         self.settings.wait(&choice.timeouts);
-        let (selection, _) = super::target::select(request, &choice.group);
-        self.group = choice.group;
-        self.selection = selection;
+        self.local = choice.from.or(self.local.take());
+        if choice.plain {
+            self.asked = None;
+        }
+        if choice.anew {
+            let (announced, source) = describe_content(request, self.content);
+            let mut first = buffers::take();
+            self.protocol
+                .write_head(request, announced, &mut first)
+                .map_err(Failure::Final)?;
+            self.transmit = Transmit::new(first, source, request, &mut *self.protocol);
+        }
         Ok(())
     }
 
@@ -344,10 +347,8 @@ impl Exchange {
             send_buffer: usize::try_from(settings.socket_sndbuf).unwrap_or(usize::MAX),
             ..ConnectOptions::default()
         };
-        if let Some(bind) = &settings.bind {
-            options.from = self.local.clone();
-            options.transparent = bind.transparent;
-        }
+        options.from = self.local.clone();
+        options.transparent = settings.bind.as_ref().is_some_and(|bind| bind.transparent);
         match net::connect(lease.address(), &options).await {
             Ok(stream) => {
                 let mut transport = Transport::plain(stream);
@@ -653,9 +654,8 @@ impl Exchange {
             drop(connection);
             self.release(request, lease, judge(&failure));
         }
-        // The group of a chosen server has no other; who chose it may allow for more.
-        if self.chooser.is_some() && self.more_tries > 0 {
-            self.selection.grant_try();
+        if let Some(choosing) = &mut self.choosing {
+            choosing.failed(&mut self.selection);
         }
         let (bit, status) = match failure {
             Failure::Final(status) => {

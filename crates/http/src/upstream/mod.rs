@@ -19,6 +19,7 @@
 //! [`Plan::watch_client`], so that a cache can run an exchange on a request of its own.
 
 pub mod chooser;
+mod choosing;
 mod content;
 pub mod exchange;
 pub(crate) mod interim;

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use bstr::ByteSlice;
 use http::upstream::chooser::Timeouts;
+use rt::net::{Address, UnixPath};
 
 use super::arguments::{bytes, number, optional_number};
 use super::misc::duration;
@@ -20,6 +21,8 @@ pub(super) const FUNCTIONS: Functions = &[
     ("set_timeouts", set_timeouts),
     ("enable_keepalive", enable_keepalive),
     ("recreate_request", recreate_request),
+    ("set_upstream_tls", set_upstream_tls),
+    ("bind_to_local_addr", bind_to_local_addr),
 ];
 
 fn with<T>(code: impl FnOnce(&mut Balancing) -> T) -> Result<T, Failure> {
@@ -36,42 +39,59 @@ fn yes(stack: &Stack) -> Called {
 
 fn set_current_peer(stack: &Stack) -> Called {
     let host = bytes(stack, 1)?.to_str_lossy().into_owned();
-    let bare = host.trim_start_matches('[').trim_end_matches(']');
-    // As in nginx's: `host:port` in one word, or the port by itself.
-    let address = match (stack.is_nil(2), host.parse::<SocketAddr>()) {
-        (true, Ok(address)) => Some(address),
-        (nil, _) => {
-            let port = if nil { 0.0 } else { number(stack, 2)? };
-            bare.parse::<IpAddr>()
-                .ok()
-                .filter(|_| (1.0..=65535.0).contains(&port))
-                .map(|ip| SocketAddr::new(ip, port as u16))
-        }
+    let port = number(stack, 2)?;
+    let Some(peer) = address(&host, port) else {
+        return answer(stack, Value::failure("no host allowed"));
     };
-    let Some(address) = address else {
-        return answer(
-            stack,
-            Value::failure("no host allowed: an address and a port are wanted"),
-        );
-    };
-    with(|balancing| balancing.peer = Some(address))?;
+    with(|balancing| balancing.peer = Some(peer))?;
     yes(stack)
+}
+
+/// An address as nginx's parser of URLs takes it: with its port in it, or beside it.
+fn address(host: &str, port: f64) -> Option<Address> {
+    if let Some(path) = host.strip_prefix("unix:") {
+        return Some(Address::Unix(UnixPath::new(std::path::Path::new(path))));
+    }
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        return Some(address.into());
+    }
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let ip = bare.parse::<IpAddr>().ok()?;
+    let port = (0.0..=65535.0).contains(&port).then_some(port as u16)?;
+    Some(SocketAddr::new(ip, port).into())
 }
 
 fn set_more_tries(stack: &Stack) -> Called {
-    let count = number(stack, 1)?;
-    with(|balancing| balancing.more_tries = Some(count.clamp(0.0, 1000.0) as u32))?;
-    yes(stack)
+    let count = number(stack, 1)?.clamp(0.0, 1000.0) as u32;
+    let reduced = with(|balancing| {
+        let past = balancing.past;
+        // Those that were made, this one, and those that are left.
+        let total = past.failures + past.left;
+        let most = match past.limit {
+            0 => count,
+            limit => limit.saturating_sub(total).min(count),
+        };
+        balancing.more_tries = Some(most);
+        most < count
+    })?;
+    stack.push_boolean(true);
+    if reduced {
+        stack.push_bytes("reduced tries due to limit");
+        return super::tcp::results(2);
+    }
+    super::ONE
 }
 
 fn get_last_failure(stack: &Stack) -> Called {
-    let (failures, status) = with(|balancing| (balancing.failures, balancing.last_status))?;
-    if failures == 0 {
+    let past = with(|balancing| balancing.past)?;
+    if past.failures == 0 {
         stack.push_nil();
         return super::ONE;
     }
-    stack.push_bytes("failed");
-    stack.push_number(f64::from(status));
+    // A server that has answered so has done what it should.
+    let next = matches!(past.status, 403 | 404);
+    stack.push_bytes(if next { "next" } else { "failed" });
+    stack.push_number(f64::from(past.status));
     super::tcp::results(2)
 }
 
@@ -98,10 +118,28 @@ fn set_timeouts(stack: &Stack) -> Called {
 
 fn enable_keepalive(stack: &Stack) -> Called {
     // Connections are kept as the settings of every group say, without being asked.
+    with(|_| ())?;
     yes(stack)
 }
 
 fn recreate_request(stack: &Stack) -> Called {
-    // The head is written anew for each try.
+    with(|balancing| balancing.anew = true)?;
+    yes(stack)
+}
+
+/// With `false` the server is spoken to without TLS. TLS cannot be had where `proxy_pass` does not say `https`.
+fn set_upstream_tls(stack: &Stack) -> Called {
+    let off = stack.number(1) == Some(0.0) || !stack.boolean(1) && !stack.is_nil(1);
+    with(|balancing| balancing.plain = off)?;
+    yes(stack)
+}
+
+fn bind_to_local_addr(stack: &Stack) -> Called {
+    let text = bytes(stack, 1)?.to_str_lossy().into_owned();
+    let Some(from @ Address::Inet(_)) = address(&text, 0.0) else {
+        let message = format!("invalid addr {text}");
+        return answer(stack, Value::failure(message));
+    };
+    with(|balancing| balancing.from = Some(from))?;
     yes(stack)
 }

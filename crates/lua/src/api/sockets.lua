@@ -15,6 +15,10 @@ local function module(name, value)
     end
 end
 
+for _, name in pairs { "resty.core.socket", "resty.core.coroutine" } do
+    preload[name] = preload[name] or function() return {} end
+end
+
 -- What libraries hold and give back (certificates, keys, sessions) are values of `ffi` in lua-resty-core, and libraries
 -- look for that. So a script gets a value of `ffi`, and the object of the server stands behind it.
 local handle_type = ffi.typeof("struct { int unused; }")
@@ -185,12 +189,19 @@ do
         end
         return value
     end
+    local bind = balancer.bind_to_local_addr
+    function balancer.bind_to_local_addr(address)
+        if type(address) ~= "string" then
+            error("bad argument #1 to 'bind_to_local_addr' (string expected, got " .. type(address) .. ")")
+        end
+        return bind(address)
+    end
     if in_http then
         function balancer.enable_keepalive(idle, requests)
             return enable_keepalive(count(idle, 1), count(requests, 2))
         end
     else
-        balancer.recreate_request = nil
+        balancer.recreate_request, balancer.set_upstream_tls = nil, nil
         function balancer.enable_keepalive()
             error("'enable_keepalive' not yet implemented in stream subsystem", 2)
         end

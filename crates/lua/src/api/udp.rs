@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::time::Duration;
 
 use ::stream::client::Transport;
@@ -47,6 +47,35 @@ struct Udp {
     port: RefCell<Option<Port>>,
     from: RefCell<Option<Address>>,
     timeout: Cell<Duration>,
+    usual_timeout: Duration,
+    /// The request that uses it.
+    owner: RefCell<Option<Weak<()>>>,
+    reading: Cell<bool>,
+}
+
+impl Udp {
+    fn new(port: Option<Port>) -> Result<Udp, Failure> {
+        let usual_timeout = super::tcp::settings()?.read_timeout;
+        Ok(Udp {
+            port: RefCell::new(port),
+            from: RefCell::default(),
+            timeout: Cell::new(usual_timeout),
+            usual_timeout,
+            owner: RefCell::default(),
+            reading: Cell::new(false),
+        })
+    }
+
+    /// What one request uses is not another one's to use meanwhile.
+    fn check_owner(&self) -> Result<(), Failure> {
+        let Some(owner) = self.owner.borrow().as_ref().and_then(Weak::upgrade) else {
+            return Ok(());
+        };
+        match Rc::ptr_eq(&super::tcp::owner()?, &owner) {
+            true => Ok(()),
+            false => fail("bad request"),
+        }
+    }
 }
 
 /// The largest datagram that is taken, in bytes.
@@ -78,21 +107,14 @@ pub(super) fn push_client(
     stack: &Stack,
     client: Rc<::stream::client::Client>,
 ) -> Result<(), Failure> {
-    let socket = Udp {
-        port: RefCell::new(Some(Port::Client(client))),
-        from: RefCell::default(),
-        timeout: Cell::new(super::tcp::settings()?.read_timeout),
-    };
+    let socket = Udp::new(Some(Port::Client(client)))?;
     object::push(stack, &SOCKET, Rc::new(socket));
     Ok(())
 }
 
 fn udp(stack: &Stack) -> Called {
-    let socket = Udp {
-        port: RefCell::default(),
-        from: RefCell::default(),
-        timeout: Cell::new(super::tcp::settings()?.read_timeout),
-    };
+    super::tcp::waits()?;
+    let socket = Udp::new(None)?;
     object::push(stack, &SOCKET, Rc::new(socket));
     super::ONE
 }
@@ -120,8 +142,10 @@ fn connect(stack: &Stack) -> Called {
         false => number(stack, 3)?,
     };
     if !(0.0..=65535.0).contains(&port) {
-        return fail(format!("bad port number: {port}"));
+        return failed(stack, format!("bad port number: {port}"));
     }
+    socket.check_owner()?;
+    *socket.owner.borrow_mut() = Some(Rc::downgrade(&super::tcp::owner()?));
     let destination = match destination(&host, port as u16)? {
         Ok(destination) => destination,
         Err(message) => return failed(stack, message),
@@ -150,6 +174,7 @@ fn send(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let mut data = Vec::new();
     append(stack, 2, &mut data, 0)?;
+    socket.check_owner()?;
     match socket.port.borrow().clone() {
         None => failed(stack, "closed"),
         Some(Port::Own(connected)) => match connected.try_send(&data) {
@@ -176,9 +201,16 @@ fn receive(stack: &Stack) -> Called {
     let Some(port) = socket.port.borrow().clone() else {
         return failed(stack, "closed");
     };
+    socket.check_owner()?;
+    if socket.reading.get() {
+        return failed(stack, "socket busy");
+    }
     let time = socket.timeout.get();
+    let reading = Reading::new(socket);
     wait(Operation::task(async move {
-        match rt::timeout(time, port.receive(most)).await {
+        let received = rt::timeout(time, port.receive(most)).await;
+        drop(reading);
+        match received {
             Ok(Ok(datagram)) => vec![Value::Bytes(datagram)],
             Ok(Err(error)) => Value::failure(super::tcp::words(&error)),
             Err(_) => Value::failure("timeout"),
@@ -186,8 +218,28 @@ fn receive(stack: &Stack) -> Called {
     }))
 }
 
+/// A read is on its way.
+struct Reading(Rc<Udp>);
+
+impl Reading {
+    fn new(socket: Rc<Udp>) -> Reading {
+        socket.reading.set(true);
+        Reading(socket)
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.reading.set(false);
+    }
+}
+
 fn close(stack: &Stack) -> Called {
-    if this(stack)?.port.take().is_none() {
+    let socket = this(stack)?;
+    if socket.port.borrow().is_some() {
+        socket.check_owner()?;
+    }
+    if socket.port.take().is_none() {
         return failed(stack, "closed");
     }
     stack.push_number(1.0);
@@ -196,10 +248,13 @@ fn close(stack: &Stack) -> Called {
 
 fn set_timeout(stack: &Stack) -> Called {
     let socket = this(stack)?;
-    if let Some(millis) = optional_number(stack, 2)? {
-        socket
-            .timeout
-            .set(Duration::from_secs_f64((millis / 1000.0).clamp(0.001, 1e6)));
+    let millis = stack.number(2).unwrap_or(0.0);
+    if !(0.0..=f64::from(i32::MAX)).contains(&millis.trunc()) {
+        return fail("bad timeout value");
     }
+    socket.timeout.set(match millis as u64 {
+        0 => socket.usual_timeout,
+        millis => Duration::from_millis(millis),
+    });
     super::NONE
 }

@@ -19,6 +19,7 @@ use rt::net::Address;
 
 pub(super) use connect::destination;
 pub(crate) use pools::Pools;
+pub(super) use receive::Wanted;
 
 use super::output::answer;
 use super::wire::Wire;
@@ -104,9 +105,21 @@ pub(crate) struct Tcp {
 }
 
 fn tcp(stack: &Stack) -> Called {
+    waits()?;
     let socket = Tcp::new(&settings()?);
     object::push(stack, &SOCKET, Rc::new(socket));
     super::ONE
+}
+
+/// A socket is of no use to a script that cannot wait.
+pub(super) fn waits() -> Result<(), Failure> {
+    scope::with(|scope| match scope.kind.waits() {
+        true => Ok(()),
+        false => fail(format!(
+            "API disabled in the context of {}*",
+            scope.kind.name()
+        )),
+    })?
 }
 
 /// The settings of sockets that hold for the script that runs.
@@ -179,6 +192,9 @@ impl Tcp {
 
     /// The connection, while something can be done with it.
     fn open(&self) -> Result<Wire, &'static str> {
+        if self.connecting.get() {
+            return Err("socket busy connecting");
+        }
         if self.read_closed.get() && self.write_closed.get() {
             return Err("closed");
         }
@@ -186,6 +202,9 @@ impl Tcp {
     }
 
     fn to_read(&self) -> Result<Wire, &'static str> {
+        if self.connecting.get() {
+            return Err("socket busy connecting");
+        }
         if self.read_closed.get() {
             return Err("closed");
         }
@@ -193,6 +212,9 @@ impl Tcp {
     }
 
     fn to_write(&self) -> Result<Wire, &'static str> {
+        if self.connecting.get() {
+            return Err("socket busy connecting");
+        }
         if self.write_closed.get() {
             return Err("closed");
         }
@@ -322,6 +344,11 @@ impl Drop for Connected {
             }
         }
     }
+}
+
+/// What tells the request, the session or the script that runs from all others.
+pub(super) fn owner() -> Result<Rc<()>, Failure> {
+    of_guest(|connected| Rc::clone(&connected.owner))
 }
 
 /// Calls `code` with the sockets of the request, the session or the script that runs.

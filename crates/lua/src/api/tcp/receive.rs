@@ -26,7 +26,7 @@ const READ_SIZE: usize = 64 * 1024;
 
 /// What is waited for.
 #[derive(Clone)]
-enum Wanted {
+pub(in crate::api) enum Wanted {
     Line,
     All,
     Exactly(usize),
@@ -38,7 +38,7 @@ enum Wanted {
 }
 
 /// A mark to read up to.
-struct Mark {
+pub(in crate::api) struct Mark {
     text: Vec<u8>,
     /// For each length of a beginning of it: how much of that beginning's end it begins with.
     borders: Vec<usize>,
@@ -49,7 +49,7 @@ struct Mark {
 
 impl Wanted {
     /// Takes what is wanted out of the input, if it is there. What `scanned` counts was looked at before.
-    fn take(&self, input: &mut Vec<u8>, scanned: &mut usize) -> Option<Reply> {
+    pub(in crate::api) fn take(&self, input: &mut Vec<u8>, scanned: &mut usize) -> Option<Reply> {
         match self {
             Wanted::Line => {
                 let from = std::mem::replace(scanned, input.len());
@@ -75,7 +75,7 @@ impl Wanted {
     }
 
     /// What came of it, when no more comes for now.
-    fn partial(&self, input: &mut Vec<u8>) -> Vec<u8> {
+    pub(in crate::api) fn partial(&self, input: &mut Vec<u8>) -> Vec<u8> {
         match self {
             Wanted::Until(mark, _) => {
                 // What may be the beginning of the mark is neither here nor there.
@@ -88,7 +88,7 @@ impl Wanted {
     }
 
     /// What the end of the connection means.
-    fn at_end(&self, input: &mut Vec<u8>) -> Reply {
+    pub(in crate::api) fn at_end(&self, input: &mut Vec<u8>) -> Reply {
         if let Wanted::Peek(_) = self {
             return Value::failure("closed");
         }

@@ -253,6 +253,7 @@ pub(super) fn reused_times(stack: &Stack) -> Called {
     }
     let socket = this(stack)?;
     match socket.open() {
+        _ if socket.connecting.get() => stack.push_number(0.0),
         Ok(_) => stack.push_number(f64::from(socket.reused.get())),
         Err(message) => return answer(stack, Value::failure(message)),
     }

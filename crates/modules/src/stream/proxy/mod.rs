@@ -436,27 +436,43 @@ async fn try_all(
     let chooser = chooser::of(group);
     let mut group = Arc::clone(group);
     let mut selection = select(session, &group);
-    if let Ok(most @ 1..) = u32::try_from(conf.next_upstream_tries) {
-        selection.limit_tries(most);
+    let limit = u32::try_from(conf.next_upstream_tries).unwrap_or(0);
+    if limit > 0 {
+        selection.limit_tries(limit);
     }
+    let (mut left, mut own) = (selection.tries(), None);
+    let mut options = options.clone();
     let began = rt::now();
-    let (mut failures, mut more_tries) = (0_u32, 0);
+    let mut failures = 0_u32;
     loop {
         session.action = "connecting to upstream";
         let since = rt::now();
         if let Some(chooser) = &chooser {
-            let choice = match chooser.choose(session, failures) {
+            let past = chooser::Past {
+                failures,
+                left,
+                limit,
+            };
+            let choice = match chooser.choose(session, &past) {
                 Ok(choice) => choice,
                 Err(status) => {
                     new_try(session, group.name());
                     return status;
                 }
             };
-            let left: u32 = choice
-                .more_tries
-                .unwrap_or(u32::saturating_sub(more_tries, failures.min(1)));
-            (group, more_tries) = (choice.group, left);
-            selection = select(session, &group);
+            options.from = choice.from.or(options.from.take());
+            if let Some(chosen) = choice.group {
+                left = u32::saturating_add(left, choice.more_tries.unwrap_or(0));
+                let theirs = select(session, &chosen);
+                let before = (
+                    std::mem::replace(&mut group, chosen),
+                    std::mem::replace(&mut selection, theirs),
+                );
+                own.get_or_insert(before);
+            } else if let Some(before) = own.take() {
+                // The group's own servers in their turns, as if nobody had been asked.
+                (group, selection) = before;
+            }
         }
         let lease = match selection.pick() {
             Pick::Peer(lease) => lease,
@@ -467,7 +483,7 @@ async fn try_all(
             }
         };
         new_try(session, BStr::new(lease.name()));
-        let failure = match connect(session, conf, &group, lease.address(), options).await {
+        let failure = match connect(session, conf, &group, lease.address(), &options).await {
             Ok(upstream) => {
                 let connected = rt::now().saturating_duration_since(since);
                 last(session).connect = Some(connected);
@@ -506,9 +522,10 @@ async fn try_all(
         let too_late =
             !patience.is_zero() && rt::now().saturating_duration_since(began) >= patience;
         failures += 1;
+        left = left.saturating_sub(1);
         // The group of a chosen server has no other; who chose it may allow for more.
-        let is_last = match chooser {
-            Some(_) => more_tries == 0 || i64::from(failures) == conf.next_upstream_tries,
+        let is_last = match own {
+            Some(_) => left == 0 || failures == limit,
             None => selection.tries() == 0,
         };
         match failure {
