@@ -848,7 +848,7 @@ fn the_documented_names_are_there() {
     let absent = match is_oracle() {
         true => "udp:bind ngx.pipe/spawn",
         false => {
-            "ndk.set_var ngx.pipe/spawn ngx.ocsp/get_ocsp_responder_from_der_chain ngx.ssl.session/get_serialized_session"
+            "ndk.set_var ngx.ocsp/get_ocsp_responder_from_der_chain ngx.ssl.session/get_serialized_session"
         }
     };
     assert_eq!(text, absent);

@@ -56,6 +56,7 @@ mod logs;
 mod loops;
 mod lua;
 mod lua_balancer;
+mod lua_pipe;
 mod lua_pools;
 mod lua_seen;
 mod lua_sockets;

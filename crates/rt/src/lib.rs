@@ -25,6 +25,7 @@ mod task;
 mod time;
 
 pub mod channel;
+pub mod child;
 pub mod engine;
 pub mod error_log;
 pub mod file;

@@ -14,6 +14,7 @@ mod json;
 mod library;
 mod misc;
 mod output;
+mod pipe;
 mod regex;
 mod request;
 mod response;
@@ -58,6 +59,7 @@ pub(crate) type Functions = &'static [(&'static str, Native)];
 
 static PRELUDE: &[u8] = include_bytes!("prelude.lua");
 static SOCKETS: &[u8] = include_bytes!("sockets.lua");
+static PIPE: &[u8] = include_bytes!("pipe.lua");
 
 /// Puts the API into a new machine.
 pub(crate) fn install(vm: &Rc<Vm>) {
@@ -69,6 +71,7 @@ pub(crate) fn install(vm: &Rc<Vm>) {
     for (name, code) in [
         ("weir", PRELUDE),
         ("weir sockets", SOCKETS),
+        ("weir pipe", PIPE),
         ("weir crypto", crypto::MODULES),
     ] {
         if let Err(message) = run(&stack, name, code) {
@@ -134,6 +137,7 @@ fn push_core(stack: &Stack) {
     for functions in [
         capture::CORE,
         crypto::CORE,
+        pipe::CORE,
         encode::CORE,
         json::CORE,
         library::CORE,

@@ -1,0 +1,302 @@
+//! Other programs that run for a loop, with pipes to them that the loop waits for.
+
+use std::cell::{OnceCell, RefCell};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::{Command, Stdio};
+use std::task::{Context, Poll, ready};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+
+use crate::reactor::{Registration, Side};
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Program {
+    /// The program, looked for in `PATH` if there is no slash in it, and its arguments.
+    pub words: Vec<Vec<u8>>,
+    /// Its environment, `NAME=value` each; `None`: this process's.
+    pub environment: Option<Vec<Vec<u8>>>,
+    /// What it writes to its standard error comes out of its standard output.
+    pub merged: bool,
+}
+
+/// A program that has begun, and our ends of its pipes. It may go to another thread.
+#[derive(Debug)]
+pub struct Begun {
+    process: std::process::Child,
+    /// What it reads.
+    pub input: Option<OwnedFd>,
+    /// What it writes.
+    pub output: Option<OwnedFd>,
+    /// What it complains.
+    pub errors: Option<OwnedFd>,
+}
+
+impl Program {
+    /// Begins it. The calling thread waits until the kernel has read the program: not for a loop's thread, where that can
+    /// be helped.
+    pub fn begin(&self) -> io::Result<Begun> {
+        let (name, arguments) = self
+            .words
+            .split_first()
+            .ok_or(io::ErrorKind::InvalidInput)?;
+        let mut command = Command::new(OsStr::from_bytes(name));
+        command.args(arguments.iter().map(|word| OsStr::from_bytes(word)));
+        if let Some(environment) = &self.environment {
+            command.env_clear();
+            for entry in environment {
+                let at = entry.iter().position(|byte| *byte == b'=');
+                let (name, value) = entry.split_at(at.unwrap_or(entry.len()));
+                let value = value.get(1..).unwrap_or_default();
+                command.env(
+                    OsString::from(OsStr::from_bytes(name)),
+                    OsStr::from_bytes(value),
+                );
+            }
+        }
+        let (output, theirs) = io::pipe()?;
+        let errors = match self.merged {
+            true => {
+                command.stderr(theirs.try_clone()?);
+                None
+            }
+            false => {
+                let (errors, theirs) = io::pipe()?;
+                command.stderr(theirs);
+                Some(errors)
+            }
+        };
+        command.stdin(Stdio::piped()).stdout(theirs);
+        unblock_signals(&mut command);
+        let mut process = command.spawn()?;
+        // The command has our copies of its ends: as long as they are open no pipe comes to its end.
+        drop(command);
+        Ok(Begun {
+            input: process.stdin.take().map(OwnedFd::from),
+            output: Some(output.into()),
+            errors: errors.map(OwnedFd::from),
+            process,
+        })
+    }
+}
+
+/// The threads of this process have signals blocked, and a program would begin so: nothing but KILL would end it.
+fn unblock_signals(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    let unblock = || {
+        // SAFETY: the set is initialized before it is used and lives through the calls, which a child of a process with
+        // threads may make.
+        // JUSTIFICATION: the standard library hands its own mask on, and rustix has no function for it.
+        let failed = unsafe {
+            let mut none = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut())
+        };
+        match failed {
+            0 => Ok(()),
+            error => Err(io::Error::from_raw_os_error(error)),
+        }
+    };
+    // SAFETY: the closure makes two calls that are allowed between fork and exec, and neither locks nor allocates.
+    // JUSTIFICATION: there is no other moment at which only the child has the mask.
+    unsafe { command.pre_exec(unblock) };
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this status.
+    Exit(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+/// A program that runs. It is killed when this is dropped.
+pub struct Child {
+    /// `None` when it has ended and was waited for.
+    process: RefCell<Option<std::process::Child>>,
+    descriptor: OwnedFd,
+    registration: OnceCell<Registration>,
+    id: u32,
+}
+
+impl Child {
+    /// Takes a program into the care of this loop.
+    pub fn of(begun: Begun) -> io::Result<Child> {
+        let id = begun.process.id();
+        let pid = i32::try_from(id).ok().and_then(Pid::from_raw);
+        let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+        let descriptor = rustix::process::pidfd_open(pid, PidfdFlags::NONBLOCK)?;
+        Ok(Child {
+            process: RefCell::new(Some(begun.process)),
+            descriptor,
+            registration: OnceCell::new(),
+            id,
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Whether its end was told.
+    pub fn is_over(&self) -> bool {
+        self.process.borrow().is_none()
+    }
+
+    /// Waits for its end, which is told once. For one waiting task at a time.
+    pub fn poll_end(&self, context: &mut Context<'_>) -> Poll<io::Result<Ended>> {
+        use std::os::unix::process::ExitStatusExt as _;
+        let registration = match self.registration.get() {
+            Some(registration) => registration,
+            None => {
+                let made = Registration::edge(self.descriptor.as_fd(), Side::Read)?;
+                self.registration.get_or_init(|| made)
+            }
+        };
+        let mut process = self.process.borrow_mut();
+        let Some(running) = process.as_mut() else {
+            return Poll::Ready(Err(io::ErrorKind::NotFound.into()));
+        };
+        match running.try_wait()? {
+            Some(status) => {
+                *process = None;
+                Poll::Ready(Ok(match status.code() {
+                    Some(code) => Ended::Exit(code),
+                    None => Ended::Signal(status.signal().unwrap_or(0)),
+                }))
+            }
+            None => {
+                registration.arm(Side::Read, context);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Whether it has ended, told or not.
+    pub fn has_ended(&self) -> bool {
+        use rustix::process::{WaitId, WaitIdOptions, waitid};
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let pid = i32::try_from(self.id).ok().and_then(Pid::from_raw);
+        self.is_over()
+            || pid.is_none_or(|pid| !matches!(waitid(WaitId::Pid(pid), options), Ok(None)))
+    }
+
+    /// Sends it a signal, by number.
+    pub fn kill(&self, signal: i32) -> io::Result<()> {
+        // SAFETY: no pointers. The number is that of a child of ours that was not waited for, so that it is nobody else's.
+        // JUSTIFICATION: rustix takes the signals that it knows only, and a script names any.
+        match unsafe { libc::kill(self.id.cast_signed(), signal) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Drop for Child {
+    /// Nobody can ask for its end any more; it is not to stay as a zombie either.
+    fn drop(&mut self) {
+        let Some(mut process) = self.process.take() else {
+            return;
+        };
+        if matches!(process.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let _it_has_ended_otherwise = process.kill();
+        let reaper = std::thread::Builder::new().name("reaper".to_owned());
+        let _zombie_until_the_end = reaper.spawn(move || process.wait());
+    }
+}
+
+impl fmt::Debug for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Child").field("id", &self.id).finish()
+    }
+}
+
+/// Our end of a pipe.
+pub struct Pipe {
+    registration: OnceCell<Registration>,
+    descriptor: OwnedFd,
+}
+
+impl Pipe {
+    /// Takes a pipe into the care of this loop.
+    pub fn of(descriptor: OwnedFd) -> io::Result<Pipe> {
+        rustix::io::ioctl_fionbio(&descriptor, true)?;
+        Ok(Pipe {
+            registration: OnceCell::new(),
+            descriptor,
+        })
+    }
+
+    fn poll_ready(&self, side: Side, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let registration = match self.registration.get() {
+            Some(registration) => registration,
+            None => {
+                let made = Registration::edge(self.descriptor.as_fd(), side)?;
+                self.registration.get_or_init(|| made)
+            }
+        };
+        // The call that came before said that it would wait; an edge since then is a reason to try again.
+        if registration.is_ready(side) {
+            registration.clear(side);
+            context.waker().wake_by_ref();
+        }
+        registration.arm(side, context);
+        Poll::Pending
+    }
+
+    /// Appends what is there to `buffer`, at most `max` bytes; 0 at the end.
+    pub fn poll_read_into(
+        &self,
+        context: &mut Context<'_>,
+        buffer: &mut Vec<u8>,
+        max: usize,
+    ) -> Poll<io::Result<usize>> {
+        let before = buffer.len();
+        buffer.resize(before + max, 0);
+        let read = loop {
+            match rustix::io::read(&self.descriptor, &mut buffer[before..]) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        buffer.truncate(before + read.unwrap_or(0));
+        match read {
+            Ok(n) => Poll::Ready(Ok(n)),
+            Err(Errno::AGAIN) => {
+                ready!(self.poll_ready(Side::Read, context))?;
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error.into())),
+        }
+    }
+
+    /// Writes what the pipe takes.
+    pub fn poll_write(&self, context: &mut Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+        loop {
+            match rustix::io::write(&self.descriptor, data) {
+                Ok(n) => return Poll::Ready(Ok(n)),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    ready!(self.poll_ready(Side::Write, context))?;
+                    return Poll::Pending;
+                }
+                Err(error) => return Poll::Ready(Err(error.into())),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Pipe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipe").finish_non_exhaustive()
+    }
+}
