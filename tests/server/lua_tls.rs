@@ -189,3 +189,88 @@ fn a_script_reads_the_hello_before_a_server_is_chosen() {
     shown(&server, 0, "bad.test").expect_err("no handshake");
     assert_eq!(shown(&server, 0, "a.test").expect("good").1, "first");
 }
+
+#[test]
+fn sockets_of_scripts_speak_tls() {
+    let Some(site) = lua(&format!(
+        r#"default_type text/plain;
+        server {{ listen unix:%%DIR%%/tls ssl; {CERTIFICATE} ssl_protocols TLSv1.2;
+            ssl_session_cache builtin; ssl_verify_client optional_no_ca;
+            location / {{ return 200 "$ssl_session_reused $ssl_client_s_dn $ssl_server_name"; }}
+        }}
+        server {{ listen 127.0.0.1:%%PORT%%;
+            location /trusted {{ lua_ssl_trusted_certificate localhost.crt; content_by_lua_block {{ try("localhost") }} }}
+            location /named {{ lua_ssl_trusted_certificate localhost.crt; content_by_lua_block {{ try("other.test") }} }}
+            location /strange {{ lua_ssl_trusted_certificate other.crt; content_by_lua_block {{ try("localhost") }} }}
+            location /nobody {{ content_by_lua_block {{ try("localhost") }} }}
+            location /sessions {{ content_by_lua_block {{
+                local first, session = open()
+                ngx.print(type(session), " ", ask(first))
+                local second, again = open(session)
+                ngx.print(" ", type(again), " ", ask(second))
+                local third, none = open(false)
+                ngx.print(" ", tostring(none), " ", ask(third))
+            }} }}
+            location /client {{ content_by_lua_block {{
+                local function read(name)
+                    local file = assert(io.open("%%DIR%%/" .. name))
+                    local text = file:read("*a")
+                    file:close()
+                    return text
+                end
+                local ssl = require "ngx.ssl"
+                local chain, key = ssl.parse_pem_cert(read("other.crt")), ssl.parse_pem_priv_key(read("other.key"))
+                ngx.say(type(chain), " ", type(key))
+                ngx.say(ask((open(nil, function(socket) assert(socket:setclientcert(chain, key)) end))))
+                local socket = ngx.socket.tcp()
+                ngx.say(socket:setclientcert(chain))
+                ngx.say(socket:setclientcert("x", "y"))
+                ngx.say(socket:setclientcert())
+            }} }}
+        }}
+        init_by_lua_block {{
+            function open(session, prepare)
+                local socket = ngx.socket.tcp()
+                assert(socket:connect("unix:%%DIR%%/tls"))
+                if prepare then prepare(socket) end
+                return socket, assert(socket:sslhandshake(session, "localhost"))
+            end
+            function ask(socket)
+                assert(socket:send("GET / HTTP/1.0\r\n\r\n"))
+                return (socket:receive("*a"):gsub("^.*\r\n\r\n", ""))
+            end
+            function try(name)
+                local socket = ngx.socket.tcp()
+                assert(socket:connect("unix:%%DIR%%/tls"))
+                local ok, err = socket:sslhandshake(nil, name, true)
+                ngx.print(ok and "fine" or err)
+            end
+        }}"#
+    )) else {
+        return;
+    };
+    let (usual, other) = (self_signed("localhost"), self_signed("other.test"));
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .file("other.crt", &other.certificate)
+        .file("other.key", &other.key)
+        .tolerate("lua ssl certificate")
+        .tolerate("SSL_do_handshake")
+        .start();
+    let said = |target: &str| server.get(target).expect(200).text();
+    assert_eq!(said("/trusted"), "fine");
+    assert_eq!(said("/named"), "certificate host mismatch");
+    assert_eq!(said("/strange"), "18: self-signed certificate");
+    assert_eq!(said("/nobody"), "18: self-signed certificate");
+    assert_eq!(
+        said("/sessions"),
+        "cdata .  localhost cdata r  localhost true .  localhost"
+    );
+    assert_eq!(
+        said("/client"),
+        "cdata cdata\n. CN=other.test localhost\n\
+         nilclient certificate must be supplied with corresponding private key\n\
+         nilbad cert arg: cdata expected, got string\ntrue\n"
+    );
+}
