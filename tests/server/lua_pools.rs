@@ -4,7 +4,6 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
 use std::thread;
-use std::time::Duration;
 
 use weir_tests::Server;
 
@@ -123,22 +122,21 @@ fn the_time_of_a_read_is_that_of_each_piece() {
     let Some(server) = with(
         r#"local socket = ngx.socket.tcp()
         socket:settimeout(2000)
-        assert(socket:connect("127.0.0.1", ngx.var.arg_port))
-        ngx.print(socket:receive("*a"))"#,
+        assert(socket:connect("127.0.0.1", ngx.var.server_port))
+        if ngx.var.uri == "/slow" then
+            for letter in ("slowly"):gmatch(".") do
+                ngx.print(letter)
+                ngx.flush(true)
+                ngx.sleep(0.45)
+            end
+            return
+        end
+        assert(socket:send("GET /slow HTTP/1.0\r\n\r\n"))
+        ngx.print((assert(socket:receive("*a")):gsub("^.*\r\n\r\n", "")))"#,
     ) else {
         return;
     };
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = listener.local_addr().expect("an address").port();
-    let peer = thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("a connection");
-        for byte in b"slowly" {
-            thread::sleep(Duration::from_millis(450));
-            stream.write_all(&[*byte]).expect("it is read");
-        }
-    });
-    assert_eq!(said(&server, port), "slowly");
-    peer.join().expect("no panic");
+    assert_eq!(server.get("/").expect(200).text(), "slowly");
 }
 
 #[test]

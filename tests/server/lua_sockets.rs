@@ -245,3 +245,27 @@ fn content_that_has_come_is_there_when_the_response_has_begun() {
     connection.send("POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 7\r\n\r\nonetwo!");
     assert_eq!(connection.reply().expect(200).text(), "one two! closed\n");
 }
+
+#[test]
+fn the_whole_connection_comes_with_content_that_nobody_has_read() {
+    let Some(server) = with(
+        r#"location / { content_by_lua_block {
+            local socket = assert(ngx.req.socket(true))
+            local again, err = ngx.req.socket(true)
+            local text = socket:receive("*l") .. socket:receive(3)
+            local body = text .. " " .. err
+            socket:send("HTTP/1.1 200 OK\r\nContent-Length: " .. #body .. "\r\n\r\n" .. body)
+        } }"#,
+    ) else {
+        return;
+    };
+    for framing in ["Content-Length: 8", "Transfer-Encoding: chunked"] {
+        let mut connection = server.connect();
+        connection.send(&format!(
+            "POST / HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n3\r\none\r\n"
+        ));
+        let reply = connection.reply().expect(200);
+        assert_eq!(reply.text(), "3one duplicate call", "{framing}");
+        connection.assert_closed();
+    }
+}

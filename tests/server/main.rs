@@ -63,6 +63,7 @@ mod lua_sockets;
 mod lua_storage;
 mod lua_stream;
 mod lua_tls;
+mod lua_waiting;
 mod malformed;
 mod maps;
 mod media;

@@ -62,6 +62,12 @@ impl Choosing {
                 if let Some(own) = self.own.take() {
                     (*group, *selection) = own;
                 }
+                if group.settings.servers.is_empty() {
+                    request.error(format_args!(
+                        "no peer was set, and the upstream has no servers"
+                    ));
+                    return Err(500);
+                }
             }
         }
         Ok(choice)

@@ -16,7 +16,7 @@ use super::tcp::{self, SOCKET, Tcp};
 use super::wire::{Content, Wire};
 use crate::chunk::Kind;
 use crate::luajit::object;
-use crate::luajit::{Stack, Value, fail};
+use crate::luajit::{Failure, Stack, Value, fail};
 use crate::scope::{self, Scope};
 
 pub(super) fn socket(stack: &Stack) -> Called {
@@ -29,8 +29,15 @@ pub(super) fn socket(stack: &Stack) -> Called {
         return fail(format!("API disabled in the context of {}*", kind.name()));
     }
     if let Some(known) = scope::with(|scope| scope.client_socket.borrow().clone())? {
-        object::push(stack, &SOCKET, known);
-        return super::ONE;
+        if scope::serves_session() {
+            object::push(stack, &SOCKET, known);
+            return super::ONE;
+        }
+        let why = match scope::with(|scope| scope.raw.get())? {
+            true => "duplicate call",
+            false => "request body already exists",
+        };
+        return answer(stack, Value::failure(why));
     }
     let of_session = scope::with_session(|session| {
         let client = Rc::clone(&session.client);
@@ -45,7 +52,7 @@ pub(super) fn socket(stack: &Stack) -> Called {
             return super::ONE;
         }
         Ok(found) => found,
-        Err(_) => match scope::with_request(|request| of_request(request, raw))? {
+        Err(_) => match scope::with_request(|request| of_request(request, raw))?? {
             Ok(found) => found,
             Err(message) => return answer(stack, Value::failure(message)),
         },
@@ -62,32 +69,45 @@ pub(super) fn socket(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn of_request(request: &mut Request, raw: bool) -> Result<(Wire, Vec<u8>), &'static str> {
+/// The content, or the whole connection; or what is answered instead. A failure is the script's own fault.
+fn of_request(
+    request: &mut Request,
+    raw: bool,
+) -> Result<Result<(Wire, Vec<u8>), &'static str>, Failure> {
     if request.is_subrequest() {
-        return Err("subrequests have no socket of the client");
+        return fail("attempt to read the request body in a subrequest");
     }
     if !raw {
         let Some(input) = request.body.take_input() else {
-            return Err(match request.body.exists() {
+            return Ok(Err(match request.body.exists() {
                 true => "request body already exists",
                 false => "no body",
-            });
+            }));
         };
+        // For everybody else there is none now, until a script makes one (`ngx.req.init_body`).
+        request.body = RequestBody::from_bytes(Vec::new());
         let content = Content {
             input: RefCell::new(input),
             ended: Cell::new(false),
         };
-        return Ok((Wire::Content(Rc::new(content)), Vec::new()));
+        return Ok(Ok((Wire::Content(Rc::new(content)), Vec::new())));
     }
     if request.lane.is_some() {
-        return Err("http v2 not supported yet");
+        return fail("http v2 not supported yet");
     }
     if !request.body.is_complete() {
-        return Err("pending request body");
+        if request.body.length() > 0 {
+            return Ok(Err("pending request body reading in some other thread"));
+        }
+        // Nobody has read of it: the script gets it as it comes, chunks and all.
+        drop(request.body.take_input());
+        request.body = RequestBody::from_bytes(Vec::new());
     }
+    // Where another request would begin is the script's secret.
+    request.flow.close = true;
     let client = Rc::clone(&request.client);
     let input = client.input.take();
-    Ok((Wire::Request(client), input))
+    Ok(Ok((Wire::Request(client), input)))
 }
 
 /// Gives back what a script has left of the content of its request.
@@ -101,10 +121,11 @@ pub(crate) fn give_back(scope: &Scope, request: &mut Request) {
     if let Some(Wire::Content(content)) = wire
         && let Ok(content) = Rc::try_unwrap(content)
     {
-        request.body = match content.ended.get() {
-            true => RequestBody::from_bytes(Vec::new()),
-            false => RequestBody::from_input(content.input.into_inner()),
-        };
+        match content.ended.get() {
+            // Perhaps one that the script has made.
+            true => {}
+            false => request.body = RequestBody::from_input(content.input.into_inner()),
+        }
     }
 }
 

@@ -33,6 +33,11 @@ local function wrap(object, ...)
     return handle
 end
 
+-- A call that is not the last of its function leaves the function's place for messages.
+local function pass(...)
+    return ...
+end
+
 local function unwrap(handle)
     if type(handle) == "cdata" then
         return objects[handle]
@@ -94,6 +99,16 @@ do
         return wrap(session(socket))
     end
 
+    -- A store is OpenSSL's own, which is not there.
+    function tcp.settrustedstore(_, store)
+        if store == nil then
+            return true
+        elseif type(store) ~= "cdata" then
+            return nil, "bad store arg: cdata expected, got " .. type(store)
+        end
+        return nil, "not supported: there are no stores of OpenSSL; lua_ssl_trusted_certificate names whom sockets trust"
+    end
+
     local set_certificate = tcp.setclientcert
     function tcp.setclientcert(socket, chain, key)
         if chain and key then
@@ -126,17 +141,16 @@ do
         check(self)
         n = n and tonumber(n) or 1
         if n < 1 then
-            error("no less than 1 expected, got " .. n, 2)
+            error("positive number required", 2)
         end
         return post(self, n)
     end
     function methods.wait(self, seconds)
         check(self)
-        seconds = tonumber(seconds)
-        if type(seconds) ~= "number" or seconds < 0 then
-            error("no less than zero expected, got " .. tostring(seconds), 2)
+        if tonumber(seconds) * 1000 < 0 then
+            error("no negative number", 2)
         end
-        return wait(self, seconds)
+        return pass(wait(self, tonumber(seconds)))
     end
     function methods.count(self)
         check(self)
@@ -144,12 +158,9 @@ do
     end
 end
 function semaphore.new(n)
-    n = n or 0
-    if type(n) ~= "number" then
-        error("must be number", 2)
-    end
+    n = tonumber(n) or 0
     if n < 0 then
-        error("no less than 0 expected", 2)
+        error("no negative number", 2)
     end
     return core.semaphore(floor(n))
 end

@@ -205,7 +205,6 @@ struct Semaphore {
 #[derive(Default)]
 struct Waiting {
     given: Cell<bool>,
-    gone: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
@@ -231,53 +230,56 @@ fn semaphore_methods(stack: &Stack) -> Called {
     super::ONE
 }
 
+impl Semaphore {
+    /// Gives what there is to those who wait, in their order. They take it when they run.
+    fn hand_out(&self) {
+        let waiting = self.waiting.borrow();
+        for one in waiting.iter().filter(|one| !one.given.get()) {
+            if self.count.get() == 0 {
+                return;
+            }
+            self.count.set(self.count.get() - 1);
+            one.given.set(true);
+            if let Some(waker) = one.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+}
+
 fn post(stack: &Stack) -> Called {
     let semaphore = object::get::<Semaphore>(stack, 1, "semaphore")?;
     let n = optional_number(stack, 2)?.unwrap_or(1.0);
     if n < 1.0 {
-        return fail("no less than 1 expected");
+        return fail("positive number required");
     }
-    for _ in 0..(n as i64).min(MAX_WAITING as i64) {
-        let next = loop {
-            match semaphore.waiting.borrow_mut().pop_front() {
-                Some(waiting) if waiting.gone.get() => {}
-                other => break other,
-            }
-        };
-        match next {
-            Some(waiting) => {
-                waiting.given.set(true);
-                if let Some(waker) = waiting.waker.take() {
-                    waker.wake();
-                }
-            }
-            None => semaphore.count.set(semaphore.count.get() + 1),
-        }
-    }
+    semaphore
+        .count
+        .set(semaphore.count.get().saturating_add(n as i64));
+    semaphore.hand_out();
     stack.push_boolean(true);
     super::ONE
 }
 
 fn count(stack: &Stack) -> Called {
     let semaphore = object::get::<Semaphore>(stack, 1, "semaphore")?;
-    let waiting = semaphore
-        .waiting
-        .borrow()
-        .iter()
-        .filter(|waiting| !waiting.gone.get())
-        .count();
+    let waiting = semaphore.waiting.borrow();
+    let waiting = waiting.iter().filter(|one| !one.given.get()).count();
     stack.push_number(semaphore.count.get() as f64 - waiting as f64);
     super::ONE
 }
 
-/// Marks who waits as gone when the wait is dropped; what it was given goes to the next.
+/// Takes who waits out of the row when the wait is over or dropped; what it was given and did not take goes to the next.
 struct Leaving(Rc<Semaphore>, Rc<Waiting>, bool);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
-        self.1.gone.set(true);
+        let mut waiting = self.0.waiting.borrow_mut();
+        waiting.retain(|other| !Rc::ptr_eq(other, &self.1));
+        drop(waiting);
         if self.1.given.get() && !self.2 {
             self.0.count.set(self.0.count.get() + 1);
+            self.0.hand_out();
         }
     }
 }
@@ -285,7 +287,8 @@ impl Drop for Leaving {
 fn wait_for(stack: &Stack) -> Called {
     let semaphore = object::get::<Semaphore>(stack, 1, "semaphore")?;
     let time = optional_number(stack, 2)?.unwrap_or(0.0);
-    if semaphore.count.get() > 0 {
+    // Nobody gets ahead of those who wait, also of one that was given something and has not run yet.
+    if semaphore.count.get() > 0 && semaphore.waiting.borrow().is_empty() {
         semaphore.count.set(semaphore.count.get() - 1);
         stack.push_boolean(true);
         return super::ONE;
@@ -301,6 +304,7 @@ fn wait_for(stack: &Stack) -> Called {
         .waiting
         .borrow_mut()
         .push_back(Rc::clone(&waiting));
+    semaphore.hand_out();
     // Made before the wait begins: who is killed at once has never been asked.
     let leaving = Leaving(semaphore, waiting, false);
     super::wait(Operation::task(async move {
@@ -319,7 +323,8 @@ fn wait_for(stack: &Stack) -> Called {
         match given {
             Ok(()) => {
                 leaving.2 = true;
-                vec![Value::Boolean(true)]
+                // As in lua-nginx-module, where a wait that took time has two results.
+                vec![Value::Boolean(true), Value::Nil]
             }
             Err(_) => Value::failure("timeout"),
         }

@@ -59,6 +59,7 @@ fn timer(stack: &Stack) -> Called {
 
 /// Waits and calls, again and again when it repeats. `values` are the function and its arguments.
 async fn run(vm: Rc<Vm>, delay: Duration, repeats: bool, values: Vec<Ref>) {
+    let values = Rc::new(values);
     loop {
         let early = vm.ended.get() || !wait(&vm, delay).await;
         vm.timers_pending
@@ -73,14 +74,23 @@ async fn run(vm: Rc<Vm>, delay: Duration, repeats: bool, values: Vec<Ref>) {
             );
         } else {
             vm.timers_running.set(vm.timers_running.get() + 1);
-            call(&vm, early, &values).await;
-            vm.timers_running.set(vm.timers_running.get() - 1);
+            let call = turn(Rc::clone(&vm), early, Rc::clone(&values));
+            match repeats {
+                // The next turn comes when it is due, however long this one takes.
+                true => rt::spawn_named("lua timer", call),
+                false => call.await,
+            }
         }
         if !repeats || vm.ended.get() {
             return;
         }
         vm.timers_pending.set(vm.timers_pending.get() + 1);
     }
+}
+
+async fn turn(vm: Rc<Vm>, early: bool, values: Rc<Vec<Ref>>) {
+    call(&vm, early, &values).await;
+    vm.timers_running.set(vm.timers_running.get() - 1);
 }
 
 /// Whether the whole time has passed; `false` when the loop or the configuration ends.

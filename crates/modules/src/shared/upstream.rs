@@ -86,8 +86,9 @@ impl KeepaliveDraft {
 }
 
 impl Draft {
-    /// The settings of the group, for the directive that opened the block.
-    pub(crate) fn finished(self, line: &Line) -> Result<Settings, Diagnostic> {
+    /// The settings of the group, for the directive that opened the block. A group needs servers, unless they are `chosen`
+    /// by somebody else.
+    pub(crate) fn finished(self, line: &Line, chosen: bool) -> Result<Settings, Diagnostic> {
         // Lines that were refused have said why; the group exists for those who refer to it.
         let has_lines = line
             .node
@@ -95,7 +96,7 @@ impl Draft {
             .nodes()
             .iter()
             .any(|node| node.name.is("server"));
-        if !has_lines {
+        if !has_lines && !chosen {
             return Err(line.error_after_block("no servers are inside upstream"));
         }
         let name = line.text(0);

@@ -192,10 +192,10 @@ fn block(line: &mut Line) -> Result<(), Diagnostic> {
         .get_mut::<Draft>()
         .map(std::mem::take)
         .unwrap_or_default();
-    let mut settings = draft.finished(line)?;
+    let chooser = line.shared::<Pending>().0.take();
+    let mut settings = draft.finished(line, chooser.is_some())?;
     // A session's connection is over with it.
     settings.keepalive = None;
-    let chooser = line.shared::<Pending>().0.take();
     settings.chooser = chooser.map(|chooser| Arc::new(Kept(chooser)) as _);
     let groups = line.shared::<Groups>().clone();
     groups

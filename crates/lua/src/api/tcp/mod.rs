@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use net::Transport;
-use net::tls::{Identity, Sessions, Trust};
+use net::tls::{Identity, Sessions};
 use rt::net::Address;
 
 pub(super) use connect::destination;
@@ -32,7 +32,7 @@ use crate::sockets::Sockets;
 
 pub(super) const FUNCTIONS: Functions = &[("tcp", tcp)];
 
-pub(super) const CORE: Functions = &[("tcp_methods", methods), ("trusted_store", secure::store)];
+pub(super) const CORE: Functions = &[("tcp_methods", methods)];
 
 /// The table of the methods, for `prelude.lua` to add to.
 fn methods(stack: &Stack) -> Called {
@@ -63,7 +63,6 @@ const METHODS: Functions = &[
     ("setkeepalive", send::set_keepalive),
     ("getreusedtimes", send::reused_times),
     ("setclientcert", secure::set_client_certificate),
-    ("settrustedstore", secure::set_trusted_store),
     ("getsslsession", secure::session),
     ("bind", connect::bind),
     ("shutdown", send::shutdown),
@@ -95,8 +94,6 @@ pub(crate) struct Tcp {
     received: Cell<u64>,
     /// The certificate that is shown to servers.
     identity: RefCell<Option<Arc<Identity>>>,
-    /// What servers are judged by, in place of what is configured.
-    trusted: RefCell<Option<Arc<Trust>>>,
     /// The sessions of TLS with its server.
     sessions: RefCell<Option<Sessions>>,
     settings: Sockets,
@@ -168,7 +165,6 @@ impl Tcp {
             from: RefCell::default(),
             received: Cell::new(0),
             identity: RefCell::default(),
-            trusted: RefCell::default(),
             sessions: RefCell::default(),
             settings: settings.clone(),
             owner: RefCell::default(),

@@ -8,8 +8,7 @@ use net::tls::{
     self, Assessment, Chain, ClientName, ClientSettings, Identity, Key, Sessions, Trust,
 };
 
-use super::super::arguments::{bytes, optional_text};
-use super::super::output::answer;
+use super::super::arguments::optional_text;
 use super::super::wire::Wire;
 use super::super::{ONE, wait};
 use super::{Busy, Called, Tcp, failed, own, refuse, this};
@@ -23,13 +22,6 @@ use crate::tls::Tls;
 /// A session that a script keeps.
 static SESSION: Class = Class {
     name: "weir.ssl.session",
-    shape: Shape::Userdata,
-    methods: &[],
-};
-
-/// Certificates to trust.
-static STORE: Class = Class {
-    name: "weir.ssl.store",
     shape: Shape::Userdata,
     methods: &[],
 };
@@ -99,7 +91,7 @@ pub(super) fn handshake(stack: &Stack) -> Called {
     drop(wire);
     let sessions = given.map_or_else(Sessions::new, |given| Sessions::clone(&given));
     let wish = Wish {
-        settings: wished(&socket, verify)?.with_sessions(&sessions),
+        settings: wished(verify)?.with_sessions(&sessions),
         name,
         verify,
     };
@@ -127,18 +119,16 @@ pub(super) fn handshake(stack: &Stack) -> Called {
     }))
 }
 
-/// The settings with what the script has set for this socket.
-fn wished(socket: &Tcp, verify: bool) -> Result<ClientSettings, Failure> {
+/// The settings, judging the peer or not.
+fn wished(verify: bool) -> Result<ClientSettings, Failure> {
     let settings = settings()?;
-    let trust = match (verify, socket.trusted.borrow().clone()) {
-        (false, _) => None,
-        (true, Some(trust)) => Some(trust),
-        // Without any there is nobody to trust, and the peer is told from strangers by nothing.
-        (true, None) => Some(match settings.trust() {
-            Some(trust) => Arc::clone(trust),
-            None => Arc::new(Trust::nobody(1)),
-        }),
+    // Where nobody is named nobody is trusted.
+    let known = || {
+        settings
+            .trust()
+            .map_or_else(|| Arc::new(Trust::nobody(1)), Arc::clone)
     };
+    let trust = verify.then(known);
     Ok(settings.with_trust(trust))
 }
 
@@ -231,28 +221,4 @@ pub(super) fn set_client_certificate(stack: &Stack) -> Called {
         }
         Err(_) => refuse(stack, "ssl set client private key failed"),
     }
-}
-
-/// Makes a store of certificates to trust, of DER.
-pub(super) fn store(stack: &Stack) -> Called {
-    let mut trust = Trust::nobody(100);
-    let pem = bytes(stack, 1)?;
-    if let Err(problem) = trust.add_certificates(pem, "store") {
-        return answer(stack, Value::failure(problem.to_string()));
-    }
-    object::push(stack, &STORE, Rc::new(Arc::new(trust)));
-    ONE
-}
-
-/// What the server is judged by at the next handshake.
-pub(super) fn set_trusted_store(stack: &Stack) -> Called {
-    let socket = this(stack)?;
-    if stack.is_nil(2) {
-        socket.trusted.take();
-    } else {
-        let store = object::get::<Arc<Trust>>(stack, 2, "store")?;
-        *socket.trusted.borrow_mut() = Some(Arc::clone(&store));
-    }
-    stack.push_boolean(true);
-    ONE
 }

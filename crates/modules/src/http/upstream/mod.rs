@@ -274,8 +274,8 @@ fn block(line: &mut Line) -> Result<(), Diagnostic> {
         .get_mut::<Draft>()
         .map(std::mem::take)
         .unwrap_or_default();
-    let mut settings = draft.finished(line)?;
     let chooser = line.shared::<Pending>().0.take();
+    let mut settings = draft.finished(line, chooser.is_some())?;
     settings.chooser = chooser.map(|chooser| Arc::new(Kept(chooser)) as _);
     let groups = line.shared::<Groups>().clone();
     groups

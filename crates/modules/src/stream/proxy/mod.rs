@@ -7,6 +7,7 @@
 //! secure   TLS to servers
 //! ```
 
+mod choosing;
 mod packets;
 mod rate;
 mod relay;
@@ -17,7 +18,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::stream::chooser;
 use ::stream::module::{Answer, status};
 use ::stream::upstream::{Record, Try};
 use ::stream::{Module, Outcome, Session, Step};
@@ -32,6 +32,7 @@ use net::upstream::{Group, Origin, Pick, Request, Selection, Times};
 use rt::error_log::{Errno, Level};
 use rt::net::{Address, UdpSocket, UnixPath};
 
+use self::choosing::Choosing;
 use super::upstream::Groups;
 
 pub(crate) static MODULE: Module = Module {
@@ -433,46 +434,21 @@ async fn try_all(
     group: &Arc<Group>,
     options: &ConnectOptions,
 ) -> u16 {
-    let chooser = chooser::of(group);
     let mut group = Arc::clone(group);
     let mut selection = select(session, &group);
     let limit = u32::try_from(conf.next_upstream_tries).unwrap_or(0);
     if limit > 0 {
         selection.limit_tries(limit);
     }
-    let (mut left, mut own) = (selection.tries(), None);
+    let mut choosing = Choosing::of(&group, &selection, limit);
     let mut options = options.clone();
     let began = rt::now();
-    let mut failures = 0_u32;
     loop {
         session.action = "connecting to upstream";
         let since = rt::now();
-        if let Some(chooser) = &chooser {
-            let past = chooser::Past {
-                failures,
-                left,
-                limit,
-            };
-            let choice = match chooser.choose(session, &past) {
-                Ok(choice) => choice,
-                Err(status) => {
-                    new_try(session, group.name());
-                    return status;
-                }
-            };
-            options.from = choice.from.or(options.from.take());
-            if let Some(chosen) = choice.group {
-                left = u32::saturating_add(left, choice.more_tries.unwrap_or(0));
-                let theirs = select(session, &chosen);
-                let before = (
-                    std::mem::replace(&mut group, chosen),
-                    std::mem::replace(&mut selection, theirs),
-                );
-                own.get_or_insert(before);
-            } else if let Some(before) = own.take() {
-                // The group's own servers in their turns, as if nobody had been asked.
-                (group, selection) = before;
-            }
+        if let Err(status) = choosing.choose(session, &mut group, &mut selection, &mut options) {
+            new_try(session, group.name());
+            return status;
         }
         let lease = match selection.pick() {
             Pick::Peer(lease) => lease,
@@ -521,13 +497,7 @@ async fn try_all(
         let patience = conf.next_upstream_timeout;
         let too_late =
             !patience.is_zero() && rt::now().saturating_duration_since(began) >= patience;
-        failures += 1;
-        left = left.saturating_sub(1);
-        // The group of a chosen server has no other; who chose it may allow for more.
-        let is_last = match own {
-            Some(_) => left == 0 || failures == limit,
-            None => selection.tries() == 0,
-        };
+        let is_last = choosing.failed(&selection);
         match failure {
             Failure::Final(status) => return status,
             Failure::Server if is_last || !conf.next_upstream || too_late => {
