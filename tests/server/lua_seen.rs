@@ -363,9 +363,9 @@ fn a_bad_template_is_told_and_not_raised() {
             },
         ),
         (
-            "local m, err = ngx.re.match('x', '(abc') ngx.say(m, err:find('pcre_compile() failed: missing ', 1, true))
+            "local m, err = ngx.re.match('x', '(abc') ngx.say(m, err:find('^pcre2?_compile%(%) failed: missing ') ~= nil)
              m, err = ngx.re.match('\\255', '.', 'u') ngx.say(m, err:find('^pcre_exec%(%) failed: %-%d+$') ~= nil)",
-            "nil131\nniltrue",
+            "niltrue\nniltrue",
         ),
         (
             "ngx.say(ngx.re.gsub('abc', '(b)', '[$0$1${1}1$2]$$'))",

@@ -58,6 +58,7 @@ mod lua;
 mod lua_balancer;
 mod lua_pipe;
 mod lua_pools;
+mod lua_core;
 mod lua_seen;
 mod lua_sockets;
 mod lua_storage;

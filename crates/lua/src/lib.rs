@@ -4,7 +4,7 @@
 //! script is a coroutine; what it waits for is awaited on the loop, so that nothing it does holds the loop, and the
 //! watchdog sees to scripts that never wait. Begin to read at [`run`].
 //!
-//! `unsafe` is allowed in [`luajit`] and [`scope`] only; each says why it is sound.
+//! `unsafe` is allowed in [`luajit`], [`pcre`] and [`scope`] only; each says why it is sound.
 #![deny(unsafe_code)]
 
 mod api;
@@ -19,12 +19,15 @@ mod home;
 #[allow(unsafe_code)]
 mod luajit;
 mod operation;
+#[allow(unsafe_code)]
+mod pcre;
 mod phases;
 mod run;
 #[allow(unsafe_code)]
 mod scope;
 mod set;
 mod settings;
+mod slab;
 mod sockets;
 mod stream;
 mod tls;

@@ -186,6 +186,11 @@ fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
             Kind::Access => Outcome::Ok,
             _ => Outcome::Declined,
         },
+        // Of a content handler nothing below zero is an answer.
+        End::Exit(ERROR) => Outcome::Status(internal_status::CLOSE),
+        End::Exit(DECLINED) if scope.kind == Kind::Content => {
+            Outcome::Status(internal_status::CLOSE)
+        }
         End::Exit(DECLINED) => Outcome::Declined,
         End::Exit(code) => match u16::try_from(code) {
             Ok(code @ (200..=299)) => {
@@ -208,6 +213,9 @@ fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
 
 /// nginx's code for "not mine".
 const DECLINED: i32 = -5;
+
+/// `ngx.ERROR`.
+const ERROR: i32 = -1;
 
 fn head(request: &mut Request) {
     if request.out.status == 0 {

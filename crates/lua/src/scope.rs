@@ -230,7 +230,11 @@ pub(crate) fn with_request<T>(code: impl FnOnce(&mut Request) -> T) -> Result<T,
             drop(put_back);
             Ok(result)
         }
-        None => fail("no request found"),
+        // Only before there are workers is there nothing that stands for one.
+        None => match with(|scope| scope.kind)? {
+            crate::chunk::Kind::Init => fail("no request found"),
+            _ => fail("API disabled in the current context"),
+        },
     }
 }
 

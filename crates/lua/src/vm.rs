@@ -20,6 +20,7 @@ use crate::dictionary::Dictionary;
 use crate::directives::Code;
 use crate::home::{self, Engine, Home};
 use crate::luajit::{Ref, State};
+use crate::pcre::Matcher;
 use crate::run::{End, Run};
 use crate::scope::{Guest, Scope};
 use crate::settings::Main;
@@ -27,6 +28,9 @@ use crate::stream::StreamCode;
 
 /// A chunk's name and its code.
 type NamedCode = (String, Vec<u8>);
+
+/// How many contexts of handshakes are kept.
+const MAX_HANDSHAKES: usize = 16_384;
 
 /// A machine.
 pub(crate) struct Vm {
@@ -44,6 +48,10 @@ pub(crate) struct Vm {
     by_content: RefCell<HashMap<NamedCode, Rc<Ref>>>,
     /// Compiled regular expressions, by options and pattern.
     pub(crate) patterns: RefCell<Lru<Vec<u8>, Rc<Pattern>>>,
+    /// What those share.
+    pub(crate) matcher: Rc<Matcher>,
+    /// `ngx.ctx` of handshakes, by the numbers of their connections.
+    pub(crate) handshakes: RefCell<Lru<u64, Rc<Ref>>>,
     /// Idle connections of scripts' sockets.
     pub(crate) pools: Rc<Pools>,
     /// `lua_shared_dict`.
@@ -236,6 +244,8 @@ impl Vm {
                     .unwrap_or(1)
                     .max(1),
             )),
+            handshakes: RefCell::new(Lru::new(MAX_HANDSHAKES)),
+            matcher: Matcher::new(u32::try_from(settings.regex_match_limit).unwrap_or(u32::MAX)),
             pools: Rc::default(),
             dictionaries,
             next_thread: Cell::new(1),

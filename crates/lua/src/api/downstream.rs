@@ -52,7 +52,10 @@ pub(super) fn socket(stack: &Stack) -> Called {
             return super::ONE;
         }
         Ok(found) => found,
-        Err(_) => match scope::with_request(|request| of_request(request, raw))?? {
+        Err(_) => match scope::with_request(|request| {
+            super::request::note_read(request);
+            of_request(request, raw)
+        })?? {
             Ok(found) => found,
             Err(message) => return answer(stack, Value::failure(message)),
         },
@@ -122,8 +125,9 @@ pub(crate) fn give_back(scope: &Scope, request: &mut Request) {
         && let Ok(content) = Rc::try_unwrap(content)
     {
         match content.ended.get() {
-            // Perhaps one that the script has made.
-            true => {}
+            // The script may have made content of its own of it.
+            true if request.body.is_complete() => {}
+            true => request.body = RequestBody::from_bytes(Vec::new()),
             false => request.body = RequestBody::from_input(content.input.into_inner()),
         }
     }

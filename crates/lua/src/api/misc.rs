@@ -5,7 +5,7 @@ use std::rc::Rc;
 use bstr::ByteSlice;
 use rt::error_log::Level;
 
-use super::arguments::{bytes, number};
+use super::arguments::{as_int, bad, number, only_text};
 use super::{Called, Functions};
 use crate::chunk::Kind as Script;
 use crate::directives::Code;
@@ -43,6 +43,7 @@ pub(super) const CORE: Functions = &[
     ("raw_log", raw_log),
     ("log_level", log_level),
     ("parent_pid", parent_pid),
+    ("has_request", has_request),
 ];
 
 pub(super) const WORKER: Functions = &[
@@ -55,8 +56,8 @@ pub(super) const WORKER: Functions = &[
 
 pub(super) const CONFIG: Functions = &[("prefix", prefix), ("nginx_configure", configure)];
 
-fn level(n: f64) -> Option<Level> {
-    Some(match n as i64 {
+fn level(n: i32) -> Option<Level> {
+    Some(match n {
         0 | 1 => Level::Emerg,
         2 => Level::Alert,
         3 => Level::Crit,
@@ -70,35 +71,47 @@ fn level(n: f64) -> Option<Level> {
 }
 
 fn log(stack: &Stack) -> Called {
-    let Some(level) = level(number(stack, 1)?) else {
-        return fail(format!("bad log level: {}", number(stack, 1)?));
+    let n = as_int(number(stack, 1)?);
+    let Some(level) = level(n) else {
+        return bad(stack, 1, &format!("bad log level: {n}"));
     };
-    let mut message = Vec::new();
-    let place = stack.place(1);
-    message.extend_from_slice(&place);
+    if !is_logged(level)? {
+        return super::NONE;
+    }
+    let mut message = stack.place(1);
     for at in 2..=stack.top() {
         match stack.kind(at) {
-            Kind::Table | Kind::Userdata | Kind::Cdata => match stack.to_text(at) {
+            Kind::Table => match stack.to_text(at) {
                 Some(text) => message.extend_from_slice(&text),
+                // The level does not count.
                 None => {
-                    return fail(format!(
-                        "bad argument #{at} (expected table to have __tostring metamethod)"
-                    ));
+                    let why = "expected table to have __tostring metamethod";
+                    return bad(stack, at - 1, why);
                 }
             },
             kind => match stack.text(at) {
                 Some(text) => message.extend_from_slice(&text),
+                None if kind == Kind::LightUserdata => message.extend_from_slice(b"null"),
                 None => {
-                    return fail(format!(
-                        "bad argument #{at} to 'log' (string, number, boolean, or nil expected, got {})",
-                        kind.name()
-                    ));
+                    let kind = kind.name();
+                    let why = format!("string, number, boolean, or nil expected, got {kind}");
+                    return bad(stack, at - 1, &why);
                 }
             },
         }
     }
     write(level, &message)?;
     super::NONE
+}
+
+/// Whether lines of a level are written here.
+fn is_logged(level: Level) -> Result<bool, crate::luajit::Failure> {
+    scope::with_request(|request| request.client.debug || request.logger().enabled(level)).or_else(
+        |_| match scope::serves_session() {
+            true => Ok(true),
+            false => scope::with(|scope| scope.log.enabled(level)),
+        },
+    )
 }
 
 pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::Failure> {
@@ -118,10 +131,14 @@ pub(super) fn write(level: Level, message: &[u8]) -> Result<(), crate::luajit::F
 }
 
 fn raw_log(stack: &Stack) -> Called {
-    let Some(level) = level(number(stack, 1)?) else {
+    if stack.kind(1) != Kind::Number {
+        return fail("bad argument #1 to 'raw_log' (must be a number)");
+    }
+    let message = only_text(stack, 2, "bad argument #2 to 'raw_log' (must be a string)")?.to_vec();
+    let n = number(stack, 1)?;
+    let Some(level) = level(if n.is_nan() { -1 } else { as_int(n) }) else {
         return fail("bad log level");
     };
-    let message = bytes(stack, 2)?.to_vec();
     write(level, &message)?;
     super::NONE
 }
@@ -201,22 +218,29 @@ fn utctime(stack: &Stack) -> Called {
     super::ONE
 }
 
+fn only_number(stack: &Stack) -> Result<i64, crate::luajit::Failure> {
+    match stack.kind(1) {
+        Kind::Number => Ok(number(stack, 1)? as i64),
+        _ => fail("number argument only"),
+    }
+}
+
 fn cookie_time(stack: &Stack) -> Called {
     let mut out = Vec::new();
-    proto::date::write_cookie(number(stack, 1)? as i64, &mut out);
+    proto::date::write_cookie(only_number(stack)?.max(0), &mut out);
     stack.push_bytes(&out);
     super::ONE
 }
 
 fn http_time(stack: &Stack) -> Called {
     let mut out = Vec::new();
-    proto::date::write_http(number(stack, 1)? as i64, &mut out);
+    proto::date::write_http(only_number(stack)?.max(0), &mut out);
     stack.push_bytes(&out);
     super::ONE
 }
 
 fn parse_http_time(stack: &Stack) -> Called {
-    match proto::date::parse(bytes(stack, 1)?) {
+    match proto::date::parse(only_text(stack, 1, "string argument only")?) {
         Some(time) => stack.push_number(time as f64),
         None => stack.push_nil(),
     }
@@ -229,9 +253,14 @@ pub(super) fn duration(seconds: f64) -> Option<std::time::Duration> {
 }
 
 fn sleep(stack: &Stack) -> Called {
+    let given = stack.top();
+    if given != 1 {
+        return fail(format!("attempt to pass {given} arguments, but accepted 1"));
+    }
     let seconds = number(stack, 1)?;
-    let Some(time) = duration(seconds) else {
-        return fail(format!("invalid sleep duration \"{seconds}\""));
+    let millis = seconds * 1000.0;
+    let Some(time) = duration(if millis.is_nan() { 0.0 } else { seconds }) else {
+        return fail(format!("invalid sleep duration \"{}\"", millis as i64));
     };
     super::wait(Operation::task(async move {
         if time.is_zero() {
@@ -245,7 +274,7 @@ fn sleep(stack: &Stack) -> Called {
 
 fn on_abort(stack: &Stack) -> Called {
     if stack.kind(1) != Kind::Function {
-        return fail("bad argument #1 to 'on_abort' (function expected)");
+        return bad(stack, 1, "Lua function expected");
     }
     let checks = match scope::serves_session() {
         true => scope::with_session(|session| session.conf::<StreamCode>().check_client_abort)?,
@@ -277,15 +306,27 @@ fn on_abort(stack: &Stack) -> Called {
 struct Context(Rc<Ref>);
 
 fn get_ctx(stack: &Stack) -> Called {
+    // A table for the case that there is none yet.
+    let given = stack.kind(1) == Kind::Table;
     let make = |scope: &Rc<scope::Scope>| {
-        stack.push_table(0, 4);
+        match given {
+            true => stack.push_copy(1),
+            false => stack.push_table(0, 4),
+        }
         stack.push_copy(-1);
         Rc::new(Ref::take(&scope.vm.state, stack))
     };
     scope::with(|scope| {
+        if matches!(scope.kind, Script::ClientHello | Script::Certificate) {
+            return of_handshake(stack, scope, make);
+        }
         let of_request = scope::with_request(|request| match request.state::<Context>() {
             Some(context) => context.0.push(stack),
-            None => request.set_state(Context(make(scope))),
+            None => {
+                let number = request.client.number;
+                request.set_state(Context(make(scope)));
+                inherit(stack, scope, number);
+            }
         });
         let of_request = of_request.or_else(|_| {
             scope::with_session(|session| match session.state::<Context>() {
@@ -304,9 +345,43 @@ fn get_ctx(stack: &Stack) -> Called {
     })?
 }
 
+/// The context of a handshake. The requests of its connection see what stands in it, and keep what they write to
+/// themselves.
+fn of_handshake(
+    stack: &Stack,
+    scope: &Rc<scope::Scope>,
+    make: impl FnOnce(&Rc<scope::Scope>) -> Rc<Ref>,
+) -> Called {
+    let number = scope::with_request(|request| request.client.number)
+        .or_else(|_| scope::with_session(|session| session.client.number))?;
+    let mut handshakes = scope.vm.handshakes.borrow_mut();
+    if let Some(known) = handshakes.get(&number) {
+        known.push(stack);
+        return super::ONE;
+    }
+    let made = make(scope);
+    stack.push_copy(-1);
+    stack.set(-2, "__index");
+    handshakes.insert(number, made);
+    super::ONE
+}
+
+/// Lets the new context on top see that of the connection's handshake.
+fn inherit(stack: &Stack, scope: &scope::Scope, number: u64) {
+    let mut handshakes = scope.vm.handshakes.borrow_mut();
+    if handshakes.is_empty() {
+        return;
+    }
+    if let Some(known) = handshakes.get(&number) {
+        known.push(stack);
+        stack.set_metatable(-2);
+    }
+}
+
 fn set_ctx(stack: &Stack) -> Called {
     if stack.kind(1) != Kind::Table {
-        return fail("ctx should be a table while getting a value of another kind");
+        let kind = stack.kind(1).name();
+        return fail(format!("ctx should be a table while getting a {kind}"));
     }
     scope::with(|scope| {
         stack.push_copy(1);
@@ -327,6 +402,12 @@ pub(super) fn give_context(request: &mut http::Request, context: Rc<Ref>) {
     request.set_state(Context(context));
 }
 
+/// Whether the script works for a request, or a session.
+fn has_request(stack: &Stack) -> Called {
+    stack.push_boolean(scope::serves_session() || scope::with_request(|_| ()).is_ok());
+    super::ONE
+}
+
 fn is_subrequest(stack: &Stack) -> Called {
     let is = scope::with_request(|request| request.is_subrequest())?;
     stack.push_boolean(is);
@@ -334,26 +415,34 @@ fn is_subrequest(stack: &Stack) -> Called {
 }
 
 fn get_arg(stack: &Stack) -> Called {
-    let n = number(stack, 1)? as usize;
+    let n = stack.number(1).unwrap_or(0.0);
+    // Only whole numbers are places.
+    let n = if n.fract() == 0.0 { n as usize } else { 0 };
     scope::with(|scope| match scope.kind {
-        Script::BodyFilter => match (&*scope.piece.borrow(), n) {
-            (Some((piece, _)), 1) => stack.push_bytes(piece),
-            (Some((_, last)), 2) => stack.push_boolean(*last),
-            _ => stack.push_nil(),
-        },
-        _ => match scope.arguments.borrow().get(n.wrapping_sub(1)) {
-            Some(value) => stack.push_bytes(value),
-            None => stack.push_nil(),
-        },
-    })?;
-    super::ONE
+        Script::BodyFilter => {
+            match (&*scope.piece.borrow(), n) {
+                (Some((piece, _)), 1) => stack.push_bytes(piece),
+                (Some((_, last)), 2) => stack.push_boolean(*last),
+                _ => stack.push_nil(),
+            }
+            super::ONE
+        }
+        Script::Set => {
+            match scope.arguments.borrow().get(n.wrapping_sub(1)) {
+                Some(value) if !value.is_empty() => stack.push_bytes(value),
+                _ => stack.push_nil(),
+            }
+            super::ONE
+        }
+        _ => fail("API disabled in the current context"),
+    })?
 }
 
 fn set_arg(stack: &Stack) -> Called {
     let n = number(stack, 1)? as usize;
     let mut text = Vec::new();
     if n == 1 && !stack.is_nil(2) {
-        super::output::append(stack, 2, &mut text, 0)?;
+        super::output::append(stack, 2, &mut text)?;
     }
     let last = stack.boolean(2);
     scope::with(|scope| match (&mut *scope.piece.borrow_mut(), n) {

@@ -21,6 +21,7 @@ mod response;
 mod shared;
 mod ssl;
 mod tcp;
+mod template;
 mod thread;
 mod timer;
 mod udp;
@@ -61,6 +62,9 @@ static PRELUDE: &[u8] = include_bytes!("prelude.lua");
 static SOCKETS: &[u8] = include_bytes!("sockets.lua");
 static PIPE: &[u8] = include_bytes!("pipe.lua");
 
+/// What lua-resty-core says in Lua.
+static SURFACE: &[u8] = include_bytes!("surface.lua");
+
 /// Puts the API into a new machine.
 pub(crate) fn install(vm: &Rc<Vm>) {
     let stack = vm.state.stack();
@@ -70,6 +74,7 @@ pub(crate) fn install(vm: &Rc<Vm>) {
     push_core(&stack);
     for (name, code) in [
         ("weir", PRELUDE),
+        ("weir.core", SURFACE),
         ("weir sockets", SOCKETS),
         ("weir pipe", PIPE),
         ("weir crypto", crypto::MODULES),
@@ -180,7 +185,8 @@ fn set_paths(stack: &Stack, vm: &Vm) {
     let settings = &vm.settings;
     if stack.field(GLOBALS, "package") == Kind::Table {
         let prefix = settings.prefix.as_os_str().as_encoded_bytes();
-        let prefix = prefix.strip_suffix(b"/").unwrap_or(prefix);
+        // It ends with a slash, whether or not a path has another.
+        let prefix = [prefix.strip_suffix(b"/").unwrap_or(prefix), b"/"].concat();
         for (name, path) in [
             ("path", &settings.package_path),
             ("cpath", &settings.package_cpath),
@@ -194,7 +200,9 @@ fn set_paths(stack: &Stack, vm: &Vm) {
             }
             let path = match path {
                 Some(path) => {
-                    let path = path.replace("${prefix}", prefix).replace("$prefix", prefix);
+                    let path = path
+                        .replace("${prefix}", &prefix)
+                        .replace("$prefix", &prefix);
                     let all = [b";", usual.as_slice(), b";"].concat();
                     let whole = path.replace(";;", &all);
                     whole.trim_with(|c| c == ';').to_vec()

@@ -2,9 +2,10 @@
 
 use std::rc::Rc;
 
+use super::arguments::bad;
 use super::{Called, Functions};
 use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Stack, Value, fail};
+use crate::luajit::{Answer, Failure, Stack, Value, fail};
 use crate::operation::Operation;
 use crate::phases;
 use crate::scope::{self, Scope};
@@ -20,6 +21,9 @@ pub(super) const FUNCTIONS: Functions = &[
 
 /// How deep tables may stand in tables that are printed.
 const MAX_DEPTH: u32 = 64;
+
+/// How many elements an array that is printed may have.
+const MAX_ELEMENTS: f64 = 10_000_000.0;
 
 fn say(stack: &Stack) -> Called {
     speak(stack, b"\n")
@@ -46,7 +50,7 @@ fn speak(stack: &Stack, end: &[u8]) -> Called {
         let mut out = scope.output.borrow_mut();
         let before = out.len();
         for at in 1..=stack.top() {
-            if let Err(failure) = append(stack, at, &mut out, 0) {
+            if let Err(failure) = append(stack, at, &mut out) {
                 out.truncate(before);
                 return Err(failure);
             }
@@ -64,31 +68,68 @@ fn speak(stack: &Stack, end: &[u8]) -> Called {
 }
 
 /// Appends a value as `ngx.print` shows it: arrays are their elements, one after the other.
-pub(super) fn append(
+pub(super) fn append(stack: &Stack, at: i32, out: &mut Vec<u8>) -> Result<(), Failure> {
+    match stack.kind(at) {
+        Kind::String => out.extend_from_slice(stack.bytes(at).unwrap_or_default()),
+        Kind::Table => append_array(stack, at, at, out, 0)?,
+        kind => match stack.text(at) {
+            Some(text) => out.extend_from_slice(&text),
+            None if kind == Kind::LightUserdata => {}
+            None => {
+                let kind = kind.name();
+                let why = format!(
+                    "string, number, boolean, nil, ngx.null, or array table expected, but got {kind}"
+                );
+                return bad(stack, at, &why);
+            }
+        },
+    }
+    Ok(())
+}
+
+/// Appends the elements of the array at `at`, which stands in argument `argument`.
+fn append_array(
     stack: &Stack,
+    argument: i32,
     at: i32,
     out: &mut Vec<u8>,
     depth: u32,
-) -> Result<(), crate::luajit::Failure> {
-    match stack.kind(at) {
-        Kind::String => out.extend_from_slice(stack.bytes(at).unwrap_or_default()),
-        Kind::Table if depth < MAX_DEPTH => {
-            for n in 1..=stack.length(at) {
-                stack.element(at, n);
-                let top = stack.top();
-                append(stack, top, out, depth + 1)?;
-                stack.pop(1);
-            }
+) -> Result<(), Failure> {
+    if depth == MAX_DEPTH {
+        return bad(stack, argument, "too many tables in tables found");
+    }
+    let mut last = 0.0_f64;
+    stack.push_nil();
+    while stack.next(at) {
+        stack.pop(1);
+        match stack.kind(-1) {
+            Kind::Number => match stack.number(-1) {
+                Some(key) if key >= 1.0 && key.fract() == 0.0 => last = last.max(key),
+                _ => return bad(stack, argument, "non-array table found"),
+            },
+            _ => return bad(stack, argument, "non-array table found"),
         }
-        kind => match stack.text(at) {
-            Some(text) => out.extend_from_slice(&text),
-            None => {
-                return fail(format!(
-                    "bad argument #{at} (string, number, boolean, nil, ngx.null, or array table expected, but got {})",
-                    kind.name()
-                ));
-            }
-        },
+    }
+    // Elements that are not there show as `nil`: how many can, is bounded.
+    if last > MAX_ELEMENTS {
+        return bad(stack, argument, "too large an array found");
+    }
+    for n in 1..=last as usize {
+        stack.element(at, n);
+        let top = stack.top();
+        match stack.kind(top) {
+            Kind::String => out.extend_from_slice(stack.bytes(top).unwrap_or_default()),
+            Kind::Table => append_array(stack, argument, top, out, depth + 1)?,
+            kind => match stack.text(top) {
+                Some(text) => out.extend_from_slice(&text),
+                None if kind == Kind::LightUserdata => {}
+                None => {
+                    let why = format!("bad data type {} found", kind.name());
+                    return bad(stack, argument, &why);
+                }
+            },
+        }
+        stack.pop(1);
     }
     Ok(())
 }
@@ -127,9 +168,15 @@ fn eof(stack: &Stack) -> Called {
 }
 
 fn send_headers(stack: &Stack) -> Called {
-    scope::with(|scope| scope.head_sent.set(true))?;
-    stack.push_number(1.0);
-    super::ONE
+    scope::with(|scope| {
+        if !scope.kind.speaks() || scope.raw.get() || scope.head_sent.replace(true) {
+            stack.push_number(1.0);
+            return super::ONE;
+        }
+        // Filters see it before the script goes on.
+        *scope.waits.borrow_mut() = Some(Operation::Flush);
+        Ok(Answer::Wait)
+    })?
 }
 
 fn exit(stack: &Stack) -> Called {

@@ -256,19 +256,16 @@ ngx.arg = setmetatable({}, {
 -- Header fields as tables: names in lower case; look-ups take any spelling.
 local lookups = {
     __index = function(t, name)
-        if type(name) ~= "string" then
-            return nil
+        local lower = tostring(name):lower()
+        local value = rawget(t, lower)
+        if value ~= nil then
+            return value
         end
-        return rawget(t, (gsub_plain(name:lower(), "_", "-")))
+        return rawget(t, (gsub_plain(lower, "_", "-")))
     end,
 }
 local function header_table(get)
     return function(max, raw)
-        if max == 0 then
-            max = nil
-        else
-            max = max or 100
-        end
         local headers, err = get(max, raw)
         if not raw then
             setmetatable(headers, lookups)
@@ -280,65 +277,11 @@ ngx.req.get_headers = header_table(core.req_get_headers)
 ngx.resp.get_headers = header_table(core.resp_get_headers)
 
 -- `ngx.req`
-local function number_of_args(max)
-    if max == 0 then
-        return nil
-    end
-    return max or 100
-end
-
-function ngx.req.get_uri_args(max)
-    return ngx.decode_args(core.req_args(), number_of_args(max) or 0)
-end
-
-function ngx.req.get_post_args(max)
-    local body = ngx.req.get_body_data()
-    if body then
-        return ngx.decode_args(body, number_of_args(max) or 0)
-    end
-    if ngx.req.get_body_file() then
-        return nil, "request body in temp file not supported"
-    end
-    return {}
-end
-ngx.req.get_query_args = ngx.req.get_uri_args
-
-function ngx.req.set_uri_args(args)
-    local kind = type(args)
-    if kind == "table" then
-        args = ngx.encode_args(args)
-    elseif kind ~= "string" and kind ~= "number" then
-        error("bad argument #1 to 'set_uri_args' (string, number, or table expected, but got " .. kind .. ")", 2)
-    end
-    return core.req_set_args(tostring(args))
-end
-
-function ngx.req.set_header(name, value)
-    if value == nil or value == "" then
-        return core.req_set_header(name)
-    end
-    if type(name) ~= "string" then
-        error("bad 'name' argument: string expected, got " .. type(name), 2)
-    end
-    if type(value) == "table" then
-        core.req_set_header(name)
-        for _, one in ipairs(value) do
-            core.req_add_header(name, tostring(one))
-        end
-        return
-    end
-    return core.req_set_header(name, tostring(value))
-end
-
-function ngx.req.clear_header(name)
-    return core.req_set_header(name)
-end
-
 function ngx.req.set_method(method)
     if type(method) ~= "number" then
         error("bad method number", 2)
     end
-    local name = method_names[method]
+    local name = method_names[method - method % 1]
     if not name then
         error("unsupported HTTP method: " .. tostring(method), 2)
     end
@@ -419,59 +362,6 @@ function ngx.exec(uri, args)
     return core.exec(uri, args and tostring(args) or nil)
 end
 
--- `ngx.re`: what calls functions of the script is Lua, so that they may wait.
-local re = ngx.re
-
-function re.gmatch(subject, pattern, options)
-    local state, err = core.re_begin(subject, pattern, options)
-    if not state then
-        return nil, err
-    end
-    return function()
-        return core.re_next(state)
-    end
-end
-
-local function substitute(subject, pattern, replace, options, once)
-    subject = tostring(subject)
-    if type(replace) ~= "function" then
-        return core.re_replace(subject, pattern, tostring(replace), options, once)
-    end
-    local state, err = core.re_begin(subject, pattern, options)
-    if not state then
-        return nil, nil, err
-    end
-    local out, count, last = {}, 0, 1
-    while true do
-        local captures, from, to = core.re_next(state, true)
-        if not captures then
-            if from then
-                return nil, nil, from
-            end
-            break
-        end
-        out[#out + 1] = sub(subject, last, from - 1)
-        out[#out + 1] = tostring(replace(captures))
-        count, last = count + 1, to + 1
-        if once then
-            break
-        end
-    end
-    if count == 0 then
-        return subject, 0
-    end
-    out[#out + 1] = sub(subject, last)
-    return concat(out), count
-end
-
-function re.sub(subject, pattern, replace, options)
-    return substitute(subject, pattern, replace, options, true)
-end
-
-function re.gsub(subject, pattern, replace, options)
-    return substitute(subject, pattern, replace, options, false)
-end
-
 -- `ngx.timer`
 function ngx.timer.at(delay, callback, ...)
     return core.timer(delay, false, callback, ...)
@@ -500,132 +390,9 @@ module("ngx.base64", {
     decode_base64url = core.decode_base64url,
 })
 
-module("ngx.req", {
-    add_header = function(name, value)
-        if type(value) == "table" then
-            for _, one in ipairs(value) do
-                core.req_add_header(name, tostring(one))
-            end
-            return
-        end
-        return core.req_add_header(name, tostring(value))
-    end,
-})
-
-module("ngx.resp", {
-    add_header = function(name, value)
-        if type(value) == "table" then
-            for _, one in ipairs(value) do
-                core.resp_add_header(name, tostring(one))
-            end
-            return
-        end
-        return core.resp_add_header(name, tostring(value))
-    end,
-    set_status = function(status, reason)
-        core.set_status(status, reason)
-    end,
-})
-
-module("ngx.errlog", {
-    raw_log = function(level, message)
-        return core.raw_log(level, message)
-    end,
-    get_sys_filter_level = function()
-        return core.log_level()
-    end,
-    set_filter_level = function()
-        return nil, "the error log is not captured"
-    end,
-    get_logs = function()
-        return {}
-    end,
-})
-
-module("ngx.process", {
-    type = function()
-        return "worker"
-    end,
-    enable_privileged_agent = function()
-        return nil, "there is no privileged agent"
-    end,
-    signal_graceful_exit = function() end,
-    get_master_pid = function()
-        return core.parent_pid()
-    end,
-})
-
-local split = {}
-function split.split(subject, pattern, options, ctx, max, result)
-    max = max or 0
-    local out = result or {}
-    local n, from, position = 0, 1, ctx and ctx.pos or 1
-    if position > #subject + 1 then
-        return out
-    end
-    from = position
-    local place = { pos = position }
-    while max <= 0 or n < max - 1 do
-        local first, last, err = re.find(subject, pattern, options, place)
-        if err then
-            return nil, err
-        end
-        if not first then
-            break
-        end
-        if last < first then
-            -- Nothing matched at this place: split between two characters.
-            if place.pos > #subject then
-                break
-            end
-            first, last = place.pos + 1, place.pos
-            if first > #subject then
-                break
-            end
-            n = n + 1
-            out[n] = sub(subject, from, last)
-            from = first
-        else
-            n = n + 1
-            out[n] = sub(subject, from, first - 1)
-            local found = re.match(subject, pattern, options, { pos = place.pos > last and place.pos or first })
-            if found and found[1] and max <= 0 then
-                for _, group in ipairs(found) do
-                    n = n + 1
-                    out[n] = group
-                end
-            end
-            from = last + 1
-        end
-        place.pos = from
-        if from > #subject + 1 then
-            break
-        end
-    end
-    if from <= #subject then
-        n = n + 1
-        out[n] = sub(subject, from)
-    end
-    out[n + 1] = nil
-    return out
-end
-split.opt = function() end
-module("ngx.re", split)
-
--- The surface of lua-resty-core: all of it is there without it.
-local function nothing()
+-- The surface of lua-resty-core, of which `surface.lua` has more: all of it is there without it.
+preload["resty.core.socket.tcp"] = function()
     return {}
-end
-for _, name in ipairs {
-    "resty.core.base", "resty.core.base64", "resty.core.ctx", "resty.core.exit", "resty.core.hash", "resty.core.misc",
-    "resty.core.ndk", "resty.core.phase", "resty.core.regex", "resty.core.request", "resty.core.response",
-    "resty.core.shdict", "resty.core.time", "resty.core.uri", "resty.core.utils", "resty.core.var",
-    "resty.core.worker", "resty.core.socket.tcp", "resty.core.param",
-} do
-    preload[name] = preload[name] or nothing
-end
-preload["resty.core"] = function()
-    return { version = "0.1.28" }
 end
 
 module("resty.string", {
@@ -638,10 +405,6 @@ module("resty.string", {
         return tonumber(text)
     end,
 })
-
-preload["table.new"] = preload["table.new"] or function()
-    return function() return {} end
-end
 
 -- cjson
 preload["cjson"] = function()

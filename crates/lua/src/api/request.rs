@@ -1,5 +1,6 @@
 //! `ngx.req`: what the client sent, and what scripts make of it.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::rc::Rc;
 
 use bstr::ByteSlice;
@@ -7,10 +8,12 @@ use http::Request;
 use http::body_reader::RequestBody;
 use proto::h1::Method;
 
-use super::arguments::{bytes, optional_text, text};
-use super::encode::collect;
+use super::arguments::{as_int, bad, bytes, count, number, optional_text, text};
+use super::encode::{MAX_ARGS, collect, fill_args, fill_query, most};
 use super::{Called, Functions};
-use crate::luajit::{Answer, Stack, Value, fail};
+use crate::directives::Code;
+use crate::luajit::stack::Kind;
+use crate::luajit::{Answer, Failure, Stack, Value, fail};
 use crate::operation::Operation;
 use crate::scope;
 
@@ -23,10 +26,11 @@ pub(super) const FUNCTIONS: Functions = &[
     ("set_uri", set_uri),
     ("read_body", read_body),
     ("discard_body", discard_body),
+    ("set_uri_args", set_args),
+    ("get_post_args", get_post_args),
     ("get_body_data", get_body_data),
     ("get_body_file", get_body_file),
     ("set_body_data", set_body_data),
-    ("set_body_file", set_body_file),
     ("init_body", init_body),
     ("append_body", append_body),
     ("finish_body", finish_body),
@@ -34,12 +38,12 @@ pub(super) const FUNCTIONS: Functions = &[
 ];
 
 pub(super) const CORE: Functions = &[
-    ("req_args", args),
-    ("req_set_args", set_args),
+    ("req_get_uri_args", get_uri_args),
     ("req_get_headers", get_headers),
     ("req_set_header", set_header),
     ("req_add_header", add_header),
     ("req_set_method", set_method),
+    ("req_read_file", read_file),
 ];
 
 fn get_method(stack: &Stack) -> Called {
@@ -96,13 +100,62 @@ fn start_time(stack: &Stack) -> Called {
     super::ONE
 }
 
-fn args(stack: &Stack) -> Called {
-    scope::with_request(|request| stack.push_bytes(&request.uri.args))?;
-    super::ONE
+/// How many arguments or fields a script wants, in argument `at`: 100 where it does not say, and all of them for 0.
+fn limit(stack: &Stack, at: i32) -> Result<usize, Failure> {
+    Ok(match stack.kind(at) {
+        Kind::Nil | Kind::None | Kind::Cdata => MAX_ARGS,
+        Kind::Boolean if stack.boolean(at) => 1,
+        Kind::Boolean => MAX_ARGS,
+        Kind::Number => match as_int(number(stack, at)?) {
+            n if n < 0 => MAX_ARGS,
+            n => most(n),
+        },
+        kind => return bad(stack, at, &format!("number expected, got {}", kind.name())),
+    })
+}
+
+/// Fills the table in argument 2.
+fn get_uri_args(stack: &Stack) -> Called {
+    let max = limit(stack, 1)?;
+    let args = scope::with_request(|request| request.uri.args.clone())?;
+    stack.set_top(2);
+    fill_query(stack, &args, max)
+}
+
+fn get_post_args(stack: &Stack) -> Called {
+    count(stack, 0..=1, "0 or 1 arguments")?;
+    let max = match stack.top() {
+        1 => most(as_int(number(stack, 1)?)),
+        _ => MAX_ARGS,
+    };
+    let body = scope::with_request(|request| {
+        if !was_read(request) {
+            return fail("no request body found; maybe you should turn on lua_need_request_body?");
+        }
+        Ok(match request.body.file() {
+            Some(_) => None,
+            None => Some(request.body.in_memory().unwrap_or_default().to_vec()),
+        })
+    })??;
+    let Some(body) = body else {
+        let message = "request body in temp file not supported";
+        return super::output::answer(stack, Value::failure(message));
+    };
+    stack.push_table(0, 8);
+    fill_args(stack, &body, max)
 }
 
 fn set_args(stack: &Stack) -> Called {
-    let args = as_arguments(bytes(stack, 1)?);
+    count(stack, 1..=1, "1 argument")?;
+    let args = match stack.kind(1) {
+        Kind::String | Kind::Number => as_arguments(bytes(stack, 1)?),
+        Kind::Table => super::encode::args_of(stack, 1)?,
+        kind => {
+            let kind = kind.name();
+            let why = format!("string, number, or table expected, but got {kind}");
+            return bad(stack, 1, &why);
+        }
+    };
     scope::with_request(|request| {
         request.uri.args = args.into();
         request.uri.original = false;
@@ -116,7 +169,14 @@ pub(super) fn as_arguments(args: &[u8]) -> Vec<u8> {
 }
 
 fn set_uri(stack: &Stack) -> Called {
+    count(stack, 1..=3, "1, 2 or 3 arguments")?;
     let path = text(stack, 1)?;
+    for at in 2..=stack.top() {
+        if stack.kind(at) != Kind::Boolean {
+            let kind = stack.kind(at).name();
+            return bad(stack, at, &format!("boolean expected, got {kind}"));
+        }
+    }
     let jump = stack.boolean(2);
     if path.is_empty() {
         return fail("attempt to use zero-length uri");
@@ -175,7 +235,7 @@ fn forget(request: &mut Request, name: &str) {
 }
 
 fn get_headers(stack: &Stack) -> Called {
-    let max = super::arguments::optional_number(stack, 1)?.map_or(usize::MAX, |n| n as usize);
+    let max = limit(stack, 1)?;
     let raw = stack.boolean(2);
     scope::with_request(|request| fields(stack, request.head.wire.fields.iter(), max, raw))?
 }
@@ -230,7 +290,9 @@ fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> Called
 
 /// A name as it may stand in a head: bytes that would end it are escaped.
 pub(super) fn field_name(name: &[u8]) -> Vec<u8> {
-    escaped(name, |byte| byte <= b' ' || byte == b':' || byte == 0x7f)
+    escaped(name, |byte| {
+        byte <= b' ' || byte >= 0x7f || b"\"(),/:;<=>?@[\\]{}".contains(&byte)
+    })
 }
 
 /// A value as it may stand in a head.
@@ -258,24 +320,69 @@ fn set_method(stack: &Stack) -> Called {
     super::NONE
 }
 
-fn read_body(_: &Stack) -> Called {
-    if scope::with_request(|request| request.body.is_complete())? {
-        return super::NONE;
-    }
-    super::output::end(Operation::ReadBody)
+/// A script has had the content read.
+struct BodyRead;
+
+/// A script has said that it wants no content, which then cannot be had any more.
+struct Discarded;
+
+/// The content is a script's from now on.
+pub(super) fn note_read(request: &mut Request) {
+    request.set_state(BodyRead);
 }
 
-fn discard_body(_: &Stack) -> Called {
+/// Whether the content was read, though it may be none.
+fn was_read(request: &mut Request) -> bool {
+    let later = scope::with(|scope| {
+        use crate::chunk::Kind as Script;
+        matches!(
+            scope.kind,
+            Script::HeaderFilter | Script::BodyFilter | Script::Log | Script::Balancer
+        )
+    });
+    later.unwrap_or(false)
+        || request.body.length() > 0
+        || request.is_subrequest()
+        || request.conf::<Code>().need_body
+        || request.state::<BodyRead>().is_some()
+}
+
+fn read_body(stack: &Stack) -> Called {
+    count(stack, 0..=0, "0 arguments")?;
+    let complete = scope::with_request(|request| {
+        if request.state::<Discarded>().is_some() {
+            return true;
+        }
+        note_read(request);
+        request.body.is_complete()
+    })?;
+    match complete {
+        true => super::NONE,
+        false => super::output::end(Operation::ReadBody),
+    }
+}
+
+fn discard_body(stack: &Stack) -> Called {
+    count(stack, 0..=0, "0 arguments")?;
     // What is not read is thrown away at the end of the request anyway.
+    scope::with_request(|request| {
+        if !request.body.is_complete() {
+            request.set_state(Discarded);
+        }
+    })?;
     super::NONE
 }
 
 fn get_body_data(stack: &Stack) -> Called {
-    let max = super::arguments::optional_number(stack, 1)?.map(|n| n as usize);
+    count(stack, 0..=1, "0 or 1 arguments")?;
+    let max = match stack.top() {
+        1 => number(stack, 1)? as usize,
+        _ => 0,
+    };
     scope::with_request(|request| match request.body.in_memory() {
         Some(body) if !body.is_empty() => {
-            let end = max.unwrap_or(body.len()).min(body.len());
-            stack.push_bytes(&body[..end]);
+            let end = if max == 0 { body.len() } else { max };
+            stack.push_bytes(&body[..end.min(body.len())]);
         }
         _ => stack.push_nil(),
     })?;
@@ -283,6 +390,7 @@ fn get_body_data(stack: &Stack) -> Called {
 }
 
 fn get_body_file(stack: &Stack) -> Called {
+    count(stack, 0..=0, "0 arguments")?;
     scope::with_request(|request| match request.body.file() {
         Some(file) => stack.push_bytes(file.path.as_os_str().as_encoded_bytes()),
         None => stack.push_nil(),
@@ -291,15 +399,18 @@ fn get_body_file(stack: &Stack) -> Called {
 }
 
 fn set_body_data(stack: &Stack) -> Called {
+    count(stack, 1..=1, "1 arguments")?;
     let body = text(stack, 1)?;
-    scope::with_request(|request| put_body(request, body))??;
-    super::NONE
+    scope::with_request(|request| {
+        if !request.body.is_complete() || !was_read(request) {
+            return fail("request body not read yet");
+        }
+        put_body(request, body);
+        super::NONE
+    })?
 }
 
-fn put_body(request: &mut Request, body: Vec<u8>) -> Result<(), crate::luajit::Failure> {
-    if !request.body.is_complete() {
-        return fail("request body not read yet");
-    }
+fn put_body(request: &mut Request, body: Vec<u8>) {
     let length = body.len();
     request.body = RequestBody::from_bytes(body);
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;
@@ -308,52 +419,84 @@ fn put_body(request: &mut Request, body: Vec<u8>) -> Result<(), crate::luajit::F
     for name in ["content_length", "http_content_length", "request_body"] {
         forget(request, name);
     }
-    Ok(())
 }
 
-fn set_body_file(stack: &Stack) -> Called {
+/// Reads the file that is to be the content: name, and whether it is to be removed then.
+fn read_file(stack: &Stack) -> Called {
+    count(stack, 1..=2, "1 or 2 arguments")?;
     let name = text(stack, 1)?;
-    let path = std::path::PathBuf::from(name.to_str_lossy().into_owned());
+    if stack.top() == 2 && stack.kind(2) != Kind::Boolean {
+        let kind = stack.kind(2).name();
+        return bad(stack, 2, &format!("boolean expected, got {kind}"));
+    }
+    let once = stack.boolean(2);
+    if !scope::with_request(was_read)? {
+        return fail("request body not read yet");
+    }
+    let path = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(&name));
     // Read by a thread of the pool; afterwards the content is in memory.
     let pool = rt::pool::default_pool();
-    scope::with(|scope| {
-        *scope.waits.borrow_mut() = Some(Operation::task(async move {
-            match pool.run(move || std::fs::read(path)).await {
-                Ok(content) => vec![Value::Bytes(content)],
-                Err(error) => Value::failure(error.to_string()),
+    super::wait(Operation::task(async move {
+        let read = move || {
+            let content = std::fs::read(&path);
+            if once && content.is_ok() {
+                // It may be gone already.
+                let _ = std::fs::remove_file(&path);
             }
-        }));
-        Ok(Answer::Wait)
-    })?
+            content
+        };
+        match pool.run(read).await {
+            Ok(content) => vec![Value::Bytes(content)],
+            Err(error) => {
+                let name = name.as_bstr();
+                Value::failure(format!("open() \"{name}\" failed: {error}"))
+            }
+        }
+    }))
 }
 
 /// A body that a script makes piece by piece.
 #[derive(Default)]
 struct Making(Vec<u8>);
 
-fn init_body(_: &Stack) -> Called {
-    scope::with_request(|request| request.set_state(Making::default()))?;
-    super::NONE
+fn init_body(stack: &Stack) -> Called {
+    count(stack, 0..=1, "0 or 1 argument")?;
+    let size = match stack.top() {
+        1 => as_int(number(stack, 1)?),
+        _ => 0,
+    };
+    scope::with_request(|request| {
+        if !was_read(request) {
+            return fail("request body not read yet");
+        }
+        if size < 0 {
+            return fail(format!("bad size argument: {size}"));
+        }
+        request.set_state(Making::default());
+        super::NONE
+    })?
 }
 
 fn append_body(stack: &Stack) -> Called {
+    count(stack, 1..=1, "1 arguments")?;
     let piece = text(stack, 1)?;
     scope::with_request(|request| match request.state::<Making>() {
         Some(making) => {
             making.0.extend_from_slice(&piece);
             super::NONE
         }
-        None => fail("request body not initialized"),
+        None => fail("request_body not initialized"),
     })?
 }
 
-fn finish_body(_: &Stack) -> Called {
+fn finish_body(stack: &Stack) -> Called {
+    count(stack, 0..=0, "0 argument")?;
     scope::with_request(|request| {
         let Some(making) = request.state::<Making>() else {
-            return fail("request body not initialized");
+            return fail("request_body not initialized");
         };
         let body = std::mem::take(&mut making.0);
-        put_body(request, body)
-    })??;
-    super::NONE
+        put_body(request, body);
+        super::NONE
+    })?
 }

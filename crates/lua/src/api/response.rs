@@ -4,7 +4,8 @@ use bstr::{BString, ByteSlice};
 use http::Request;
 use http::response::Response;
 
-use super::arguments::{bytes, number, optional_number, optional_text, text};
+use super::arguments::{as_int, bytes, number, optional_number, optional_text, text};
+use super::encode::{MAX_ARGS, most};
 use super::request::{field_name, field_value, fields};
 use super::{Called, Functions};
 use crate::directives::Code;
@@ -76,9 +77,17 @@ pub(super) fn fact(out: &Response, name: &[u8]) -> Option<Option<Vec<u8>>> {
 }
 
 fn get(stack: &Stack) -> Called {
-    let name = bytes(stack, 2)?.to_vec();
+    let name = stack.shown(2);
+    let sent = scope::with(|scope| scope.head_sent.get())?;
     scope::with_request(|request| {
         let name = shown_name(request, &name);
+        if sent
+            && name.eq_ignore_ascii_case(b"content-type")
+            && let Some(usual) = usual_type(request)
+        {
+            stack.push_bytes(usual);
+            return super::ONE;
+        }
         if let Some(Some(value)) = fact(&request.out, &name) {
             stack.push_bytes(&value);
             return super::ONE;
@@ -100,7 +109,7 @@ fn get(stack: &Stack) -> Called {
 }
 
 fn set(stack: &Stack) -> Called {
-    let name = bytes(stack, 2)?.to_vec();
+    let name = stack.shown(2);
     let values = values(stack, 3)?;
     if scope::with(|scope| scope.head_sent.get())? {
         let message = format!(
@@ -125,16 +134,15 @@ fn values(stack: &Stack, at: i32) -> Result<Vec<Vec<u8>>, Failure> {
             let mut values = Vec::new();
             for n in 1..=stack.length(at) {
                 stack.element(at, n);
-                values.push(field_value(bytes(stack, -1)?));
+                values.push(field_value(&stack.shown(-1)));
                 stack.pop(1);
             }
             Ok(values)
         }
-        _ => match stack.text(at) {
+        _ => match stack.shown(at) {
             // A field without a value is not sent.
-            Some(text) if text.is_empty() => Ok(Vec::new()),
-            Some(text) => Ok(vec![field_value(&text)]),
-            None => fail("attempt to set a header to a value that is no text"),
+            text if text.is_empty() => Ok(Vec::new()),
+            text => Ok(vec![field_value(&text)]),
         },
     }
 }
@@ -221,25 +229,46 @@ fn split_charset(out: &mut Response) {
 }
 
 fn get_headers(stack: &Stack) -> Called {
-    let max = optional_number(stack, 1)?.map_or(usize::MAX, |n| n as usize);
+    let max = match stack.kind(1) {
+        Kind::Nil | Kind::None => MAX_ARGS,
+        _ => most(as_int(number(stack, 1)?)),
+    };
     let raw = stack.boolean(2);
+    let sent = scope::with(|scope| scope.head_sent.get())?;
     scope::with_request(|request| {
-        let facts: Vec<(&[u8], Vec<u8>)> = [
-            &b"Content-Type"[..],
-            b"Content-Length",
+        let facts = [
+            &b"content-type"[..],
+            b"content-length",
             b"Location",
             b"ETag",
             b"Last-Modified",
-        ]
-        .into_iter()
-        .filter_map(|name| Some((name, fact(&request.out, name)??)))
-        .collect();
+        ];
+        if sent && let Some(usual) = usual_type(request) {
+            request.out.content_type = usual;
+        }
+        let mut facts: Vec<(&[u8], Vec<u8>)> = facts
+            .into_iter()
+            .filter_map(|name| Some((name, fact(&request.out, name)??)))
+            .collect();
+        facts.push((b"connection", connection(request).to_vec()));
         let all = facts
             .iter()
             .map(|(name, value)| (*name, value.as_slice()))
             .chain(request.out.fields.iter());
         fields(stack, all, max, raw)
     })?
+}
+
+/// What becomes of the connection, as far as the request says it.
+fn connection(request: &Request) -> &'static [u8] {
+    use http::request::Version;
+    let keeps = matches!(request.head.version(), Version::Http10 | Version::Http11)
+        && request.head.wire.wants_keep_alive();
+    match (request.out.status, keeps) {
+        (101, _) => b"upgrade",
+        (_, true) => b"keep-alive",
+        (_, false) => b"close",
+    }
 }
 
 fn add_header(stack: &Stack) -> Called {
@@ -259,6 +288,8 @@ fn get_status(stack: &Stack) -> Called {
     let status = scope::with_request(|request| {
         match request.flow.forced_status.unwrap_or(request.out.status) {
             0 if sent => 200,
+            // What nginx shows in place of a status that HTTP/0.9 does not have.
+            0 if request.head.version() == http::request::Version::Http09 => 9,
             status => status,
         }
     })?;
@@ -294,6 +325,9 @@ fn headers_sent(stack: &Stack) -> Called {
 }
 
 fn redirect(stack: &Stack) -> Called {
+    if !(1..=2).contains(&stack.top()) {
+        return fail("expecting one or two arguments");
+    }
     let target = text(stack, 1)?;
     let status = optional_number(stack, 2)?.map_or(302, |n| n as i32);
     if !matches!(status, 301 | 302 | 303 | 307 | 308) {

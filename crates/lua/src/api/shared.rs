@@ -3,10 +3,11 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::arguments::{bytes, number, optional_number, text};
+use super::arguments::{as_int, bytes, number, text};
+use super::encode::most;
 use super::output::answer;
 use super::{Called, Functions};
-use crate::dictionary::{Dictionary, End, Entry, Item, Put};
+use crate::dictionary::{Dictionary, End, Item, New, Refused};
 use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::Kind;
 use crate::luajit::{Answer, Failure, Stack, Value, fail};
@@ -64,16 +65,54 @@ fn key(stack: &Stack) -> Result<Result<Vec<u8>, &'static str>, Failure> {
     if stack.is_nil(2) {
         return Ok(Err("nil key"));
     }
-    let key = match stack.kind(2) {
-        // As `tostring` has them.
-        Kind::Boolean => stack.text(2).unwrap_or_default(),
-        _ => text(stack, 2)?,
-    };
-    Ok(match key.len() {
+    Ok(checked(stack.shown(2)))
+}
+
+/// The key of a function that takes texts and numbers only, and so many arguments.
+fn strict_key(stack: &Stack, wanted: i32) -> Result<Result<Vec<u8>, &'static str>, Failure> {
+    let given = stack.top();
+    if given != wanted {
+        return fail(format!(
+            "expecting {wanted} arguments, but only seen {given}"
+        ));
+    }
+    if stack.is_nil(2) {
+        return Ok(Err("nil key"));
+    }
+    Ok(checked(text(stack, 2)?))
+}
+
+fn checked(key: Vec<u8>) -> Result<Vec<u8>, &'static str> {
+    match key.len() {
         0 => Err("empty key"),
         n if n > MAX_KEY => Err("key too long"),
         _ => Ok(key),
-    })
+    }
+}
+
+/// How long an entry is to live, in argument `at`, in seconds.
+fn lifetime(stack: &Stack, at: i32) -> Result<f64, Failure> {
+    match stack.kind(at) {
+        Kind::Number => match number(stack, at)? {
+            time if time < 0.0 => fail("bad \"exptime\" argument"),
+            time => Ok(time),
+        },
+        Kind::Cdata => Ok(0.0),
+        _ if !stack.boolean(at) => Ok(0.0),
+        kind => fail(format!("attempt to compare {} with number", kind.name())),
+    }
+}
+
+/// A number, or a text that reads as one, in argument `at`.
+fn as_number(stack: &Stack, at: i32, what: &str) -> Result<Option<f64>, Failure> {
+    match (stack.kind(at), stack.number(at)) {
+        (_, Some(number)) => Ok(Some(number)),
+        (Kind::Nil | Kind::None, None) => Ok(None),
+        (kind, None) => fail(format!(
+            "bad {what} arg: number expected, got {}",
+            kind.name()
+        )),
+    }
 }
 
 fn now() -> u64 {
@@ -105,8 +144,11 @@ fn read(stack: &Stack, stale: bool) -> Called {
     };
     let now = now();
     let mut entries = dictionary.lock();
+    if !stale {
+        entries.tidy(now);
+    }
     let entry = entries
-        .get(&key)
+        .get(&key, now)
         .filter(|entry| stale || !entry.is_stale(now));
     let Some(entry) = entry else {
         stack.push_nil();
@@ -165,7 +207,7 @@ fn expiry(seconds: f64, now: u64) -> u64 {
     if seconds <= 0.0 {
         0
     } else {
-        now + (seconds * 1000.0) as u64
+        now.saturating_add((seconds * 1000.0) as u64)
     }
 }
 
@@ -182,6 +224,7 @@ fn result(stack: &Stack, ok: bool, message: Option<&str>, forced: bool) -> Calle
 
 fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
     let dictionary = dictionary(stack)?;
+    let time = lifetime(stack, 4)?;
     let key = match key(stack)? {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
@@ -193,11 +236,12 @@ fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
         Kind::String => Some(Item::Bytes(bytes(stack, 3)?.into())),
         _ => return answer(stack, Value::failure("bad value type")),
     };
-    let time = optional_number(stack, 4)?.unwrap_or(0.0);
-    let flags = optional_number(stack, 5)?.unwrap_or(0.0) as u32;
-    if time < 0.0 {
-        return fail("bad \"exptime\" argument");
-    }
+    let flags = match stack.kind(5) {
+        Kind::Number => as_int(number(stack, 5)?) as u32,
+        Kind::Boolean => u32::from(stack.boolean(5)),
+        Kind::Nil | Kind::None | Kind::Cdata => 0,
+        _ => return fail("bad \"flags\" argument"),
+    };
     if value.is_none() && mode != Mode::Set {
         return result(
             stack,
@@ -208,7 +252,10 @@ fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
     }
     let now = now();
     let mut entries = dictionary.lock();
-    let known = entries.get(&key).is_some_and(|entry| !entry.is_stale(now));
+    entries.tidy(now);
+    let known = entries
+        .get(&key, now)
+        .is_some_and(|entry| !entry.is_stale(now));
     match mode {
         Mode::Add if known => return result(stack, false, Some("exists"), false),
         Mode::Replace if !known => return result(stack, false, Some("not found"), false),
@@ -218,15 +265,14 @@ fn write(stack: &Stack, mode: Mode, may_force: bool) -> Called {
         entries.remove(&key);
         return result(stack, true, None, false);
     };
-    let entry = Entry {
+    let new = New {
         value,
         flags,
         expires: expiry(time, now),
     };
-    match entries.put(&key, entry, now, may_force) {
-        Put::Done { forced } => result(stack, true, None, forced),
-        Put::NoMemory => result(stack, false, Some("no memory"), false),
-    }
+    let put = entries.put(&key, new, now, may_force);
+    let message = (!put.done).then_some("no memory");
+    result(stack, put.done, message, put.forced)
 }
 
 fn incr(stack: &Stack) -> Called {
@@ -235,19 +281,26 @@ fn incr(stack: &Stack) -> Called {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
-    let by = number(stack, 3)?;
-    let init = optional_number(stack, 4)?;
-    let init_time = optional_number(stack, 5)?;
+    let Some(by) = stack.number(3) else {
+        return fail("cannot convert 'nil' to 'double'");
+    };
+    let init = match stack.kind(4) {
+        Kind::Boolean if !stack.boolean(4) => None,
+        _ => as_number(stack, 4, "init")?,
+    };
+    let init_time = as_number(stack, 5, "init_ttl")?;
+    if init_time.is_some_and(|time| time < 0.0) {
+        return fail("bad \"init_ttl\" argument");
+    }
     if init.is_none() && init_time.is_some() {
         return fail("must provide \"init\" when providing \"init_ttl\"");
     }
     let init_time = init_time.unwrap_or(0.0);
-    if init_time < 0.0 {
-        return fail("bad \"init_ttl\" argument");
-    }
     let now = now();
     let mut entries = dictionary.lock();
-    if let Some(entry) = entries.get(&key).filter(|entry| !entry.is_stale(now)) {
+    entries.tidy(now);
+    let known = entries.get(&key, now);
+    if let Some(entry) = known.filter(|entry| !entry.is_stale(now)) {
         let Item::Number(value) = &mut entry.value else {
             return answer(stack, Value::failure("not a number"));
         };
@@ -263,20 +316,19 @@ fn incr(stack: &Stack) -> Called {
     let Some(init) = init else {
         return answer(stack, Value::failure("not found"));
     };
-    let entry = Entry {
+    let new = New {
         value: Item::Number(init + by),
         flags: 0,
         expires: expiry(init_time, now),
     };
-    match entries.put(&key, entry, now, true) {
-        Put::NoMemory => answer(stack, Value::failure("no memory")),
-        Put::Done { forced } => {
-            stack.push_number(init + by);
-            stack.push_nil();
-            stack.push_boolean(forced);
-            Ok(Answer::Values(3))
-        }
+    let put = entries.put(&key, new, now, true);
+    if !put.done {
+        return answer(stack, Value::failure("no memory"));
     }
+    stack.push_number(init + by);
+    stack.push_nil();
+    stack.push_boolean(put.forced);
+    Ok(Answer::Values(3))
 }
 
 fn lpush(stack: &Stack) -> Called {
@@ -289,7 +341,7 @@ fn rpush(stack: &Stack) -> Called {
 
 fn push_to_list(stack: &Stack, end: End) -> Called {
     let dictionary = dictionary(stack)?;
-    let key = match key(stack)? {
+    let key = match strict_key(stack, 3)? {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
@@ -298,11 +350,16 @@ fn push_to_list(stack: &Stack, end: End) -> Called {
         Kind::String => Item::Bytes(bytes(stack, 3)?.into()),
         _ => return answer(stack, Value::failure("bad value type")),
     };
-    match dictionary.lock().push(&key, item, end, now()) {
-        Ok(length) => stack.push_number(length as f64),
-        Err(message) => return answer(stack, Value::failure(message)),
-    }
-    super::ONE
+    let (value, message) = match dictionary.lock().push(&key, item, end, now()) {
+        Ok(length) => {
+            stack.push_number(length as f64);
+            return super::ONE;
+        }
+        Err(Refused::OtherKind) => (Value::Nil, "value not a list"),
+        Err(Refused::Item) => (Value::Nil, "no memory"),
+        Err(Refused::List) => (Value::Boolean(false), "no memory"),
+    };
+    answer(stack, vec![value, Value::Bytes(message.into())])
 }
 
 fn lpop(stack: &Stack) -> Called {
@@ -315,7 +372,7 @@ fn rpop(stack: &Stack) -> Called {
 
 fn pop_from_list(stack: &Stack, end: End) -> Called {
     let dictionary = dictionary(stack)?;
-    let key = match key(stack)? {
+    let key = match strict_key(stack, 2)? {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
@@ -330,11 +387,14 @@ fn pop_from_list(stack: &Stack, end: End) -> Called {
 
 fn llen(stack: &Stack) -> Called {
     let dictionary = dictionary(stack)?;
-    let key = match key(stack)? {
+    let key = match strict_key(stack, 2)? {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
-    match dictionary.lock().list(&key, now()) {
+    let now = now();
+    let mut entries = dictionary.lock();
+    entries.tidy(now);
+    match entries.list(&key, now) {
         Ok(list) => stack.push_number(list.map_or(0, |list| list.len()) as f64),
         Err(message) => return answer(stack, Value::failure(message)),
     }
@@ -347,31 +407,35 @@ fn ttl(stack: &Stack) -> Called {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
-    let now = now();
-    let left = dictionary
-        .lock()
-        .get(&key)
-        .filter(|entry| !entry.is_stale(now))
-        .map(|entry| entry.expires);
-    match left {
+    let expires = dictionary.lock().peek(&key).map(|entry| entry.expires);
+    match expires {
         None => return answer(stack, Value::failure("not found")),
         Some(0) => stack.push_number(0.0),
-        Some(at) => stack.push_number((at - now) as f64 / 1000.0),
+        // Below zero for one that is stale.
+        Some(at) => stack.push_number((at as f64 - now() as f64) / 1000.0),
     }
     super::ONE
 }
 
 fn expire(stack: &Stack) -> Called {
     let dictionary = dictionary(stack)?;
+    if !stack.boolean(3) {
+        return fail("bad \"exptime\" argument");
+    }
     let key = match key(stack)? {
         Ok(key) => key,
         Err(message) => return answer(stack, Value::failure(message)),
     };
-    let time = number(stack, 3)?;
-    let now = now();
+    let Some(time) = stack.number(3) else {
+        let kind = stack.kind(3).name();
+        return fail(format!(
+            "attempt to perform arithmetic on local 'exptime' (a {kind} value)"
+        ));
+    };
     let mut entries = dictionary.lock();
-    match entries.get(&key).filter(|entry| !entry.is_stale(now)) {
-        Some(entry) => entry.expires = expiry(time, now),
+    match entries.peek(&key) {
+        // One that is stale is good again.
+        Some(entry) => entry.expires = expiry(time, now()),
         None => return answer(stack, Value::failure("not found")),
     }
     stack.push_boolean(true);
@@ -385,9 +449,9 @@ fn flush_all(stack: &Stack) -> Called {
 
 fn flush_expired(stack: &Stack) -> Called {
     let dictionary = dictionary(stack)?;
-    let max = match optional_number(stack, 2)? {
-        None | Some(0.0) => usize::MAX,
-        Some(n) => n as usize,
+    let max = match stack.top() {
+        1 => usize::MAX,
+        _ => most(as_int(number(stack, 2)?)),
     };
     let removed = dictionary.lock().remove_stale(max, now());
     stack.push_number(removed as f64);
@@ -396,10 +460,9 @@ fn flush_expired(stack: &Stack) -> Called {
 
 fn get_keys(stack: &Stack) -> Called {
     let dictionary = dictionary(stack)?;
-    let max = match optional_number(stack, 2)? {
-        None => 1024,
-        Some(0.0) => usize::MAX,
-        Some(n) => n as usize,
+    let max = match stack.top() {
+        1 => 1024,
+        _ => most(as_int(number(stack, 2)?)),
     };
     let keys = dictionary.lock().keys(max, now());
     stack.push_table(keys.len(), 0);

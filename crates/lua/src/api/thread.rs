@@ -6,11 +6,11 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use super::arguments::{number, optional_number};
+use super::arguments::{bad, number, optional_number};
 use super::{Called, Functions};
 use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::{Kind, REGISTRY};
-use crate::luajit::{Answer, Coroutine, Failure, Ref, Stack, Value, fail, watchdog};
+use crate::luajit::{Answer, Coroutine, Ref, Stack, Value, fail, watchdog};
 use crate::operation::Operation;
 use crate::run::MAX_THREADS;
 use crate::scope::{self, Begun, Light};
@@ -58,7 +58,7 @@ fn number_of(stack: &Stack, at: i32) -> Option<usize> {
 
 fn spawn(stack: &Stack) -> Called {
     if stack.kind(1) != Kind::Function {
-        return fail("bad argument #1 to 'spawn' (function expected)");
+        return bad(stack, 1, "Lua function expected");
     }
     let arguments = stack.top() - 1;
     scope::with(|scope| {
@@ -102,12 +102,6 @@ fn spawn(stack: &Stack) -> Called {
     })?
 }
 
-fn thread_expected<T>(at: i32, function: &str) -> Result<T, Failure> {
-    fail(format!(
-        "bad argument #{at} to '{function}' (lua thread expected)"
-    ))
-}
-
 fn wait(stack: &Stack) -> Called {
     let last = stack.top();
     if last == 0 {
@@ -116,7 +110,7 @@ fn wait(stack: &Stack) -> Called {
     let mut wanted = Vec::new();
     for at in 1..=last {
         if stack.kind(at) != Kind::Thread {
-            return thread_expected(at, "wait");
+            return bad(stack, at, "lua thread expected");
         }
         let Some(number) = number_of(stack, at) else {
             return fail("attempt to wait on a coroutine that is not a user thread");
@@ -144,7 +138,7 @@ const GONE: &str = "already waited or killed";
 
 fn kill(stack: &Stack) -> Called {
     if stack.kind(1) != Kind::Thread {
-        return thread_expected(1, "kill");
+        return bad(stack, 1, "lua thread expected");
     }
     let message = match number_of(stack, 1) {
         None => Some("not user thread"),

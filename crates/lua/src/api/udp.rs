@@ -173,7 +173,7 @@ fn connect(stack: &Stack) -> Called {
 fn send(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let mut data = Vec::new();
-    append(stack, 2, &mut data, 0)?;
+    append(stack, 2, &mut data)?;
     socket.check_owner()?;
     match socket.port.borrow().clone() {
         None => failed(stack, "closed"),

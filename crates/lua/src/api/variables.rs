@@ -94,10 +94,7 @@ fn set(stack: &Stack) -> Called {
     let name = &lower(name);
     let text = match stack.kind(3) {
         Kind::Nil => None,
-        Kind::String | Kind::Number | Kind::Boolean => stack.text(3),
-        kind => {
-            return fail(format!("bad variable value type: {}", kind.name()));
-        }
+        _ => Some(stack.shown(3)),
     };
     if !scope::serves_session() {
         scope::with_request(|request| assign(request, name, text.as_deref()))??;

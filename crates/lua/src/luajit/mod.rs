@@ -1,7 +1,7 @@
 //! LuaJIT behind safe words: states, stacks, functions of ours, objects, coroutines, and the watchdog that ends a
 //! script which does not end by itself.
 //!
-//! All `unsafe` of the crate is here and in [`crate::scope`]. The rules that make it sound:
+//! All `unsafe` of the crate is here, in [`crate::pcre`] and in [`crate::scope`]. The rules that make it sound:
 //!
 //! - **One thread.** A state belongs to the thread that made it; nothing here is `Send`. The watchdog, which is
 //!   another thread, only sends a signal.

@@ -2,7 +2,7 @@
 //!
 //! Places are counted as in Lua's manual: from 1 at the bottom, from -1 at the top.
 
-use std::ffi::{CString, c_int, c_void};
+use std::ffi::{CStr, CString, c_int, c_void};
 use std::slice;
 
 use super::ffi;
@@ -393,6 +393,45 @@ impl Stack {
         let text = self.bytes(-1).map(<[u8]>::to_vec);
         self.pop(1);
         text
+    }
+
+    /// A value as Lua's `tostring` has it.
+    pub(crate) fn shown(&self, at: c_int) -> Vec<u8> {
+        let kind = self.kind(at);
+        if kind != Kind::LightUserdata
+            && let Some(text) = self.text(at)
+        {
+            return text;
+        }
+        if let Some(text) = self.to_text(at) {
+            return text;
+        }
+        // SAFETY: what stands above the `impl` holds for this call.
+        let place = unsafe { ffi::lua_topointer(self.l, at) };
+        match place.is_null() {
+            true => format!("{}: NULL", kind.name()).into_bytes(),
+            false => format!("{}: {place:p}", kind.name()).into_bytes(),
+        }
+    }
+
+    /// What the script calls the function of ours that runs, and whether it is called as a method; `None` where it was
+    /// called by no name.
+    pub(crate) fn called_as(&self) -> Option<(Vec<u8>, bool)> {
+        // SAFETY: what stands above the `impl` holds for these calls. The record is filled by the first call when it says
+        // so; the names are texts of the running function, which end with a zero.
+        unsafe {
+            let mut record: ffi::lua_Debug = std::mem::zeroed();
+            if ffi::lua_getstack(self.l, 0, &raw mut record) == 0 {
+                return None;
+            }
+            ffi::lua_getinfo(self.l, c"n".as_ptr(), &raw mut record);
+            if record.name.is_null() {
+                return None;
+            }
+            let name = CStr::from_ptr(record.name).to_bytes().to_vec();
+            let what = CStr::from_ptr(record.namewhat).to_bytes();
+            Some((name, what == b"method"))
+        }
     }
 
     /// The text of an error value.

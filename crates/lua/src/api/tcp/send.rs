@@ -32,7 +32,7 @@ fn data_of(stack: &Stack) -> Result<Vec<u8>, Failure> {
         return Err(stack.bad_argument(2, &message));
     }
     let mut data = Vec::new();
-    append(stack, 2, &mut data, 0)?;
+    append(stack, 2, &mut data)?;
     Ok(data)
 }
 
