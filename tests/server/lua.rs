@@ -164,21 +164,29 @@ fn a_script_makes_the_response() {
 
 #[test]
 fn errors_name_the_line_of_the_configuration() {
-    if skip_on_oracle("nginx counts lines from the block's beginning") {
-        return;
-    }
-    let Some(server) = with("location / { content_by_lua_block {\nlocal x\n\nx.y = 1 } }") else {
+    let Some(server) = with(
+        "location / { content_by_lua_block {\nlocal x\n\nx.y = 1 } }
+        location /word { content_by_lua 'local x\n x.y = 1\n'; }",
+    ) else {
         return;
     };
-    server.get("/").expect(500);
     let conf = server.read("nginx.conf");
-    let line = 1 + conf
-        .lines()
-        .position(|line| line.starts_with("x.y"))
-        .expect("the line is there");
+    let line = |text: &str| {
+        let found = conf.lines().position(|line| line.contains(text));
+        1 + found.expect("the line is there")
+    };
+    server.get("/").expect(500);
+    let at = line("content_by_lua_block");
     server.line(
         "error.log",
-        &format!("content_by_lua(nginx.conf):{line}: attempt to"),
+        &format!("content_by_lua(nginx.conf:{at}):4: attempt to"),
+    );
+    // Code in a word is known by the line where the word ends.
+    server.get("/word").expect(500);
+    let at = line("content_by_lua '") + 2;
+    server.line(
+        "error.log",
+        &format!("content_by_lua(nginx.conf:{at}):2: attempt to"),
     );
 }
 
@@ -195,7 +203,7 @@ fn code_that_is_not_lua_is_an_error_of_the_configuration() {
     let finished = site.test();
     assert_ne!(finished.code, 0);
     assert!(
-        finished.stderr.contains("content_by_lua(nginx.conf):"),
+        finished.stderr.contains("content_by_lua(nginx.conf:11):3:"),
         "{}",
         finished.stderr
     );
@@ -517,7 +525,7 @@ fn lua_that_blocks_runs_on_a_thread_of_a_pool() {
         .start();
     assert_eq!(
         said(&server, "/"),
-        "true 6 y\nfalsefunction nothing not found\nfalsethread pool nobody not found\n"
+        "true 6 y\nfalseinvalid function\nfalsethread pool nobody not found\n"
     );
 }
 

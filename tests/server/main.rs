@@ -59,6 +59,7 @@ mod lua_balancer;
 mod lua_pipe;
 mod lua_pools;
 mod lua_core;
+mod lua_phases;
 mod lua_seen;
 mod lua_sockets;
 mod lua_storage;

@@ -15,6 +15,7 @@ pub(crate) enum Kind {
     InitWorker,
     ExitWorker,
     Set,
+    ServerRewrite,
     Rewrite,
     Access,
     Precontent,
@@ -38,6 +39,7 @@ impl Kind {
             Kind::InitWorker => "init_worker_by_lua",
             Kind::ExitWorker => "exit_worker_by_lua",
             Kind::Set => "set_by_lua",
+            Kind::ServerRewrite => "server_rewrite_by_lua",
             Kind::Rewrite => "rewrite_by_lua",
             Kind::Access => "access_by_lua",
             Kind::Precontent => "precontent_by_lua",
@@ -61,6 +63,7 @@ impl Kind {
             Kind::InitWorker => "init_worker",
             Kind::ExitWorker => "exit_worker",
             Kind::Set => "set",
+            Kind::ServerRewrite => "server_rewrite",
             Kind::Rewrite => "rewrite",
             Kind::Access => "access",
             Kind::Precontent => "precontent",
@@ -81,7 +84,8 @@ impl Kind {
     pub(crate) fn waits(self) -> bool {
         matches!(
             self,
-            Kind::Rewrite
+            Kind::ServerRewrite
+                | Kind::Rewrite
                 | Kind::Access
                 | Kind::Precontent
                 | Kind::Content
@@ -102,7 +106,12 @@ impl Kind {
     pub(crate) fn speaks(self) -> bool {
         matches!(
             self,
-            Kind::Rewrite | Kind::Access | Kind::Precontent | Kind::Content | Kind::Preread
+            Kind::ServerRewrite
+                | Kind::Rewrite
+                | Kind::Access
+                | Kind::Precontent
+                | Kind::Content
+                | Kind::Preread
         )
     }
 }
@@ -121,8 +130,7 @@ pub(crate) struct Chunk {
 /// Where the code is.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// In the configuration. It begins with as many line ends as stand before it there, so that Lua counts its lines as
-    /// the configuration does.
+    /// In the configuration. Lua counts its lines from where it begins.
     Text(Vec<u8>),
     /// In a file that was read with the configuration.
     File(PathBuf, Vec<u8>),
@@ -179,16 +187,8 @@ impl Chunk {
         if word.text.is_empty() && !block {
             return Err(line.directive_error("invalid location config: no runnable Lua code"));
         }
-        let row = line
-            .sources()
-            .line_column(word.span)
-            .map_or(1, |(row, _)| row);
-        let place = line.sources().place(word.span).unwrap_or_default();
-        let file = place.rsplit_once(':').map_or(&*place, |(file, _)| file);
-        let file = file.rsplit('/').next().unwrap_or(file);
-        let mut code = vec![b'\n'; row.saturating_sub(1)];
-        code.extend_from_slice(&word.text);
-        let shown = format!("{}({file})", kind.name());
+        let code = word.text.to_vec();
+        let shown = shown(line, kind, &word, block);
         check(line, &code, &shown, word.span)?;
         Ok(Chunk::new(line, kind, shown, Source::Text(code)))
     }
@@ -215,6 +215,49 @@ impl Chunk {
         check(line, &code, &shown, word.span)?;
         Ok(Chunk::new(line, kind, shown, Source::File(path, code)))
     }
+}
+
+/// How many bytes of a name Lua shows.
+const SHOWN: usize = 56;
+
+/// What messages call code that stands in the configuration, as nginx does: the directive, and the file and line where it
+/// begins (of a word: ends). The file's name counts from the folder of the configuration, and loses its beginning where
+/// the whole is too long for Lua to show.
+fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
+    let sources = line.sources();
+    let mut span = match block {
+        true => line.node.name.span,
+        false => word.span,
+    };
+    if !block {
+        span.start = span.end;
+    }
+    let row = sources.line_column(span).map_or(1, |(row, _)| row);
+    let place = sources.place(span).unwrap_or_default();
+    let file = place.rsplit_once(':').map_or(&*place, |(file, _)| file);
+    let files = sources.unique_files();
+    let folder = files.first().and_then(|first| first.path.parent());
+    let inside = folder.and_then(|folder| {
+        let folder = folder.to_str()?;
+        file.strip_prefix(folder)?.strip_prefix('/')
+    });
+    let file = match file.ends_with("/nginx.conf") {
+        true => "nginx.conf",
+        false => inside.unwrap_or(file),
+    };
+    let taken = kind.name().len() + row.to_string().len();
+    if file.len() + taken <= SHOWN {
+        return format!("{}({file}:{row})", kind.name());
+    }
+    let mut from = (file.len() + taken + 3).saturating_sub(SHOWN);
+    while !file.is_char_boundary(from) {
+        from += 1;
+    }
+    format!(
+        "{}(...{}:{row})",
+        kind.name(),
+        file.get(from..).unwrap_or_default()
+    )
 }
 
 fn check(line: &mut Line, code: &[u8], name: &str, span: conf::Span) -> Result<(), Diagnostic> {

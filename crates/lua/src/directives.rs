@@ -21,6 +21,8 @@ pub(crate) struct Early {
 /// What belongs to a location.
 #[derive(Clone, Default)]
 pub(crate) struct Code {
+    /// Of a server; its locations' own copies mean nothing.
+    pub(crate) server_rewrite: Option<Arc<Chunk>>,
     pub(crate) rewrite: Option<Arc<Chunk>>,
     pub(crate) access: Option<Arc<Chunk>>,
     pub(crate) precontent: Option<Arc<Chunk>>,
@@ -108,6 +110,7 @@ pub(crate) fn kind_of(line: &Line) -> Kind {
         Kind::Init,
         Kind::InitWorker,
         Kind::ExitWorker,
+        Kind::ServerRewrite,
         Kind::Rewrite,
         Kind::Access,
         Kind::Precontent,
@@ -129,6 +132,7 @@ fn code(conf: &mut Code, line: &mut Line) -> Result<(), Diagnostic> {
     let kind = kind_of(line);
     let chunk = Chunk::read(line, kind, 0)?;
     let place = match kind {
+        Kind::ServerRewrite => &mut conf.server_rewrite,
         Kind::Rewrite => &mut conf.rewrite,
         Kind::Access => &mut conf.access,
         Kind::Precontent => &mut conf.precontent,
@@ -171,6 +175,8 @@ pub(crate) static STREAM_UPSTREAM_ROWS: Table<Balancer> = Table::<Balancer>::new
 
 const CONTENT_PLACES: Contexts = conf::LOCATION_OR_IF;
 
+const SERVER_REWRITE: &str = "Code that runs before the rewrites of the server, and before a location is chosen: for subrequests and internal \
+                              redirects too.";
 const REWRITE: &str = "Code that runs at the end of the rewrite phase.";
 const ACCESS: &str =
     "Code that runs at the end of the access phase: `ngx.exit` with a status refuses.";
@@ -215,6 +221,13 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         doc: "The same, with the code in a file.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set::read),
     },
+    block(
+        "server_rewrite_by_lua_block",
+        HTTP_SERVER,
+        SERVER_REWRITE,
+        code,
+    ),
+    word("server_rewrite_by_lua_file", "path", HTTP_SERVER, code),
     block(
         "rewrite_by_lua_block",
         HTTP_SERVER_LOCATION_IF,

@@ -6,12 +6,13 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http::body::{Body, BodyError, Chunk as Piece, Source};
+use http::module::internal_status;
 use http::{Request, Verdict};
 
 use crate::chunk::Chunk;
 use crate::directives::Code;
 use crate::phases;
-use crate::run::End;
+use crate::run::{End, Returned};
 
 pub(crate) fn filter(request: &mut Request) -> Verdict {
     let conf = request.conf::<Code>();
@@ -40,6 +41,7 @@ fn change_head(request: &mut Request, chunk: &Arc<Chunk>) -> Result<(), u16> {
     let mut run = phases::begin(request, chunk)?;
     match run.finish_now(request.into()) {
         End::Through(_) | End::Exit(0) => Ok(()),
+        End::Exit(phases::ERROR) => Err(internal_status::CLOSE),
         End::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
         End::Exec(..) | End::Jump | End::Failed => Err(500),
     }
@@ -68,13 +70,21 @@ impl Changed {
         let scope = Rc::clone(&run.scope);
         *scope.piece.borrow_mut() = Some((piece, last));
         match run.finish_now(request.into()) {
-            End::Through(_) | End::Exit(0) => {}
+            End::Through(returned) if !is_refusal(&returned) => {}
+            End::Exit(0) => {}
             _ => return Err(BodyError::Producer),
         }
         let (piece, last) = scope.piece.take().unwrap_or_default();
         self.over |= last;
         Ok(piece)
     }
+}
+
+/// Whether a body filter returned nginx's code for an error, or a status that is one.
+fn is_refusal(returned: &[Returned]) -> bool {
+    let code = returned.first().and_then(Option::as_deref);
+    let code = code.and_then(|code| std::str::from_utf8(code).ok()?.parse::<f64>().ok());
+    code.is_some_and(|code| code == f64::from(phases::ERROR) || code >= 300.0)
 }
 
 impl Source for Changed {

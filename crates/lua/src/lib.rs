@@ -56,13 +56,15 @@ static EARLY: Module = Module {
     name: "lua_early",
     doc: "Scripts at the beginning of their phases.",
     phases: &[
+        (Phase::ServerRewrite, phases::server_rewrite),
         (Phase::Rewrite, phases::early_rewrite),
         (Phase::Access, phases::early_access),
         (Phase::Precontent, phases::early_precontent),
     ],
     enabled: |location| {
         let code = location.confs.get::<Code>();
-        (code.early.rewrite && code.rewrite.is_some())
+        code.server_rewrite.is_some()
+            || (code.early.rewrite && code.rewrite.is_some())
             || (code.early.access && code.access.is_some())
             || (code.early.precontent && code.precontent.is_some())
     },

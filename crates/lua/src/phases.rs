@@ -25,6 +25,10 @@ const GATHER: usize = 64 * 1024;
 /// A script that waits is sent what it has said when that is at least so much, in bytes: nginx's `postpone_output`.
 const WORTH_SENDING: usize = 1460;
 
+pub(crate) fn server_rewrite(request: &mut Request) -> Step<'_> {
+    at(request, |code| (true, &code.server_rewrite))
+}
+
 pub(crate) fn rewrite(request: &mut Request) -> Step<'_> {
     at(request, |code| (!code.early.rewrite, &code.rewrite))
 }
@@ -175,10 +179,8 @@ fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
     }
     let spoke = scope.head_sent.get();
     match end {
-        End::Failed if spoke => {
-            request.flow.close = true;
-            respond(request, scope)
-        }
+        // What was said is no response: it would look whole.
+        End::Failed | End::Exit(ERROR | NO_ANSWER) if spoke => end_connection(request),
         End::Failed => Outcome::Status(500),
         _ if spoke => respond(request, scope),
         End::Through(_) | End::Exit(0) => match scope.kind {
@@ -186,12 +188,9 @@ fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
             Kind::Access => Outcome::Ok,
             _ => Outcome::Declined,
         },
-        // Of a content handler nothing below zero is an answer.
-        End::Exit(ERROR) => Outcome::Status(internal_status::CLOSE),
-        End::Exit(DECLINED) if scope.kind == Kind::Content => {
-            Outcome::Status(internal_status::CLOSE)
-        }
-        End::Exit(DECLINED) => Outcome::Declined,
+        End::Exit(DECLINED) if scope.kind != Kind::Content => Outcome::Declined,
+        // nginx's `NGX_ERROR` ends the connection without a word, and so does content that is nobody's.
+        End::Exit(ERROR | DECLINED) => end_connection(request),
         End::Exit(code) => match u16::try_from(code) {
             Ok(code @ (200..=299)) => {
                 request.out.status = code;
@@ -206,6 +205,7 @@ fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
         },
         End::Jump => {
             request.flow.uri_changed = true;
+            crate::api::forget_context(request);
             Outcome::Ok
         }
     }
@@ -214,8 +214,19 @@ fn finish(request: &mut Request, scope: &Scope, end: End) -> Outcome {
 /// nginx's code for "not mine".
 const DECLINED: i32 = -5;
 
-/// `ngx.ERROR`.
-const ERROR: i32 = -1;
+/// nginx's code for what cannot go on.
+pub(crate) const ERROR: i32 = -1;
+
+/// The status that means no answer at all.
+const NO_ANSWER: i32 = 444;
+
+/// Ends a request without an answer; one that is a part of another fails instead.
+fn end_connection(request: &Request) -> Outcome {
+    match request.is_subrequest() {
+        true => Outcome::Status(500),
+        false => Outcome::Status(internal_status::CLOSE),
+    }
+}
 
 fn head(request: &mut Request) {
     if request.out.status == 0 {

@@ -47,7 +47,7 @@ enum State {
     Asked,
     Threads(Vec<usize>),
     /// It has ended and nobody has asked yet.
-    Over(Result<Vec<Value>, Value>),
+    Over(Result<Vec<Value>, Vec<Value>>),
 }
 
 /// What a coroutine goes on with.
@@ -235,9 +235,9 @@ impl Run {
         self.take_begun();
         match resumed {
             Resumed::Ended(n) => self.ended(number, coroutine, n),
-            Resumed::Failed(message, trace, value) => {
+            Resumed::Failed(message, trace, left) => {
                 drop(coroutine);
-                self.failed(number, (&message, &trace, value), &guest)
+                self.failed(number, (&message, &trace, left), &guest)
             }
             Resumed::Waits => {
                 self.put_back(number, coroutine);
@@ -349,7 +349,10 @@ impl Run {
                             values.insert(0, Value::Boolean(true));
                             values
                         }
-                        Err(value) => vec![Value::Boolean(false), value],
+                        Err(mut values) => {
+                            values.insert(0, Value::Boolean(false));
+                            values
+                        }
                     };
                     self.answer(waiter, reply);
                     return self.wake_waiting();
@@ -392,7 +395,7 @@ impl Run {
         self.end_if_over()
     }
 
-    fn put_over(&mut self, number: usize, result: Result<Vec<Value>, Value>) {
+    fn put_over(&mut self, number: usize, result: Result<Vec<Value>, Vec<Value>>) {
         if let Some(light) = self.scope.lights.borrow_mut().get_mut(&number) {
             light.over = true;
         }
@@ -405,14 +408,15 @@ impl Run {
     fn failed(
         &mut self,
         number: usize,
-        (message, trace, value): (&[u8], &[u8], Ref),
+        (message, trace, left): (&[u8], &[u8], Vec<Ref>),
         guest: &Guest<'_>,
     ) -> Option<Event> {
         let which = if number == 0 { "entry" } else { "user" };
+        let shown = trace.replacen("stack traceback:\n", "stack traceback:\ncoroutine 0:\n", 1);
         let text = format!(
             "lua {which} thread aborted: runtime error: {}{}",
             message.as_bstr(),
-            trace.as_bstr()
+            shown.as_bstr()
         );
         guest.log(&self.scope.log, Level::Error, format_args!("{text}"));
         if number == 0 {
@@ -423,7 +427,8 @@ impl Run {
             *self.scope.failure.borrow_mut() = Some(why);
             return Some(Event::Done(End::Failed));
         }
-        self.put_over(number, Err(Value::Ref(Rc::new(value))));
+        let left = left.into_iter().map(|value| Value::Ref(Rc::new(value)));
+        self.put_over(number, Err(left.collect()));
         self.end_if_over()
     }
 

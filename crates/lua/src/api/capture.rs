@@ -149,6 +149,8 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
         return fail("subrequests cycle, or there are too many of them");
     };
     let mut request = Box::new(request);
+    // Whoever asks gets the status, and no page that explains it to people.
+    request.flow.no_error_page = true;
     // What the client said of its own content is not true of this request.
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;
     fields.remove(b"Transfer-Encoding");
@@ -205,8 +207,14 @@ async fn all(requests: impl IntoIterator<Item = Box<Request>>) -> Reply {
 async fn one(mut request: Box<Request>) -> Value {
     subrequest::run(&mut request, true).await;
     let status = request.out.status;
+    let is_bare = is_bare(&request);
+    if is_bare && let Some(usual) = super::usual_type(&mut request) {
+        request.out.content_type = usual;
+    }
     let header = header(&request);
-    let (mut body, mut truncated) = (Vec::new(), false);
+    let mut body = Vec::new();
+    // An answer that is nothing but a status, or a head, was cut short, in the terms of nginx's module.
+    let mut truncated = is_bare || request.flow.header_only;
     while !request.flow.silent && !request.flow.header_only {
         match Body::next_of(&mut request).await {
             None => break,
@@ -230,6 +238,15 @@ async fn one(mut request: Box<Request>) -> Value {
         (key("body"), Value::Bytes(body)),
         (key("truncated"), Value::Boolean(truncated)),
     ])
+}
+
+/// Whether the request ended with a status, and no handler has made a response.
+fn is_bare(request: &Request) -> bool {
+    let out = &request.out;
+    out.status >= 300
+        && out.content_type.is_empty()
+        && out.content_length.is_none()
+        && matches!(out.body, Body::Empty)
 }
 
 /// Appends a piece of content. What is in a file is read.
@@ -277,6 +294,11 @@ fn header(request: &Request) -> Vec<(Value, Value)> {
         if let Some(Some(value)) = super::response::fact(out, name.as_bytes()) {
             add(name.as_bytes(), value);
         }
+    }
+    if out.content_length.is_none()
+        && let Body::File(range) = &out.body
+    {
+        add(b"Content-Length", range.length.to_string().into_bytes());
     }
     for (name, value) in out.fields.iter() {
         add(name, value.to_vec());

@@ -24,7 +24,12 @@ pub(super) fn socket(stack: &Stack) -> Called {
     let kind = scope::with(|scope| scope.kind)?;
     if !matches!(
         kind,
-        Kind::Rewrite | Kind::Access | Kind::Precontent | Kind::Content | Kind::Preread
+        Kind::ServerRewrite
+            | Kind::Rewrite
+            | Kind::Access
+            | Kind::Precontent
+            | Kind::Content
+            | Kind::Preread
     ) {
         return fail(format!("API disabled in the context of {}*", kind.name()));
     }

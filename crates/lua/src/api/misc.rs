@@ -302,8 +302,8 @@ fn on_abort(stack: &Stack) -> Called {
     })?
 }
 
-/// `ngx.ctx` of a request.
-struct Context(Rc<Ref>);
+/// `ngx.ctx` of a request; `None` where it was taken away.
+struct Context(Option<Rc<Ref>>);
 
 fn get_ctx(stack: &Stack) -> Called {
     // A table for the case that there is none yet.
@@ -321,17 +321,17 @@ fn get_ctx(stack: &Stack) -> Called {
             return of_handshake(stack, scope, make);
         }
         let of_request = scope::with_request(|request| match request.state::<Context>() {
-            Some(context) => context.0.push(stack),
-            None => {
+            Some(Context(Some(context))) => context.push(stack),
+            _ => {
                 let number = request.client.number;
-                request.set_state(Context(make(scope)));
+                request.set_state(Context(Some(make(scope))));
                 inherit(stack, scope, number);
             }
         });
         let of_request = of_request.or_else(|_| {
             scope::with_session(|session| match session.state::<Context>() {
-                Some(context) => context.0.push(stack),
-                None => session.set_state(Context(make(scope))),
+                Some(Context(Some(context))) => context.push(stack),
+                _ => session.set_state(Context(Some(make(scope)))),
             })
         });
         if of_request.is_err() {
@@ -386,10 +386,13 @@ fn set_ctx(stack: &Stack) -> Called {
     scope::with(|scope| {
         stack.push_copy(1);
         let context = Rc::new(Ref::take(&scope.vm.state, stack));
-        let set = scope::with_request(|request| request.set_state(Context(Rc::clone(&context))))
-            .or_else(|_| {
-                scope::with_session(|session| session.set_state(Context(Rc::clone(&context))))
-            });
+        let set =
+            scope::with_request(|request| request.set_state(Context(Some(Rc::clone(&context)))))
+                .or_else(|_| {
+                    scope::with_session(|session| {
+                        session.set_state(Context(Some(Rc::clone(&context))))
+                    })
+                });
         if set.is_err() {
             *scope.context.borrow_mut() = Some(context);
         }
@@ -399,7 +402,14 @@ fn set_ctx(stack: &Stack) -> Called {
 
 /// Gives a request this table as its `ngx.ctx`.
 pub(super) fn give_context(request: &mut http::Request, context: Rc<Ref>) {
-    request.set_state(Context(context));
+    request.set_state(Context(Some(context)));
+}
+
+/// Takes a request's `ngx.ctx` away: what comes is a new beginning.
+pub(crate) fn forget_context(request: &mut http::Request) {
+    if let Some(context) = request.state::<Context>() {
+        context.0 = None;
+    }
 }
 
 /// Whether the script works for a request, or a session.

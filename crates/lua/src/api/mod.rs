@@ -35,6 +35,7 @@ use bstr::ByteSlice;
 use rt::error_log::Level;
 
 pub(crate) use downstream::{give_back, give_back_to_session};
+pub(crate) use misc::forget_context;
 pub(crate) use regex::Pattern;
 pub(crate) use response::usual_type;
 pub(crate) use ssl::Half;

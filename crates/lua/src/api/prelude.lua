@@ -58,6 +58,9 @@ local thread_state, is_outermost = core.thread_state, core.is_outermost
 -- the server resumes, and those that are `busy`: they wait, on behalf of whoever has resumed them.
 local special, busy, outermost = core.special, "busy", "outermost"
 
+-- Coroutines that wait because one that they have resumed waits for the server.
+local resuming = setmetatable({}, { __mode = "k" })
+
 function coroutine.running()
     local co, main = current()
     if co and special[co] == nil and is_outermost() then
@@ -67,6 +70,9 @@ function coroutine.running()
 end
 
 local function status_of(co)
+    if resuming[co] then
+        return "normal"
+    end
     local kind = special[co]
     if kind == nil then
         return status(co)
@@ -90,8 +96,21 @@ end
 
 local relay
 
-local function answered(co, ...)
+-- Notes that the coroutine that runs waits on behalf of `co`; gives it back.
+local function wait_for(co)
+    special[co] = busy
+    local me = current()
+    if me then
+        resuming[me] = true
+    end
+    return me
+end
+
+local function answered(co, me, ...)
     special[co] = nil
+    if me then
+        resuming[me] = nil
+    end
     return relay(co, resume(co, ...))
 end
 
@@ -99,12 +118,10 @@ function relay(co, ok, ...)
     local first = ...
     if ok then
         if first == waits or first == gives_way then
-            special[co] = busy
-            return answered(co, yield(first))
+            return answered(co, wait_for(co), yield(first))
         end
         if first == nil and inner_gave_way() then
-            special[co] = busy
-            return answered(co, yield(gives_way))
+            return answered(co, wait_for(co), yield(gives_way))
         end
     elseif first == "cannot resume running coroutine" then
         return ok, refusal(co)

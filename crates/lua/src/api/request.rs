@@ -182,7 +182,8 @@ fn set_uri(stack: &Stack) -> Called {
         return fail("attempt to use zero-length uri");
     }
     let kind = scope::with(|scope| scope.kind)?;
-    if jump && kind != crate::chunk::Kind::Rewrite {
+    use crate::chunk::Kind as Script;
+    if jump && !matches!(kind, Script::ServerRewrite | Script::Rewrite) {
         return fail(format!("API disabled in the context of {}*", kind.name()));
     }
     // The third argument says that the path is meant to have any byte.

@@ -27,9 +27,10 @@ pub(super) fn install(stack: &Stack) {
 
 fn get(stack: &Stack) -> Called {
     if stack.kind(2) == Kind::Number {
-        let n = stack.number(2).unwrap_or(0.0) as usize;
+        // The whole match has no name in nginx either.
+        let n = stack.number(2).filter(|n| *n >= 1.0);
         return scope::with_request(|request| {
-            push(stack, request.captured.group(n));
+            push(stack, n.and_then(|n| request.captured.group(n as usize)));
             super::ONE
         })?;
     }

@@ -31,8 +31,10 @@ pub(crate) enum Resumed {
     Yielded,
     /// Its time was up.
     GaveWay,
-    /// It failed with this message and this traceback. The value is what the script raised.
-    Failed(Vec<u8>, Vec<u8>, Ref),
+    /// It failed with this message and this traceback. The values are what stood on its stack: what the function was
+    /// called with that raised the error, and at last the error itself. nginx's module hands them all to who waits for
+    /// a light thread, so that the first of them is the message as `error` got it, without its place.
+    Failed(Vec<u8>, Vec<u8>, Vec<Ref>),
 }
 
 /// How many ended coroutines a state keeps.
@@ -121,8 +123,13 @@ impl Coroutine {
             _ => {
                 let message = stack.error_text(-1);
                 let trace = stack.traceback(b"");
-                stack.push_copy(-1);
-                Resumed::Failed(message, trace, Ref::take(&self.state, &stack))
+                let first = if stack.reserve(1) { 1 } else { stack.top() };
+                let left = (first..=stack.top()).map(|at| {
+                    stack.push_copy(at);
+                    Ref::take(&self.state, &stack)
+                });
+                let left = left.collect();
+                Resumed::Failed(message, trace, left)
             }
         }
     }

@@ -1,0 +1,174 @@
+//! Lua: which script runs when, and how each may end its phase.
+
+use weir_tests::{Server, skip_on_oracle};
+
+use super::lua::lua;
+
+/// A server with this in its block.
+fn with(server: &str) -> Option<Server> {
+    let block = format!(
+        "default_type text/plain;
+        lua_shared_dict shared 1m;
+        server {{ listen 127.0.0.1:%%PORT%%; server_name localhost;
+            {server}
+        }}"
+    );
+    Some(lua(&block)?.start())
+}
+
+#[test]
+fn scripts_of_the_server_run_before_its_rewrites_and_before_the_location_is_chosen() {
+    let Some(server) = with(
+        "set $trace $trace-set;
+        rewrite ^/old$ /new;
+        server_rewrite_by_lua_block {
+            ngx.ctx.trace = (ngx.ctx.trace or '') .. ngx.get_phase() .. ':' .. ngx.var.uri
+            if ngx.var.arg_to then ngx.req.set_uri('/' .. ngx.var.arg_to, ngx.var.arg_jump == '1') end
+            if ngx.var.arg_status then return ngx.exit(tonumber(ngx.var.arg_status)) end
+            if ngx.var.arg_fail then error('stop') end
+            if ngx.var.arg_wait then ngx.sleep(0.001) end
+        }
+        location / { content_by_lua_block { ngx.say(ngx.var.uri, ' ', ngx.ctx.trace) } }
+        location /chosen { content_by_lua_block { ngx.say('chosen ', ngx.ctx.trace) } }
+        location /jumps { rewrite_by_lua_block {
+            ngx.ctx.trace = 'lost'
+            ngx.req.set_uri('/chosen', true)
+        } }
+        location /sub { content_by_lua_block {
+            ngx.print(ngx.location.capture('/old').body, ngx.ctx.trace)
+        } }",
+    ) else {
+        return;
+    };
+    let said = |target: &str| server.get(target).expect(200).text();
+    assert_eq!(said("/old"), "/new server_rewrite:/old\n");
+    assert_eq!(said("/x?wait=1"), "/x server_rewrite:/x\n");
+    assert_eq!(said("/x?to=chosen"), "chosen server_rewrite:/x\n");
+    // A jump is a new beginning, as an internal redirect is.
+    assert_eq!(said("/x?to=chosen&jump=1"), "chosen nil\n");
+    assert_eq!(said("/jumps"), "chosen nil\n");
+    // A subrequest has rewrites of its own, and a context of its own.
+    assert_eq!(
+        said("/sub"),
+        "/new server_rewrite:/old\nserver_rewrite:/sub"
+    );
+    server.get("/x?status=403").expect(403);
+    // Through: nothing is refused.
+    assert_eq!(said("/x?status=0"), "/x server_rewrite:/x\n");
+    server.get("/x?fail=1").expect(500);
+}
+
+/// `ngx.ERROR` is nginx's code for what cannot go on: nobody is answered.
+#[test]
+fn an_exit_with_the_code_of_errors_ends_the_connection_without_an_answer() {
+    let Some(server) = with(
+        "location /content { content_by_lua_block { ngx.exit(ngx.ERROR) } }
+        location /said { content_by_lua_block { ngx.say('hi') ngx.exit(ngx.ERROR) } }
+        location /access { access_by_lua_block { ngx.exit(ngx.ERROR) } content_by_lua_block { ngx.say('hi') } }
+        location /fails { content_by_lua_block { ngx.say('hi') error('x') } }
+        location /none { content_by_lua_block { ngx.say('hi') ngx.exit(444) } }
+        location /filter { header_filter_by_lua_block { ngx.exit(ngx.ERROR) } return 200 hi; }
+        location /body { body_filter_by_lua_block { return ngx.ERROR } return 200 hi; }
+        location /rewrite { rewrite_by_lua_block { ngx.exit(ngx.ERROR) } }
+        location /declined {
+            access_by_lua_block { ngx.exit(ngx.DECLINED) }
+            content_by_lua_block { ngx.say('served') }
+        }
+        location /sub { content_by_lua_block {
+            local r = ngx.location.capture('/content')
+            ngx.say(r.status, ' ', #r.body, ' ', tostring(r.truncated))
+        } }",
+    ) else {
+        return;
+    };
+    for target in [
+        "/content", "/said", "/access", "/rewrite", "/fails", "/none", "/filter",
+    ] {
+        let head = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(server.raw_or_closed(head).is_none(), "{target}");
+    }
+    // What a body filter refuses may have a head by then, but no content.
+    let reply = server.raw_or_closed("GET /body HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    assert!(reply.is_none_or(|reply| reply.text().is_empty()));
+    assert_eq!(server.get("/declined").expect(200).text(), "served\n");
+    assert_eq!(server.get("/sub").expect(200).text(), "500 0 true\n");
+}
+
+/// Who captures a response gets the status of a failure, and no page that explains it to people.
+#[test]
+fn captured_failures_have_a_status_and_no_page() {
+    let Some(server) = with(
+        "error_page 402 /page;
+        location = /page { return 200 page; }
+        location /r404 { return 404; }
+        location /text { return 403 text; }
+        location /r301 { return 301 /x; }
+        location /r402 { return 402; }
+        location /exit { content_by_lua_block { ngx.exit(500) } }
+        location /own { content_by_lua_block { ngx.status = 404 ngx.print('own') ngx.exit(404) } }
+        location /status { content_by_lua_block { ngx.status = 404 } }
+        location /fails { content_by_lua_block { error('x') } }
+        location /absent { root /nonexistent; }
+        location /all { content_by_lua_block {
+            for _, to in ipairs { 'r404', 'text', 'r301', 'r402', 'exit', 'own', 'status', 'fails', 'absent' } do
+                local r = ngx.location.capture('/' .. to)
+                ngx.say(to, ' ', r.status, ' [', r.body, '] ', tostring(r.truncated), ' ', r.header['Content-Type'])
+            end
+            local r = ngx.location.capture('/text', { method = ngx.HTTP_HEAD })
+            ngx.say(r.status, ' [', r.body, '] ', tostring(r.truncated), ' ', r.header['Content-Length'])
+        } }",
+    ) else {
+        return;
+    };
+    assert_eq!(
+        server.get("/all").expect(200).text(),
+        "r404 404 [] true text/plain
+text 403 [text] false text/plain
+r301 301 [] true text/plain
+r402 402 [] true text/plain
+exit 500 [] true text/plain
+own 404 [own] false text/plain
+status 404 [] false text/plain
+fails 500 [] true text/plain
+absent 404 [] true text/plain
+403 [] true 4
+"
+    );
+}
+
+#[test]
+fn a_light_thread_that_resumed_what_waits_is_normal_and_tells_what_it_failed_with() {
+    let Some(server) = with(
+        r#"location / { content_by_lua_block {
+            local co
+            local t = ngx.thread.spawn(function()
+                co = coroutine.running()
+                coroutine.resume(coroutine.create(function() ngx.sleep(0.01) end))
+            end)
+            ngx.say(coroutine.status(co))
+            ngx.thread.wait(t)
+            ngx.say(coroutine.status(co))
+            local function list(...)
+                local t = {}
+                for i = 1, select('#', ...) do t[i] = tostring((select(i, ...))) end
+                return (table.concat(t, ' | '):gsub('%(.-%):%d+', '(*)'))
+            end
+            ngx.say(list(ngx.thread.wait(ngx.thread.spawn(function() error('one') end))))
+            ngx.say(list(ngx.thread.wait(ngx.thread.spawn(function() ngx.sleep(0) error('two', 0) end))))
+            ngx.say(tostring(ngx.var[0]), tostring(ngx.var[-1]))
+        } }"#,
+    ) else {
+        return;
+    };
+    assert_eq!(
+        server.get("/").expect(200).text(),
+        "normal
+dead
+false | one | content_by_lua(*): one
+false | two
+nilnil
+"
+    );
+    server.line("error.log", "lua user thread aborted: runtime error");
+    server.line("error.log", "coroutine 0:");
+}
