@@ -172,3 +172,62 @@ nilnil
     server.line("error.log", "lua user thread aborted: runtime error");
     server.line("error.log", "coroutine 0:");
 }
+
+#[test]
+fn threads_of_pools_share_the_dictionaries_and_say_what_they_cannot_take() {
+    if skip_on_oracle("Debian's module is older") {
+        return;
+    }
+    let Some(site) = lua(
+        r#"lua_package_path "%%DIR%%/?.lua;;"; lua_shared_dict shared 1m;
+        lua_worker_thread_vm_pool_size 1;
+        server { listen 127.0.0.1:%%PORT%%; location / { content_by_lua_block {
+            local function call(...) ngx.say(ngx.run_worker_thread("workers", "work", ...)) end
+            local itself = {}
+            itself.itself = itself
+            ngx.shared.shared:set("n", 7)
+            call("add", 1)
+            ngx.say(ngx.shared.shared:get("n"))
+            call("add", print)
+            call("add", itself)
+            call("give")
+            call("nothing")
+            call({}, 1)
+            ngx.say(ngx.run_worker_thread("workers", "work"))
+            ngx.say(ngx.run_worker_thread("workers", {}, "add"))
+            ngx.say(ngx.run_worker_thread({}, "work", "add"))
+            local t = ngx.thread.spawn(call, "slow")
+            call("add", 1)
+            ngx.thread.wait(t)
+        } } }"#,
+    ) else {
+        return;
+    };
+    let server = site
+        .main("thread_pool workers threads=4;\n")
+        .file(
+            "work.lua",
+            "local work = {}
+            function work.add(n) return ngx.shared.shared:incr('n', n) end
+            function work.give() return { print } end
+            function work.slow() os.execute('sleep 0.2') return 0 end
+            return work",
+        )
+        .start();
+    assert_eq!(
+        server.get("/").expect(200).text(),
+        "true8
+8
+falseunsupported Lua type: LUA_TFUNCTION in the argument
+falsesuspicious circular references, table depth exceed max depth: 100 in the argument
+falseunsupported Lua type: LUA_TFUNCTION in the return value
+falseinvalid function
+falsefunction name should be a string
+falseexpecting at least 3 arguments
+falsemodule name should be a string
+falsethreadpool should be a string
+falseno available Lua vm
+true0
+"
+    );
+}

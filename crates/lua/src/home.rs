@@ -56,6 +56,16 @@ impl Home {
         }
     }
 
+    /// Which configuration it is, of which engine.
+    pub(crate) fn key(&self) -> (Engine, u64) {
+        let generation = match self {
+            Home::Nowhere(_) => None,
+            Home::Http(site) => site.upgrade().map(|site| site.generation),
+            Home::Stream(site) => site.upgrade().map(|site| site.generation),
+        };
+        (self.engine(), generation.unwrap_or(0))
+    }
+
     /// The configuration was replaced, and the last request of it has ended.
     pub(crate) fn is_gone(&self) -> bool {
         match self {

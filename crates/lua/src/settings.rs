@@ -26,6 +26,8 @@ pub(crate) struct Main {
     pub(crate) max_running_timers: i64,
     pub(crate) regex_cache_entries: i64,
     pub(crate) regex_match_limit: i64,
+    /// How many jobs of `ngx.run_worker_thread` there may be.
+    pub(crate) worker_machines: Option<usize>,
     /// Zones of `lua_shared_dict`.
     pub(crate) dictionaries: Vec<(String, u64)>,
     /// Where relative names count from.
@@ -47,6 +49,7 @@ impl Default for Main {
             max_running_timers: 256,
             regex_cache_entries: 1024,
             regex_match_limit: 0,
+            worker_machines: None,
             dictionaries: Vec::new(),
             prefix: PathBuf::new(),
             memory: 0,
@@ -193,11 +196,21 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             place,
             "Coroutines are used again without a setting.",
         ),
-        ignored(
-            "lua_worker_thread_vm_pool_size",
-            place,
-            "Each thread of the pool has a machine.",
-        ),
+        Directive {
+            name: "lua_worker_thread_vm_pool_size",
+            syntax: "number",
+            default: None,
+            contexts: place,
+            since: "0.1",
+            doc: "How many calls of `ngx.run_worker_thread` may be at work at a time, in all pools; further ones get `no \
+                  available Lua vm`. Without it, pools and their queues are the only bound: each of their threads has \
+                  a machine.",
+            set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
+                c.worker_machines =
+                    Some(usize::try_from(line.number(0, 1, 1_000_000)?).unwrap_or(1));
+                Ok(())
+            }),
+        },
         ignored(
             "lua_load_resty_core",
             place,

@@ -6,16 +6,17 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bstr::ByteSlice;
 
-use super::arguments::text;
 use super::output::answer;
 use super::{Called, Functions, wait};
 use crate::chunk::Kind as Script;
+use crate::dictionary::Dictionary;
 use crate::home::{Engine, Home};
 use crate::luajit::stack::{GLOBALS, Kind};
-use crate::luajit::{Coroutine, Failure, Ref, Stack, Value, fail};
+use crate::luajit::{Coroutine, Ref, Stack, Value, fail};
 use crate::operation::Operation;
 use crate::run::{End, Run};
 use crate::scope::{self, Guest, Scope};
@@ -37,37 +38,78 @@ enum Parcel {
 /// How deep tables may stand in tables.
 const MAX_DEPTH: u32 = 100;
 
+/// How many jobs of scripts are at work, or wait for a thread, in this process.
+static AT_WORK: AtomicUsize = AtomicUsize::new(0);
+
+/// A job that is counted while it is there.
+struct Counted;
+
+impl Counted {
+    /// `None` where `limit` are there already.
+    fn new(limit: Option<usize>) -> Option<Counted> {
+        let before = AT_WORK.fetch_add(1, Ordering::Relaxed);
+        let counted = Counted;
+        limit.is_none_or(|limit| before < limit).then_some(counted)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        AT_WORK.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// `false` and a message.
+fn refuse(stack: &Stack, message: impl Into<Vec<u8>>) -> Called {
+    answer(
+        stack,
+        vec![Value::Boolean(false), Value::Bytes(message.into())],
+    )
+}
+
 fn run(stack: &Stack) -> Called {
-    let pool = text(stack, 1)?.to_str_lossy().into_owned();
-    let module = text(stack, 2)?;
-    let function = text(stack, 3)?;
+    if stack.top() < 3 {
+        return refuse(stack, "expecting at least 3 arguments");
+    }
+    let Some(name) = stack.text(1) else {
+        return refuse(stack, "threadpool should be a string");
+    };
+    let Some(pool) = rt::pool::get(&name.to_str_lossy()) else {
+        let name = name.as_bstr();
+        return refuse(stack, format!("thread pool {name} not found"));
+    };
+    let Some(module) = stack.text(2) else {
+        return refuse(stack, "module name should be a string");
+    };
+    let Some(function) = stack.text(3) else {
+        return refuse(stack, "function name should be a string");
+    };
+    let (vm, kind) = scope::with(|scope| (Rc::clone(&scope.vm), scope.kind))?;
+    if !kind.waits() {
+        return fail(format!("API disabled in the context of {}*", kind.name()));
+    }
+    let Some(counted) = Counted::new(vm.settings.worker_machines) else {
+        return refuse(stack, "no available Lua vm");
+    };
     let mut arguments = Vec::new();
     for at in 4..=stack.top() {
         match pack(stack, at, 0) {
             Ok(parcel) => arguments.push(parcel),
-            Err(failure) => {
-                stack.push_boolean(false);
-                stack.push_bytes(&failure.0);
-                return super::tcp::results(2);
-            }
+            Err(why) => return refuse(stack, format!("{why} in the argument")),
         }
     }
-    let Some(pool) = rt::pool::get(&pool) else {
-        return answer(
-            stack,
-            vec![
-                Value::Boolean(false),
-                Value::text(format!("thread pool {pool} not found")),
-            ],
-        );
+    let job = Job {
+        key: vm.home.key(),
+        settings: Arc::clone(&vm.settings),
+        dictionaries: vm.dictionaries.clone(),
+        log: vm.log.clone(),
+        module,
+        function,
+        arguments,
+        _counted: counted,
     };
-    let (settings, log) =
-        scope::with(|scope| (Arc::clone(&scope.vm.settings), scope.vm.log.clone()))?;
     wait(Operation::task(async move {
-        let result = pool
-            .run(move || work(&settings, &log, &module, &function, arguments))
-            .await;
-        match result {
+        match pool.run(move || job.work()).await {
             Ok(values) => {
                 let mut reply = vec![Value::Boolean(true)];
                 reply.extend(values.iter().map(unpack));
@@ -78,82 +120,101 @@ fn run(stack: &Stack) -> Called {
     }))
 }
 
+/// Which configuration a thread's machine was made for.
+type Key = (Engine, u64);
+
 thread_local! {
-    /// The machine of this thread of a pool, and the settings that it was made with.
-    static MACHINE: RefCell<Option<(Arc<Main>, Rc<Vm>)>> = const { RefCell::new(None) };
+    /// The machine of this thread of a pool.
+    static MACHINE: RefCell<Option<(Key, Rc<Vm>)>> = const { RefCell::new(None) };
 }
 
-fn machine(settings: &Arc<Main>, log: &rt::error_log::Logger) -> Option<Rc<Vm>> {
-    MACHINE.with_borrow_mut(|machine| {
-        if let Some((of, vm)) = machine
-            && Arc::ptr_eq(of, settings)
-        {
-            return Some(Rc::clone(vm));
-        }
-        let vm = Vm::new(
-            settings,
-            log.clone(),
-            Home::Nowhere(Engine::Http),
-            0,
-            Vec::new(),
-        )?;
-        *machine = Some((Arc::clone(settings), Rc::clone(&vm)));
-        Some(vm)
-    })
-}
-
-/// Calls a function of a module. Runs on a thread of the pool, and may block there.
-fn work(
-    settings: &Arc<Main>,
-    log: &rt::error_log::Logger,
-    module: &[u8],
-    function: &[u8],
+/// A function of a module that is to be called, and all that its machine needs.
+struct Job {
+    key: Key,
+    settings: Arc<Main>,
+    dictionaries: Vec<Arc<Dictionary>>,
+    log: rt::error_log::Logger,
+    module: Vec<u8>,
+    function: Vec<u8>,
     arguments: Vec<Parcel>,
-) -> Result<Vec<Parcel>, Vec<u8>> {
-    let vm = machine(settings, log).ok_or("no memory for a machine")?;
-    let stack = vm.state.stack();
-    stack.set_top(0);
-    stack.field(GLOBALS, "require");
-    stack.push_bytes(module);
-    stack.call(1, 1)?;
-    if stack.kind(-1) != Kind::Table {
-        stack.set_top(0);
-        return Err(format!("module {} is no table", module.as_bstr()).into_bytes());
-    }
-    if stack.field(-1, function) != Kind::Function {
-        stack.set_top(0);
-        return Err(format!("function {} not found", function.as_bstr()).into_bytes());
-    }
-    let wanted = Ref::take(&vm.state, &stack);
-    stack.set_top(0);
-    let coroutine = Coroutine::of(&wanted);
-    for argument in &arguments {
-        unpack(argument).push(&coroutine.stack());
-    }
-    let count = i32::try_from(arguments.len()).unwrap_or(0);
-    let scope = Scope::new(Rc::clone(&vm), Script::WorkerThread, vm.log.clone());
-    let results: Rc<RefCell<Vec<Parcel>>> = Rc::default();
-    let mut run = Run::of_coroutine(Rc::clone(&scope), coroutine, count, &settings.limits);
-    let taken = Rc::clone(&results);
-    run.on_end(Box::new(move |stack, n| {
-        for at in 1..=n {
-            match pack(stack, at, 0) {
-                Ok(parcel) => taken.borrow_mut().push(parcel),
-                Err(failure) => return Err(failure.0),
+    _counted: Counted,
+}
+
+impl Job {
+    fn machine(&self) -> Option<Rc<Vm>> {
+        MACHINE.with_borrow_mut(|machine| {
+            if let Some((of, vm)) = machine
+                && *of == self.key
+            {
+                return Some(Rc::clone(vm));
             }
+            let vm = Vm::new(
+                &self.settings,
+                self.log.clone(),
+                Home::Nowhere(self.key.0),
+                0,
+                self.dictionaries.clone(),
+            )?;
+            *machine = Some((self.key, Rc::clone(&vm)));
+            Some(vm)
+        })
+    }
+
+    /// Runs on a thread of the pool, and may block there.
+    fn work(self) -> Result<Vec<Parcel>, Vec<u8>> {
+        let vm = self.machine().ok_or("no memory for a machine")?;
+        let result = self.call(&vm);
+        // What was made for this call is not to stay until the next one comes.
+        vm.state.stack().set_top(0);
+        vm.state.collect_garbage();
+        result
+    }
+
+    fn call(&self, vm: &Rc<Vm>) -> Result<Vec<Parcel>, Vec<u8>> {
+        let stack = vm.state.stack();
+        stack.set_top(0);
+        stack.field(GLOBALS, "require");
+        stack.push_bytes(&self.module);
+        stack.call(1, 1)?;
+        if stack.kind(-1) != Kind::Table {
+            return Err(b"invalid lua module".to_vec());
         }
-        Ok(())
-    }));
-    match run.finish_now(Guest::Nobody) {
-        End::Through(_) => Ok(results.take()),
-        _ => Err(scope
-            .failure
-            .take()
-            .unwrap_or_else(|| b"the function failed".to_vec())),
+        if stack.field(-1, &self.function) != Kind::Function {
+            return Err(b"invalid function".to_vec());
+        }
+        let wanted = Ref::take(&vm.state, &stack);
+        stack.set_top(0);
+        let coroutine = Coroutine::of(&wanted);
+        for argument in &self.arguments {
+            unpack(argument).push(&coroutine.stack());
+        }
+        let count = i32::try_from(self.arguments.len()).unwrap_or(0);
+        let scope = Scope::new(Rc::clone(vm), Script::WorkerThread, vm.log.clone());
+        let results: Rc<RefCell<Vec<Parcel>>> = Rc::default();
+        let limits = &self.settings.limits;
+        let mut run = Run::of_coroutine(Rc::clone(&scope), coroutine, count, limits);
+        let taken = Rc::clone(&results);
+        run.on_end(Box::new(move |stack, n| {
+            for at in 1..=n {
+                match pack(stack, at, 0) {
+                    Ok(parcel) => taken.borrow_mut().push(parcel),
+                    Err(why) => return Err(format!("{why} in the return value").into_bytes()),
+                }
+            }
+            Ok(())
+        }));
+        match run.finish_now(Guest::Nobody) {
+            End::Through(_) => Ok(results.take()),
+            _ => Err(scope
+                .failure
+                .take()
+                .unwrap_or_else(|| b"the function failed".to_vec())),
+        }
     }
 }
 
-fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, Failure> {
+/// A copy of a value; otherwise why there can be none.
+fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, String> {
     Ok(match stack.kind(at) {
         Kind::Nil | Kind::None => Parcel::Nil,
         Kind::Boolean => Parcel::Boolean(stack.boolean(at)),
@@ -161,7 +222,9 @@ fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, Failure> {
         Kind::String => Parcel::Bytes(stack.bytes(at).unwrap_or_default().to_vec()),
         Kind::Table => {
             if depth >= MAX_DEPTH || !stack.reserve(4) {
-                return fail("suspicious circular reference, or a table that is too deep");
+                return Err(format!(
+                    "suspicious circular references, table depth exceed max depth: {MAX_DEPTH}"
+                ));
             }
             let at = stack.absolute(at);
             let mut entries = Vec::new();
@@ -172,16 +235,20 @@ fn pack(stack: &Stack, at: i32, depth: u32) -> Result<Parcel, Failure> {
                 let key = pack(stack, top - 1, depth + 1);
                 match (key, value) {
                     (Ok(key), Ok(value)) => entries.push((key, value)),
-                    (Err(failure), _) | (_, Err(failure)) => {
+                    (Err(why), _) | (_, Err(why)) => {
                         stack.pop(2);
-                        return Err(failure);
+                        return Err(why);
                     }
                 }
                 stack.pop(1);
             }
             Parcel::Table(entries)
         }
-        other => return fail(format!("unsupported Lua type: {}", other.name())),
+        Kind::Cdata => return Err("unsupported Lua type".to_owned()),
+        other => {
+            let name = other.name().to_uppercase();
+            return Err(format!("unsupported Lua type: LUA_T{name}"));
+        }
     })
 }
 
