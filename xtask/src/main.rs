@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod docs;
+mod lua_suites;
 mod suites;
 mod tidy;
 
@@ -49,6 +50,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "suites",
         "applications and conformance suites through Weir and through nginx: suites [NAME…] (--help lists them)",
         applications,
+    ),
+    (
+        "lua-suites",
+        "lua-nginx-module's own suites on nginx and on Weir: lua-suites --suites DIR [--oracle PATH]",
+        lua_suites::run,
     ),
 ];
 

@@ -126,8 +126,8 @@ fn has_name_with(folder: &Path, start: &str) -> bool {
         .any(|entry| entry.file_name().to_string_lossy().starts_with(start))
 }
 
-/// Waits for a child of ours; kills it when its time is over.
-fn wait(child: &mut Child, limit: Duration) -> Result<bool, String> {
+/// Waits for a child of ours; kills it when its time is over. Whether its exit code was 0.
+pub fn wait(child: &mut Child, limit: Duration) -> Result<bool, String> {
     let deadline = Instant::now() + limit;
     loop {
         match child.try_wait() {

@@ -1,0 +1,334 @@
+//! `lua-suites`: the suites of lua-nginx-module and of the libraries around it, on nginx and on Weir.
+//!
+//! ```text
+//! cargo xtask lua-suites --suites DIR [--oracle PATH] [--modules "A.so B.so"] [--weir PATH] [--only TEXT]
+//! ```
+//!
+//! `DIR` has `test-nginx` (github.com/openresty/test-nginx) and, beside it, a folder for each suite with its files in `t`:
+//! openresty/lua-nginx-module, openresty/lua-resty-core and so on. None of them is the project's. Counted is what passes
+//! on the oracle; what a client sees stands apart from what the suites look for in the error log, where they know
+//! lua-nginx-module's debug lines. Blocks that need directives of modules that Weir does not have are counted apart too.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use xtask::flags::Flags;
+use xtask::{Outcome, shell};
+
+/// Changes how the suites meet a server that refuses a configuration.
+const ROBUST: &str = include_str!("lua_suites/robust.pm");
+
+/// How long one file may take.
+const FILE: Duration = Duration::from_secs(15 * 60);
+
+/// Where Debian's package puts nginx.
+const ORACLE: &str = "/usr/sbin/nginx";
+
+/// Runs the suites and prints the table.
+pub(crate) fn run(flags: &mut Flags) -> Outcome {
+    let suites: String = flags.value("--suites", String::new())?;
+    let oracle: String = flags.value("--oracle", ORACLE.to_owned())?;
+    let modules: String = flags.value("--modules", String::new())?;
+    let weir: String = flags.value("--weir", String::new())?;
+    let only: String = flags.value("--only", String::new())?;
+    flags.finish()?;
+    if suites.is_empty() {
+        return Err("--suites DIR is needed: a folder with test-nginx and the suites".to_owned());
+    }
+    let suites = fs::canonicalize(&suites).map_err(|error| format!("{suites}: {error}"))?;
+    let weir = match weir.is_empty() {
+        false => PathBuf::from(weir),
+        true => {
+            shell::run(
+                shell::cargo().args(["build", "--package", "weir"]),
+                2 * FILE,
+            )?;
+            shell::target().join("debug/weir")
+        }
+    };
+    let weir = fs::canonicalize(&weir).map_err(|error| format!("{}: {error}", weir.display()))?;
+    let stage = Stage::new(suites, &oracle, &weir)?;
+    let mut table: BTreeMap<String, Score> = BTreeMap::new();
+    for file in stage.files()? {
+        if !file.contains(&only) {
+            continue;
+        }
+        let expected = stage.run("oracle", &file, &modules)?;
+        let got = stage.run("weir", &file, "")?;
+        let suite = file.split('/').next().unwrap_or_default().to_owned();
+        let score = compare(&expected, &got, &file);
+        println!("{file}: {}", score.line());
+        table.entry(suite).or_default().add(&score);
+    }
+    println!("\nsubtests that pass on the oracle, and of them on Weir");
+    let mut total = Score::default();
+    for (suite, score) in &table {
+        println!("{suite:<26} {}", score.line());
+        total.add(score);
+    }
+    println!("{:<26} {}", "all", total.line());
+    Ok(())
+}
+
+/// Where the suites are, and what they are run with.
+struct Stage {
+    suites: PathBuf,
+    out: PathBuf,
+}
+
+impl Stage {
+    fn new(suites: PathBuf, oracle: &str, weir: &Path) -> Result<Stage, String> {
+        let out = std::path::absolute(shell::target().join("lua-suites"))
+            .map_err(|error| error.to_string())?;
+        let stage = Stage { suites, out };
+        stage.write("perl/Robust.pm", ROBUST)?;
+        stage.write(
+            "oracle/nginx",
+            &format!("#!/bin/sh\nexec {oracle} \"$@\"\n"),
+        )?;
+        // Files leave blocks out by the version and the options of the binary: the same ones on both.
+        let weir = weir.display();
+        stage.write(
+            "weir/nginx",
+            &format!(
+                "#!/bin/sh\ncase \"$*\" in *-V*) exec {oracle} -V ;; esac\nexec {weir} \"$@\"\n"
+            ),
+        )?;
+        for name in ["oracle/nginx", "weir/nginx"] {
+            shell::run(
+                Command::new("chmod").arg("+x").arg(stage.out.join(name)),
+                FILE,
+            )?;
+        }
+        Ok(stage)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Outcome {
+        let path = self.out.join(name);
+        let folder = path.parent().unwrap_or(&self.out);
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// The files of all suites, as `SUITE/t/NAME.t`.
+    fn files(&self) -> Result<Vec<String>, String> {
+        let mut files = Vec::new();
+        let mut folders = Vec::new();
+        for suite in entries(&self.suites)? {
+            if !suite.ends_with("test-nginx") && suite.join("t").is_dir() {
+                folders.push(suite.join("t"));
+            }
+        }
+        while let Some(folder) = folders.pop() {
+            for path in entries(&folder)? {
+                match path.extension().and_then(|end| end.to_str()) {
+                    Some("t") => files.push(path),
+                    _ if path.is_dir() && !path.ends_with("servroot") => folders.push(path),
+                    _ => {}
+                }
+            }
+        }
+        let names = files
+            .iter()
+            .filter_map(|path| path.strip_prefix(&self.suites).ok());
+        let mut names: Vec<_> = names.map(|path| path.display().to_string()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Runs a file on a server; what became of its blocks. The whole output stays in the target folder.
+    fn run(&self, server: &str, file: &str, modules: &str) -> Result<Blocks, String> {
+        let (suite, name) = file.split_once('/').unwrap_or((file, ""));
+        let folder = self.suites.join(suite);
+        let log = self.out.join(server).join(format!("{file}.log"));
+        self.write(&format!("{server}/{file}.log"), "")?;
+        let open = || File::create(&log).and_then(|file| Ok((file.try_clone()?, file)));
+        let (out, errors) = open().map_err(|error| format!("{}: {error}", log.display()))?;
+        let framework = self.suites.join("test-nginx");
+        let libraries = [
+            self.out.join("perl"),
+            folder.clone(),
+            folder.join("lib"),
+            framework.join("lib"),
+            framework.join("inc"),
+        ];
+        let libraries = libraries.map(|path| path.display().to_string()).join(":");
+        let mut perl = Command::new("perl");
+        perl.args(["-MRobust", name])
+            .current_dir(&folder)
+            .env("PERL5LIB", libraries)
+            .env("TEST_NGINX_BINARY", self.out.join(server).join("nginx"))
+            .env("TEST_NGINX_LOAD_MODULES", modules)
+            .env("TEST_NGINX_NO_SHUFFLE", "1")
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(errors);
+        let mut child = perl.spawn().map_err(|error| format!("perl: {error}"))?;
+        if let Err(problem) = shell::wait(&mut child, FILE) {
+            println!("{file} on {server}: {problem}");
+        }
+        let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        Ok(read(&String::from_utf8_lossy(&text)))
+    }
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    Ok(entries.flatten().map(|entry| entry.path()).collect())
+}
+
+/// What became of the blocks of a file, by name.
+type Blocks = BTreeMap<String, Block>;
+
+#[derive(Debug, Default, PartialEq)]
+struct Block {
+    /// What each subtest is about, and whether it passed.
+    subtests: Vec<(String, bool)>,
+    /// The server does not know a directive of this name.
+    missing: Option<String>,
+}
+
+/// Reads what a file printed.
+fn read(text: &str) -> Blocks {
+    let mut blocks = Blocks::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        if let Some(block) = line.strip_prefix("##BLOCK ") {
+            name = match block.find(".t ") {
+                Some(at) => block[at + 3..].to_owned(),
+                None => block.to_owned(),
+            };
+            blocks.entry(name.clone()).or_default();
+            continue;
+        }
+        let Some(block) = blocks.get_mut(&name) else {
+            continue;
+        };
+        if let Some(at) = line.find("unknown directive \"") {
+            let rest = &line[at + "unknown directive \"".len()..];
+            block.missing = rest.split('"').next().map(str::to_owned);
+        }
+        let (passed, rest) = match (line.strip_prefix("ok "), line.strip_prefix("not ok ")) {
+            (Some(rest), _) => (true, rest),
+            (_, Some(rest)) => (false, rest),
+            _ => continue,
+        };
+        let about = rest.split_once(" - ").map_or("", |(_, about)| about);
+        if rest.contains("# skip") {
+            continue;
+        }
+        let about = about.replace("\\#", "#");
+        let about = about.find(&name).map_or(&*about, |at| {
+            about[at + name.len()..].trim_start_matches(" - ")
+        });
+        block.subtests.push((key(about).to_owned(), passed));
+    }
+    blocks
+}
+
+/// What a subtest is about, without what the server answered.
+fn key(about: &str) -> &str {
+    let ends = [
+        " matches",
+        " should",
+        " does not match",
+        " response is expected (",
+    ];
+    let end = ends.iter().filter_map(|end| about.find(end)).min();
+    &about[..end.unwrap_or(about.len())]
+}
+
+/// Whether a subtest looks at a log, and not at what a client sees.
+fn is_of_log(about: &str) -> bool {
+    [
+        "pattern \"",
+        "grep_error_log",
+        "stap",
+        "shutdown",
+        "error.log",
+    ]
+    .iter()
+    .any(|word| about.contains(word))
+}
+
+/// Subtests that pass on the oracle, and of them on Weir.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Score {
+    all: (u32, u32),
+    seen: (u32, u32),
+    /// What a client sees of blocks with directives that Weir does not know.
+    foreign: u32,
+}
+
+impl Score {
+    fn add(&mut self, other: &Score) {
+        self.all = (self.all.0 + other.all.0, self.all.1 + other.all.1);
+        self.seen = (self.seen.0 + other.seen.0, self.seen.1 + other.seen.1);
+        self.foreign += other.foreign;
+    }
+
+    fn line(&self) -> String {
+        let known = self.seen.0 - self.foreign;
+        let share = 100.0 * f64::from(self.seen.1) / f64::from(known.max(1));
+        format!(
+            "all {:>5} / {:>5}   a client sees {:>5} / {:>5}   other modules' {:>4}   without them {share:.1} %",
+            self.all.1, self.all.0, self.seen.1, self.seen.0, self.foreign
+        )
+    }
+}
+
+/// Counts, and names the blocks in which a client sees something else.
+fn compare(expected: &Blocks, got: &Blocks, file: &str) -> Score {
+    let mut score = Score::default();
+    let nothing = Block::default();
+    for (name, block) in expected {
+        let other = got.get(name).unwrap_or(&nothing);
+        let mut left: Vec<&(String, bool)> = other.subtests.iter().collect();
+        let mut differs = 0;
+        for (about, _) in block.subtests.iter().filter(|(_, passed)| *passed) {
+            let found = left.iter().position(|(known, _)| known == about);
+            let passes = found.is_some_and(|at| left.remove(at).1);
+            score.all.0 += 1;
+            score.all.1 += u32::from(passes);
+            if !is_of_log(about) {
+                score.seen.0 += 1;
+                score.seen.1 += u32::from(passes);
+                differs += u32::from(!passes);
+            }
+        }
+        match &other.missing {
+            Some(_) => score.foreign += differs,
+            None if differs > 0 => println!("    {file} {name}"),
+            None => {}
+        }
+    }
+    score
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_file_prints_is_read_and_compared() {
+        let nginx = "1..6\n##BLOCK t/a.t TEST 1: one\nok 1 - t/a.t TEST 1: one - status code ok\n\
+            ok 2 - t/a.t TEST 1: one - pattern \"x\" matches a line in error.log\n\
+            ok 3 # skip t/a.t TEST 1: one - stap_out\n\
+            ##BLOCK t/a.t TEST 2: two\nok 4 - t/a.t TEST 2: two - response_body - response is expected (1)\n";
+        let weir = "##BLOCK t/a.t TEST 1: one\nnot ok 1 - t/a.t TEST 1: one - status code ok\n\
+            not ok 2 - t/a.t TEST 1: one - pattern \"x\" should match a line in error.log\n\
+            ##BLOCK t/a.t TEST 2: two\nnginx: [emerg] unknown directive \"echo\" in x:1\n##DIED\n";
+        let (nginx, weir) = (read(nginx), read(weir));
+        assert_eq!(nginx["TEST 1: one"].subtests.len(), 2);
+        assert_eq!(weir["TEST 2: two"].missing.as_deref(), Some("echo"));
+        let score = compare(&nginx, &weir, "a.t");
+        assert_eq!(score.all, (3, 0));
+        assert_eq!(score.seen, (2, 0));
+        assert_eq!(score.foreign, 1);
+        assert_eq!(compare(&nginx, &nginx, "a.t").seen, (2, 2));
+    }
+}
