@@ -34,6 +34,7 @@ pub use client::Connection;
 pub use command::{Finished, run, run_as, run_with_mounts};
 pub use dns::{Answer, Dns};
 pub use http2::{Heard, Http2, Http2Reply};
+pub use ports::Port;
 pub use reply::Reply;
 pub use server::{Server, Signal};
 pub use site::{Site, http, whole};

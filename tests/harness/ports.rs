@@ -16,14 +16,14 @@ const COUNT: u32 = 12_000;
 
 /// A TCP port on loopback that is ours until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Port {
-    pub(crate) number: u16,
+pub struct Port {
+    number: u16,
     _reservation: UnixListener,
 }
 
 impl Port {
     /// Takes the next free port. Test processes start at different places by their process id.
-    pub(crate) fn take() -> Self {
+    pub fn take() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         for _ in 0..COUNT {
             let step = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -34,6 +34,11 @@ impl Port {
             }
         }
         panic!("none of the ports {FIRST} to {} is free", FIRST + COUNT);
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
     }
 
     fn reserve(number: u16) -> Option<Self> {

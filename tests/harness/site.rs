@@ -152,7 +152,7 @@ impl Site {
 
     /// The port that stands for `%%PORT%%` (0) or `%%PORTn%%`.
     pub fn port(&self, index: usize) -> u16 {
-        self.ports[index].number
+        self.ports[index].number()
     }
 
     /// Starts the server and waits until it accepts connections.
@@ -281,7 +281,7 @@ impl Site {
                 while self.ports.len() <= index {
                     self.ports.push(Port::take());
                 }
-                text = text.replace(&place, &self.ports[index].number.to_string());
+                text = text.replace(&place, &self.ports[index].number().to_string());
             }
         }
         text

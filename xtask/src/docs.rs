@@ -1,4 +1,5 @@
-//! `docs`: `docs/reference/` is written by the `weir` binary from its directive tables, the only
+//! `docs`: `docs/compat.md` has a section that is written from the known differences of the differential machine, and
+//! `docs/reference/` is written by the `weir` binary from its directive tables, the only
 //! home of those facts. It is committed, so that it can be read without building; this task
 //! writes it anew, and `--check` fails when the committed pages differ.
 
@@ -28,6 +29,18 @@ pub(crate) fn run(flags: &mut Flags) -> Outcome {
         .args(["run", "--quiet", "--package", "weir", "--", "reference"])
         .arg(&fresh);
     shell::run(&mut generate, limit)?;
+
+    let mut known = cargo();
+    known.args([
+        "run",
+        "--quiet",
+        "--package",
+        "weir-differential",
+        "--",
+        "--compat",
+    ]);
+    known.args(check.then_some("--check"));
+    shell::run(&mut known, limit)?;
 
     let (written, committed) = (pages(&fresh)?, pages(Path::new(REFERENCE))?);
     if written.is_empty() {

@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use xtask::flags::Flags;
-use xtask::{Outcome, shell};
+use xtask::{Outcome, packages, shell};
 
 type Task = fn(&mut Flags) -> Outcome;
 
@@ -40,6 +40,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "docs",
         "writes docs/reference from the directive tables (--check: only compares)",
         docs::run,
+    ),
+    (
+        "differential",
+        "compares Weir with nginx on configurations of its own making (--help lists the flags)",
+        differential,
     ),
     (
         "bench",
@@ -106,5 +111,21 @@ fn bench(flags: &mut Flags) -> Outcome {
         "weir-bench",
         "--",
     ]);
+    shell::run(command.args(flags.take_rest()), limit)
+}
+
+/// The differential machine, on a fresh build of Weir. What it finds is its exit code.
+fn differential(flags: &mut Flags) -> Outcome {
+    packages::need(&[packages::NGINX])?;
+    // As long as somebody asks for; what hangs inside is bounded there.
+    let limit = Duration::from_secs(24 * 3600);
+    shell::run(
+        shell::cargo().args(["build", "--quiet", "--package", "weir"]),
+        limit,
+    )?;
+    let mut command = shell::cargo();
+    command.args(["run", "--quiet", "--package", "weir-differential", "--"]);
+    let weir = shell::target().join("debug/weir");
+    command.arg("--weir").arg(weir);
     shell::run(command.args(flags.take_rest()), limit)
 }

@@ -1,0 +1,410 @@
+//! Many cases in one start of each server: one configuration, one file of logs, and the cases' conversations side by side.
+//!
+//! A start of a server costs more than a hundred requests, so cases are put together. What a server refuses is found by
+//! the line that it names; that case is taken out, and the rest goes on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, SystemTime};
+
+use weir_tests::Port;
+
+use crate::case::Case;
+use crate::case::fill::Places;
+use crate::case::tree;
+use crate::observe::{Equal, Observation, log_format, log_line};
+use crate::side::client::{Patience, converse};
+use crate::side::server::{Program, Refusal};
+use crate::side::upstream::Behind;
+use crate::side::{ADDRESSES, FOLDERS};
+
+/// What came of a case.
+#[derive(Clone, Debug)]
+pub enum Outcome {
+    /// At least one of the servers refused the configuration: what each said.
+    Refused([Option<Refusal>; 2]),
+    /// Both served: what each showed.
+    Seen(Box<[Observation; 2]>),
+    /// The machine itself failed: why. This is no difference.
+    Failed(String),
+}
+
+/// The two servers, and how patient the client is.
+#[derive(Clone, Debug)]
+pub struct Bench {
+    /// nginx, and Weir.
+    pub programs: [Program; 2],
+    /// For what has to come.
+    pub patience: Patience,
+    /// How many conversations at a time.
+    pub threads: usize,
+}
+
+/// What every case has in its `http` block.
+const COMMON: &str = "server_tokens off;\nclient_body_temp_path temp_body;\nproxy_temp_path temp_proxy;\n\
+    fastcgi_temp_path temp_fastcgi;\nuwsgi_temp_path temp_uwsgi;\nscgi_temp_path temp_scgi;\n\
+    access_log access.log differential;\nserver_names_hash_bucket_size 128;\nvariables_hash_max_size 4096;\n\
+    map_hash_bucket_size 256;\n";
+
+/// The time of change of every file of a case, so that `Last-Modified` and `ETag` can be written into cases:
+/// Sun, 09 Sep 2001 01:46:40 GMT.
+pub const MODIFIED: u64 = 1_000_000_000;
+
+impl Bench {
+    /// Runs cases that have the same ambient directives. There is an outcome for each.
+    pub fn run(&self, cases: &[Case]) -> Vec<Outcome> {
+        match Start::new(cases).and_then(|start| start.run(self)) {
+            Ok(outcomes) => outcomes,
+            Err(why) => vec![Outcome::Failed(why); cases.len()],
+        }
+    }
+}
+
+/// The folder and the ports of a start. The folder goes away with it.
+struct Start<'a> {
+    cases: &'a [Case],
+    folder: PathBuf,
+    /// For each case: its ports, and those of the servers behind it.
+    ports: Vec<(Vec<Port>, Vec<Port>)>,
+}
+
+impl Drop for Start<'_> {
+    fn drop(&mut self) {
+        // A folder that stays behind harms nobody.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+impl<'a> Start<'a> {
+    fn new(cases: &'a [Case]) -> Result<Self, String> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("weir-differential-{}-{number}", std::process::id());
+        let take = |count: usize| (0..count).map(|_| Port::take()).collect::<Vec<_>>();
+        let start = Start {
+            cases,
+            folder: std::env::temp_dir().join(name),
+            ports: cases
+                .iter()
+                .map(|case| (take(case.ports()), take(case.upstreams.len())))
+                .collect(),
+        };
+        start
+            .prepare()
+            .map_err(|error| format!("{}: {error}", start.folder.display()))?;
+        Ok(start)
+    }
+
+    fn prepare(&self) -> std::io::Result<()> {
+        for side in FOLDERS {
+            fs::create_dir_all(self.folder.join(side))?;
+        }
+        let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED);
+        for (number, case) in self.cases.iter().enumerate() {
+            for side in 0..2 {
+                fs::create_dir_all(self.places(number, side).own)?;
+            }
+            let places = self.places(number, 0);
+            fs::create_dir_all(&places.files)?;
+            for file in &case.files {
+                let path = places.files.join(&file.path);
+                if file.path.ends_with('/') {
+                    fs::create_dir_all(&path)?;
+                    continue;
+                }
+                if let Some(parent) = path.parent() {
+                    fs::create_dir_all(parent)?;
+                }
+                fs::write(&path, file.content.bytes())?;
+                fs::File::options()
+                    .write(true)
+                    .open(&path)?
+                    .set_modified(modified)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn places(&self, number: usize, side: usize) -> Places {
+        let numbers = |ports: &[Port]| ports.iter().map(Port::number).collect();
+        let (ports, upstreams) = &self.ports[number];
+        Places {
+            address: ADDRESSES[side],
+            ports: numbers(ports),
+            upstreams: numbers(upstreams),
+            number,
+            files: self.folder.join(format!("files/{number:03}")),
+            own: self
+                .folder
+                .join(format!("{}/own/{number:03}", FOLDERS[side])),
+        }
+    }
+
+    /// Writes the configuration of a side; for each line the case that it belongs to.
+    fn write(&self, side: usize, out: &[bool]) -> Result<Vec<Option<usize>>, String> {
+        let mut text = String::from("daemon off;\npid nginx.pid;\nerror_log error.log info;\n");
+        if rustix::process::geteuid().is_root() {
+            text.push_str("user root;\n");
+        }
+        let mut lines = vec![None; text.lines().count()];
+        let mut add = |text: &mut String, more: &str, owner: Option<usize>| {
+            text.push_str(more);
+            lines.extend(more.lines().map(|_| owner));
+        };
+        let wanted = || (0..self.cases.len()).filter(|number| !out[*number]);
+        let printed = |nodes: &[tree::Node], number: usize| {
+            let mut part = String::new();
+            tree::print(nodes, 1, &mut part);
+            self.places(number, side).text(&part)
+        };
+        for number in wanted() {
+            let part = printed(&self.cases[number].main, number);
+            add(&mut text, &part, Some(number));
+        }
+        add(
+            &mut text,
+            "events { worker_connections 8192; }\nhttp {\n",
+            None,
+        );
+        add(&mut text, &log_format(), None);
+        add(&mut text, COMMON, None);
+        if let Some(first) = self.cases.first() {
+            let part = printed(&first.ambient, 0);
+            add(&mut text, &part, None);
+        }
+        for number in wanted() {
+            let part = printed(&self.cases[number].http, number);
+            add(&mut text, &part, Some(number));
+        }
+        add(&mut text, "}\n", None);
+        if wanted().any(|number| !self.cases[number].stream.is_empty()) {
+            add(&mut text, "stream {\n", None);
+            for number in wanted() {
+                let part = printed(&self.cases[number].stream, number);
+                add(&mut text, &part, Some(number));
+            }
+            add(&mut text, "}\n", None);
+        }
+        fs::write(self.side(side).join("nginx.conf"), text).map_err(|error| error.to_string())?;
+        Ok(lines)
+    }
+
+    fn side(&self, side: usize) -> PathBuf {
+        self.folder.join(FOLDERS[side])
+    }
+
+    fn run(&self, bench: &Bench) -> Result<Vec<Outcome>, String> {
+        let refused: Vec<Vec<Option<Refusal>>> = std::thread::scope(|scope| {
+            let [a, b] = [0, 1].map(|side| scope.spawn(move || self.refusals(bench, side)));
+            [a, b]
+                .into_iter()
+                .map(|thread| thread.join().map_err(|_| "a test failed".to_owned())?)
+                .collect::<Result<_, String>>()
+        })?;
+        let out: Vec<bool> = (0..self.cases.len())
+            .map(|number| refused.iter().any(|side| side[number].is_some()))
+            .collect();
+        let seen = self.serve(bench, &out)?;
+        let outcomes = seen
+            .into_iter()
+            .enumerate()
+            .map(|(number, seen)| match seen {
+                Some(outcome) => outcome,
+                None => Outcome::Refused([refused[0][number].clone(), refused[1][number].clone()]),
+            });
+        Ok(outcomes.collect())
+    }
+
+    /// What a side refuses: tests the configuration, takes the cases out that are named, and tests again.
+    fn refusals(&self, bench: &Bench, side: usize) -> Result<Vec<Option<Refusal>>, String> {
+        let program = &bench.programs[side];
+        let mut refused: Vec<Option<Refusal>> = vec![None; self.cases.len()];
+        loop {
+            let out: Vec<bool> = refused.iter().map(Option::is_some).collect();
+            let lines = self.write(side, &out)?;
+            let said = program.test(&self.side(side))?;
+            if said.is_empty() {
+                return Ok(refused);
+            }
+            let before = out.iter().filter(|out| **out).count();
+            for refusal in &said {
+                let line = refusal
+                    .line
+                    .and_then(|line| lines.get(line.checked_sub(1)?));
+                if let Some(Some(number)) = line {
+                    refused[*number].get_or_insert_with(|| refusal.clone());
+                }
+            }
+            if refused.iter().flatten().count() == before {
+                let first = said[0].clone();
+                let guilty = self.search(program, side, &out)?;
+                match guilty {
+                    Some(number) => refused[number] = Some(first),
+                    None => return Err(format!("refused without a case: {}", first.message)),
+                }
+            }
+        }
+    }
+
+    /// Finds a case that is refused alone, where no line tells which one it is, by halves.
+    fn search(
+        &self,
+        program: &Program,
+        side: usize,
+        out: &[bool],
+    ) -> Result<Option<usize>, String> {
+        let mut suspects: Vec<usize> = (0..out.len()).filter(|number| !out[*number]).collect();
+        while suspects.len() > 1 {
+            let (left, right) = suspects.split_at(suspects.len() / 2);
+            let without: Vec<bool> = (0..out.len())
+                .map(|number| !left.contains(&number))
+                .collect();
+            self.write(side, &without)?;
+            let is_left = !program.test(&self.side(side))?.is_empty();
+            suspects = if is_left {
+                left.to_vec()
+            } else {
+                right.to_vec()
+            };
+        }
+        let Some(&last) = suspects.first() else {
+            return Ok(None);
+        };
+        let alone: Vec<bool> = (0..out.len()).map(|number| number != last).collect();
+        self.write(side, &alone)?;
+        let refused = !program.test(&self.side(side))?.is_empty();
+        Ok(refused.then_some(last))
+    }
+
+    /// Starts both and has the conversations of the cases that are not out.
+    fn serve(&self, bench: &Bench, out: &[bool]) -> Result<Vec<Option<Outcome>>, String> {
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; self.cases.len()];
+        let wanted: Vec<usize> = (0..out.len()).filter(|number| !out[*number]).collect();
+        if wanted.is_empty() {
+            return Ok(outcomes);
+        }
+        for side in 0..2 {
+            self.write(side, out)?;
+        }
+        let [a, b] = std::thread::scope(|scope| {
+            [0, 1]
+                .map(|side| scope.spawn(move || bench.programs[side].start(&self.side(side))))
+                .map(|thread| thread.join().map_err(|_| "a start failed".to_owned())?)
+        });
+        let running = [a?, b?];
+
+        let next = AtomicUsize::new(0);
+        let (next, wanted_ref) = (&next, &wanted);
+        let work = move || {
+            let mut done = Vec::new();
+            while let Some(&number) = wanted_ref.get(next.fetch_add(1, Ordering::Relaxed)) {
+                done.push((number, self.converse(bench, number)));
+            }
+            done
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..bench.threads).map(|_| scope.spawn(work)).collect();
+            for thread in threads {
+                for (number, outcome) in thread.join().unwrap_or_default() {
+                    outcomes[number] = Some(match outcome {
+                        Ok(seen) => Outcome::Seen(Box::new(seen)),
+                        Err(why) => Outcome::Failed(why),
+                    });
+                }
+            }
+        });
+        for side in running {
+            side.stop();
+        }
+        self.add_logs(&mut outcomes);
+        Ok(outcomes)
+    }
+
+    fn converse(&self, bench: &Bench, number: usize) -> Result<[Observation; 2], String> {
+        let case = &self.cases[number];
+        let one = |side: usize| -> Result<Observation, String> {
+            let places = self.places(number, side);
+            let behind = case
+                .upstreams
+                .iter()
+                .enumerate()
+                .map(|(i, upstream)| Behind::start(upstream, i, &places))
+                .collect::<Result<Vec<_>, _>>()?;
+            let events = converse(&case.talk, &places, &behind, bench.patience);
+            Ok(Observation {
+                events,
+                received: behind.into_iter().map(Behind::stop).collect(),
+                ..Observation::default()
+            })
+        };
+        Ok([one(0)?, one(1)?])
+    }
+
+    /// Adds what the servers wrote, now that they have ended, and makes the sides equal where only places differ.
+    fn add_logs(&self, outcomes: &mut [Option<Outcome>]) {
+        let mut owners = std::collections::HashMap::new();
+        for (number, (ports, _)) in self.ports.iter().enumerate() {
+            owners.extend(ports.iter().map(|port| (port.number(), number)));
+        }
+        for side in 0..2 {
+            let bytes = fs::read(self.side(side).join("access.log")).unwrap_or_default();
+            let text = String::from_utf8_lossy(&bytes);
+            for (port, values) in text.lines().filter_map(log_line) {
+                let outcome = owners
+                    .get(&port)
+                    .and_then(|number| outcomes[*number].as_mut());
+                if let Some(Outcome::Seen(seen)) = outcome {
+                    seen[side].log.push(values);
+                }
+            }
+        }
+        for (number, outcome) in outcomes.iter_mut().enumerate() {
+            let Some(Outcome::Seen(seen)) = outcome else {
+                continue;
+            };
+            for side in 0..2 {
+                seen[side].files = files(&self.places(number, side).own);
+                self.equal(side).make(&mut seen[side]);
+            }
+        }
+    }
+
+    fn equal(&self, side: usize) -> Equal {
+        let mut pairs = Vec::new();
+        if side == 1 {
+            let folder = |side: usize| format!("{}/", self.side(side).display()).into_bytes();
+            pairs.push((folder(1), folder(0)));
+            pairs.push((ADDRESSES[1].into(), ADDRESSES[0].into()));
+            pairs.push((b"nginx/1.31.5".to_vec(), b"nginx/1.22.1".to_vec()));
+        }
+        let files = format!("{}/", self.folder.display()).into_bytes();
+        pairs.push((files, b"/FOLDER/".to_vec()));
+        Equal { pairs }
+    }
+}
+
+/// The files below a folder, by name; bounded, since a cache may be among them.
+fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
+    const MOST: usize = 50;
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).into_iter().flatten().flatten() {
+            let path = entry.path();
+            let name = path.strip_prefix(folder).unwrap_or(&path);
+            let name = name.to_string_lossy().into_owned();
+            // Caches are laid out differently, and it is no promise.
+            if name.starts_with("cache") || name.ends_with(".log") || found.len() >= MOST {
+                continue;
+            }
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                found.push((name, fs::read(&path).unwrap_or_default()));
+            }
+        }
+    }
+    found.sort();
+    found
+}

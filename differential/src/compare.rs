@@ -1,0 +1,331 @@
+//! What differs between two observations, as short lines that name a class and show both values.
+
+use std::collections::BTreeMap;
+
+use crate::case::content::shown;
+use crate::observe::Observation;
+use crate::side::client::Event;
+use crate::side::reply::{Framing, Response};
+use crate::side::upstream::Received;
+
+/// One difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What kind it is, without values that vary from case to case: `status 200 404`, `field Vary`. A reduction keeps it.
+    pub class: String,
+    /// What nginx showed.
+    pub oracle: String,
+    /// What Weir showed.
+    pub weir: String,
+    /// The index of the event of the client, or of the line of the log, to which it belongs.
+    pub at: Option<usize>,
+}
+
+/// Values are shown up to this length.
+const SHOWN: usize = 400;
+
+struct Found {
+    list: Vec<Difference>,
+}
+
+impl Found {
+    fn add(&mut self, class: impl Into<String>, oracle: String, weir: String, at: Option<usize>) {
+        let cut = |text: String| text.chars().take(SHOWN).collect();
+        self.list.push(Difference {
+            class: class.into(),
+            oracle: cut(oracle),
+            weir: cut(weir),
+            at,
+        });
+    }
+}
+
+/// All that differs.
+pub fn compare(oracle: &Observation, weir: &Observation) -> Vec<Difference> {
+    let mut found = Found { list: Vec::new() };
+    for (i, (a, b)) in oracle.events.iter().zip(&weir.events).enumerate() {
+        event(&a.1, &b.1, i, &mut found);
+    }
+    if oracle.events.len() != weir.events.len() {
+        let names = |seen: &Observation| {
+            let names: Vec<String> = seen.events.iter().map(|(_, event)| name(event)).collect();
+            names.join(", ")
+        };
+        found.add("number of events", names(oracle), names(weir), None);
+    }
+    for (number, (a, b)) in oracle.received.iter().zip(&weir.received).enumerate() {
+        behind(a, b, number, &mut found);
+    }
+    log(oracle, weir, &mut found);
+    files(oracle, weir, &mut found);
+    found.list
+}
+
+/// The kind of an event, for the class.
+fn name(event: &Event) -> String {
+    match event {
+        Event::Response(response) => response.status.to_string(),
+        Event::Bytes(bytes) if bytes.is_empty() => "nothing".to_owned(),
+        Event::Bytes(_) => "bytes".to_owned(),
+        Event::Broken(..) => "broken".to_owned(),
+        Event::Closed => "closed".to_owned(),
+        Event::Kept => "kept".to_owned(),
+        Event::Silent(_) => "silent".to_owned(),
+        Event::Refused => "refused".to_owned(),
+        Event::NotAsked => "not asked".to_owned(),
+    }
+}
+
+fn event(oracle: &Event, weir: &Event, at: usize, found: &mut Found) {
+    match (oracle, weir) {
+        (Event::Response(a), Event::Response(b)) => response(a, b, at, found),
+        (Event::Bytes(a), Event::Bytes(b)) => {
+            if without_dates(a) != without_dates(b) {
+                found.add("bytes", shown(a), shown(b), Some(at));
+            }
+        }
+        (a, b) if name(a) == name(b) => {}
+        (a, b) => {
+            let class = format!("event {} {}", name(a), name(b));
+            found.add(class, detail(a), detail(b), Some(at));
+        }
+    }
+}
+
+fn detail(event: &Event) -> String {
+    match event {
+        Event::Response(response) => format!("{} {:?}", response.line, response.fields),
+        Event::Bytes(bytes) | Event::Silent(bytes) => format!("{} {}", name(event), shown(bytes)),
+        Event::Broken(why, bytes) => format!("{why}: {}", shown(bytes)),
+        other => name(other),
+    }
+}
+
+/// Bytes that were read as they are, without the lines that hold a time.
+fn without_dates(bytes: &[u8]) -> Vec<u8> {
+    let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+    lines
+        .filter(|line| !line.starts_with(b"Date: ") && !line.starts_with(b"Server: "))
+        .flatten()
+        .copied()
+        .collect()
+}
+
+fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
+    if a.status != b.status {
+        let class = format!("status {} {}", a.status, b.status);
+        found.add(class, detail_of(a), detail_of(b), Some(at));
+        return;
+    }
+    if a.line != b.line {
+        found.add("status line", a.line.clone(), b.line.clone(), Some(at));
+    }
+    fields("field", &a.fields, &b.fields, at, found);
+    fields("trailer", &a.trailers, &b.trailers, at, found);
+    if a.framing != b.framing {
+        let class = format!("framing {:?} {:?}", a.framing, b.framing);
+        found.add(class, detail_of(a), detail_of(b), Some(at));
+    }
+    if a.body != b.body && !both_cut(a, b) {
+        found.add("body", shown(&a.body), shown(&b.body), Some(at));
+    }
+    if a.cut != b.cut {
+        let class = format!("cut {} {}", a.cut, b.cut);
+        found.add(class, detail_of(a), detail_of(b), Some(at));
+    }
+}
+
+/// How much of a response that is cut arrives is chance.
+fn both_cut(a: &Response, b: &Response) -> bool {
+    a.cut && b.cut && (a.body.starts_with(&b.body) || b.body.starts_with(&a.body))
+}
+
+fn detail_of(response: &Response) -> String {
+    format!(
+        "{} {:?} {}",
+        response.line,
+        response.fields,
+        shown(&response.body[..response.body.len().min(150)])
+    )
+}
+
+/// Compares fields by name; the order counts among those of one name only.
+fn fields(
+    kind: &str,
+    a: &[(String, String)],
+    b: &[(String, String)],
+    at: usize,
+    found: &mut Found,
+) {
+    let (a, b) = (grouped(a), grouped(b));
+    let mut names: Vec<&String> = a.keys().chain(b.keys()).collect();
+    names.sort();
+    names.dedup();
+    for name in names {
+        let (left, right) = (a.get(name), b.get(name));
+        let equal = match (left, right) {
+            (Some(left), Some(right)) => {
+                left.len() == right.len() && left.iter().zip(right).all(|(a, b)| same(name, a, b))
+            }
+            _ => false,
+        };
+        if !equal {
+            let how = match (left, right) {
+                (Some(_), None) => " missing",
+                (None, Some(_)) => " added",
+                _ => "",
+            };
+            let text =
+                |values: Option<&Vec<String>>| values.map_or(String::new(), |v| v.join(" | "));
+            found.add(
+                format!("{kind} {name}{how}"),
+                text(left),
+                text(right),
+                Some(at),
+            );
+        }
+    }
+}
+
+fn grouped(fields: &[(String, String)]) -> BTreeMap<String, Vec<String>> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, value) in fields {
+        groups.entry(name.clone()).or_default().push(value.clone());
+    }
+    groups
+}
+
+fn same(name: &str, a: &str, b: &str) -> bool {
+    if a == b || ["Date", "Server"].contains(&name) {
+        return true;
+    }
+    // What is reckoned from now may be a second or two apart, and a boundary is random.
+    match (seconds_of_date(a), seconds_of_date(b)) {
+        (Some(a), Some(b)) => a.abs_diff(b) <= 3,
+        _ => a.starts_with("multipart/byteranges") && b.starts_with("multipart/byteranges"),
+    }
+}
+
+/// The second of the year of an HTTP date, which is enough to say that two are near.
+fn seconds_of_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] = [
+        "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec",
+    ];
+    let (_, rest) = text.strip_suffix(" GMT")?.split_once([' '])?;
+    let mut words = rest.split([' ', '-']);
+    let day: u64 = words.next()?.parse().ok()?;
+    let month = words.next()?;
+    let month = MONTHS.iter().position(|name| *name == month)? as u64;
+    let year: u64 = words.next()?.parse().ok()?;
+    let mut clock = words
+        .next()?
+        .split(':')
+        .map(|part| part.parse::<u64>().ok());
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    let days = (year * 12 + month) * 31 + day;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+fn behind(a: &[Received], b: &[Received], number: usize, found: &mut Found) {
+    let head = |received: &Received| shown(&received.head);
+    if a.len() != b.len() {
+        let all = |list: &[Received]| list.iter().map(head).collect::<Vec<_>>().join(" / ");
+        let class = format!("behind {number}: requests {} {}", a.len(), b.len());
+        found.add(class, all(a), all(b), None);
+        return;
+    }
+    for (a, b) in a.iter().zip(b) {
+        let lines = |received: &Received| {
+            let text = String::from_utf8_lossy(&received.head).into_owned();
+            let mut lines: Vec<String> = text.split("\r\n").map(str::to_owned).collect();
+            let first = lines.remove(0);
+            let pairs: Vec<(String, String)> = lines
+                .iter()
+                .filter(|line| !line.is_empty())
+                .map(|line| {
+                    let (name, value) = line.split_once(':').unwrap_or((line, ""));
+                    (name.to_owned(), value.trim().to_owned())
+                })
+                .collect();
+            (first, pairs)
+        };
+        let ((first_a, fields_a), (first_b, fields_b)) = (lines(a), lines(b));
+        if first_a != first_b {
+            found.add("behind: first line", head(a), head(b), None);
+        }
+        let before = found.list.len();
+        fields("behind: field", &fields_a, &fields_b, 0, found);
+        found.list[before..]
+            .iter_mut()
+            .for_each(|next| next.at = None);
+        if a.framing != b.framing {
+            let class = format!("behind: framing {} {}", a.framing, b.framing);
+            found.add(class, head(a), head(b), None);
+        }
+        if a.body != b.body && !(a.cut && b.cut) {
+            found.add("behind: body", shown(&a.body), shown(&b.body), None);
+        }
+        if a.fresh != b.fresh {
+            let class = format!("behind: fresh {} {}", a.fresh, b.fresh);
+            found.add(class, head(a), head(b), None);
+        }
+        if a.cut != b.cut {
+            let class = format!("behind: cut {} {}", a.cut, b.cut);
+            found.add(class, head(a), head(b), None);
+        }
+    }
+}
+
+fn log(oracle: &Observation, weir: &Observation, found: &mut Found) {
+    if oracle.log.len() != weir.log.len() {
+        let lines = |seen: &Observation| {
+            let value = |line: &Vec<(String, String)>| {
+                let wanted = ["request", "status"];
+                let pairs = line
+                    .iter()
+                    .filter(|(name, _)| wanted.contains(&name.as_str()));
+                pairs
+                    .map(|(_, value)| value.clone())
+                    .collect::<Vec<_>>()
+                    .join(" ")
+            };
+            seen.log.iter().map(value).collect::<Vec<_>>().join(" / ")
+        };
+        let class = format!("log: lines {} {}", oracle.log.len(), weir.log.len());
+        found.add(class, lines(oracle), lines(weir), None);
+        return;
+    }
+    for (i, (a, b)) in oracle.log.iter().zip(&weir.log).enumerate() {
+        for name in crate::observe::VARIABLES {
+            let value = |line: &[(String, String)]| {
+                let pair = line.iter().find(|(known, _)| known == name);
+                pair.map_or("", |(_, value)| value).to_owned()
+            };
+            let (left, right) = (value(a), value(b));
+            if left != right {
+                found.add(format!("log: ${name}"), left, right, Some(i));
+            }
+        }
+    }
+}
+
+fn files(oracle: &Observation, weir: &Observation, found: &mut Found) {
+    let names = |seen: &Observation| {
+        let names: Vec<&str> = seen.files.iter().map(|(name, _)| name.as_str()).collect();
+        names.join(" ")
+    };
+    if names(oracle) != names(weir) {
+        found.add("files", names(oracle), names(weir), None);
+        return;
+    }
+    for ((name, a), (_, b)) in oracle.files.iter().zip(&weir.files) {
+        if a != b {
+            found.add(format!("file {name}"), shown(a), shown(b), None);
+        }
+    }
+}
+
+/// True when a framing tells the length of the content by a field or by its chunks.
+pub fn is_framed(framing: Framing) -> bool {
+    matches!(framing, Framing::Length | Framing::Chunked)
+}

@@ -1,0 +1,88 @@
+//! Differences that are known: each by a rule, with a reason that holds without us.
+//!
+//! [`RULES`] are choices: Weir differs from every nginx, and `docs/compat.md` lists them from here. [`CHANGES`] are what nginx
+//! itself has changed since an older oracle; Weir does as the newest one.
+
+mod changes;
+mod page;
+mod rules;
+
+pub use changes::CHANGES;
+pub use page::{page, write_page};
+pub use rules::RULES;
+
+use crate::case::Case;
+use crate::compare::Difference;
+use crate::observe::Observation;
+use crate::version::Version;
+
+/// A known difference.
+#[derive(Debug)]
+pub struct Rule {
+    /// A short name, for reports.
+    pub name: &'static str,
+    /// What differs, for `docs/compat.md`: Markdown, what Weir does and what nginx does.
+    pub text: &'static str,
+    /// Why.
+    pub reason: Reason,
+    /// The rule holds for oracles before this version only.
+    pub before: Option<Version>,
+    /// Whether a difference is this one.
+    pub matches: fn(&Seen<'_>) -> bool,
+}
+
+/// Why a difference stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// A standard says so.
+    Rfc(&'static str),
+    /// The other behaviour harms who runs the server, or its clients.
+    Safety(&'static str),
+    /// nginx changed it itself.
+    Changed(&'static str),
+    /// No promise of either: an order, a moment.
+    Chance(&'static str),
+    /// None yet: it counts as open.
+    Open(&'static str),
+}
+
+/// A difference with all that a rule may look at.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    /// The case.
+    pub case: &'a Case,
+    /// The difference.
+    pub difference: &'a Difference,
+    /// What both showed; nothing where a configuration was refused.
+    pub sides: Option<&'a [Observation; 2]>,
+    /// The oracle's version.
+    pub oracle: Version,
+}
+
+impl Seen<'_> {
+    /// True when the class begins with this.
+    pub fn is(&self, class: &str) -> bool {
+        self.difference.class.starts_with(class)
+    }
+
+    /// True when the case has this directive.
+    pub fn has(&self, directive: &str) -> bool {
+        self.case.directives().iter().any(|name| name == directive)
+    }
+
+    /// True when a directive of the case has a name that ends so: `_cache`.
+    pub fn has_ending(&self, end: &str) -> bool {
+        self.case
+            .directives()
+            .iter()
+            .any(|name| name.ends_with(end))
+    }
+}
+
+/// The rule that knows a difference.
+pub fn find(seen: &Seen<'_>) -> Option<&'static Rule> {
+    let holds = |rule: &&Rule| {
+        rule.before.is_none_or(|before| seen.oracle < before) && (rule.matches)(seen)
+    };
+    RULES.iter().chain(CHANGES).find(holds)
+}

@@ -1,0 +1,220 @@
+//! The command line of the differential machine; `cargo xtask differential --help` shows what it takes.
+
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use weir_differential::batch::{Bench, Outcome};
+use weir_differential::campaign::{self, Plan, Tally};
+use weir_differential::case::text;
+use weir_differential::side::client::Patience;
+use weir_differential::side::server::Program;
+use weir_differential::{generate, judge, known, version};
+use xtask::flags::Flags;
+
+const HELP: &str = "\
+cargo xtask differential [flags]
+
+  --oracle PATH   nginx; otherwise what ORACLE names, or /usr/sbin/nginx
+  --weir PATH     Weir; otherwise the debug build
+  --area NAME     only this area; more with commas
+  --seed N        other cases (1)
+  --cases N       ends after so many
+  --time T        ends after this time: 30s, 2m, 3h (2m)
+  --reduce        makes what differs as small as it can be
+  --each N        how many cases of a class are looked at (1)
+  --batch N       cases in a start (200)
+  --lanes N       starts at a time (2)
+  --keep DIR      writes what differs into files that --replay takes
+  --replay FILE   runs one case, or those of a folder, and shows all that differs
+  --show AREA     prints a case of this seed, without running it
+  --compat        writes the known differences into docs/compat.md (with --check: only compares)
+";
+
+fn main() -> ExitCode {
+    let mut flags = Flags::new(std::env::args().skip(1));
+    match run(&mut flags) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("weir-differential: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// True when nothing differed that is not known.
+fn run(flags: &mut Flags) -> Result<bool, String> {
+    if flags.has("--help") {
+        print!("{HELP}");
+        return Ok(true);
+    }
+    if flags.has("--compat") {
+        let check = flags.has("--check");
+        flags.finish()?;
+        return known::write_page(check).map(|()| true);
+    }
+    let named = std::env::var("ORACLE").unwrap_or_default();
+    let usual = if named.is_empty() {
+        "/usr/sbin/nginx".to_owned()
+    } else {
+        named
+    };
+    let oracle: String = flags.value("--oracle", usual)?;
+    let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    let seed = flags.value("--seed", 1)?;
+    let shown: String = flags.value("--show", String::new())?;
+    let replay: String = flags.value("--replay", String::new())?;
+    let keep: String = flags.value("--keep", String::new())?;
+    let mut plan = Plan {
+        areas: areas(&flags.value("--area", String::new())?)?,
+        seed,
+        cases: flags.value("--cases", u64::MAX)?,
+        time: duration(&flags.value("--time", "2m".to_owned())?)?,
+        batch: flags.value("--batch", 200)?,
+        lanes: flags.value("--lanes", 2)?,
+        reduce: flags.has("--reduce"),
+        each: flags.value("--each", 1)?,
+    };
+    flags.finish()?;
+    if plan.cases != u64::MAX {
+        plan.time = Duration::from_secs(24 * 3600);
+    }
+    if !shown.is_empty() {
+        let area = areas(&shown)?;
+        let cases = generate::batch(area[0], seed, 0, 5);
+        cases
+            .iter()
+            .for_each(|case| println!("{}", text::print(case)));
+        return Ok(true);
+    }
+    let bench = Bench {
+        programs: [
+            Program::new(Path::new(&oracle))?,
+            Program::new(Path::new(&weir))?,
+        ],
+        patience: Patience {
+            wait: Duration::from_secs(4),
+        },
+        threads: 8,
+    };
+    println!("nginx {}, seed {seed}", bench.programs[0].version);
+    if !replay.is_empty() {
+        return replayed(&bench, Path::new(&replay));
+    }
+    let tally = campaign::run(&plan, &bench);
+    report(&tally, bench.programs[0].version);
+    if !keep.is_empty() {
+        kept(&tally, Path::new(&keep))?;
+    }
+    Ok(!tally.classes.values().any(campaign::Class::is_confirmed) && tally.cases > 0)
+}
+
+fn areas(names: &str) -> Result<Vec<&'static dyn generate::Generator>, String> {
+    if names.is_empty() {
+        return Ok(generate::AREAS.to_vec());
+    }
+    let find = |name: &str| {
+        let known = generate::AREAS.iter().find(|area| area.area() == name);
+        known.copied().ok_or_else(|| {
+            let all: Vec<&str> = generate::AREAS.iter().map(|area| area.area()).collect();
+            format!("no area {name:?}; there are {}", all.join(", "))
+        })
+    };
+    names.split(',').map(find).collect()
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.len().saturating_sub(1));
+    let number: u64 = number.parse().map_err(|_| format!("no time: {text:?}"))?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("no time: {text:?}")),
+    };
+    Ok(Duration::from_secs(number.saturating_mul(seconds)))
+}
+
+fn report(tally: &Tally, oracle: version::Version) {
+    let seconds = tally.time.as_secs_f64();
+    println!(
+        "\n{} cases in {seconds:.0} s beside nginx {oracle}: {:.0} a second; {} refused by both",
+        tally.cases,
+        tally.cases as f64 / seconds.max(0.001),
+        tally.refused
+    );
+    for (why, count) in &tally.failed {
+        println!(
+            "  not run: {count}: {}",
+            why.lines().next().unwrap_or_default()
+        );
+    }
+    for (rule, count) in &tally.known {
+        println!("  known: {count:>6} {rule}");
+    }
+    for (class, found) in &tally.classes {
+        let how = match (found.is_confirmed(), found.passing) {
+            (true, _) => "DIFFERS",
+            (false, 0) => "with others",
+            (false, _) => "not alone",
+        };
+        println!("  {how}: {:>6} {class}", found.cases);
+    }
+}
+
+fn kept(tally: &Tally, folder: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", folder.display());
+    fs::create_dir_all(folder).map_err(failed)?;
+    for (class, found) in &tally.classes {
+        for (case, judged) in &found.examples {
+            let mut out = format!("# {class}\n");
+            for judged in judged {
+                let difference = &judged.difference;
+                for (who, value) in [("nginx", &difference.oracle), ("weir", &difference.weir)] {
+                    let value = value.replace(['\n', '\r'], " ");
+                    out.push_str(&format!("# {}: {who}: {value}\n", difference.class));
+                }
+            }
+            out.push_str(&text::print(case));
+            fs::write(folder.join(format!("{}.case", case.name)), out).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs cases from files, each alone.
+fn replayed(bench: &Bench, path: &Path) -> Result<bool, String> {
+    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        let entries = fs::read_dir(path).map_err(failed)?;
+        files = entries.flatten().map(|entry| entry.path()).collect();
+        files.sort();
+    }
+    let mut equal = true;
+    for file in files {
+        let source = fs::read_to_string(&file).map_err(failed)?;
+        let case = text::parse(&source).map_err(|why| format!("{}: {why}", file.display()))?;
+        let outcomes = bench.run(std::slice::from_ref(&case));
+        let judged: Vec<_> = outcomes
+            .iter()
+            .flat_map(|outcome| judge::judge(&case, outcome, bench.programs[0].version))
+            .collect();
+        let differs = judged.iter().any(|judged| judged.known.is_none());
+        equal &= !differs;
+        println!(
+            "{}: {}",
+            file.display(),
+            if differs { "DIFFERS" } else { "equal" }
+        );
+        judged.iter().for_each(campaign::show);
+        if let Some(Outcome::Failed(why)) = outcomes.first() {
+            return Err(why.clone());
+        }
+    }
+    Ok(equal)
+}

@@ -1,0 +1,236 @@
+//! The client: carries out the steps of a conversation and notes what it gets.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::case::Step;
+use crate::case::fill::Places;
+
+use super::reply::{Parsed, Response, parse};
+use super::upstream::Behind;
+
+/// What the client got, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A response.
+    Response(Response),
+    /// Bytes that are no response, up to the end of the connection.
+    Bytes(Vec<u8>),
+    /// Bytes that look like a response and are none: why.
+    Broken(String, Vec<u8>),
+    /// The server closed without another word.
+    Closed,
+    /// The connection stays open.
+    Kept,
+    /// Nothing came in time, or not all of it: this did.
+    Silent(Vec<u8>),
+    /// There was no connection.
+    Refused,
+    /// A server behind did not get so many requests in time.
+    NotAsked,
+}
+
+/// What is bounded, and by how much.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    /// For what has to come.
+    pub wait: Duration,
+}
+
+/// Carries out the steps; an event each for what they observe, with the connection's number.
+pub fn converse(
+    steps: &[Step],
+    places: &Places,
+    behind: &[Behind],
+    patience: Patience,
+) -> Vec<(usize, Event)> {
+    let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
+    let mut events = Vec::new();
+    for step in steps {
+        match step {
+            Step::Connect { connection, port } => {
+                let port = places.ports.get(*port).copied().unwrap_or(0);
+                match Connection::open(places.address, port, patience) {
+                    Some(opened) => drop(open.insert(*connection, opened)),
+                    None => events.push((*connection, Event::Refused)),
+                }
+            }
+            Step::Await { upstream, requests } => {
+                let asked = behind.get(*upstream);
+                if !asked.is_some_and(|behind| behind.await_requests(*requests, patience.wait)) {
+                    events.push((usize::MAX, Event::NotAsked));
+                }
+            }
+            // A case says so where a lifetime has to end: no event tells of it.
+            Step::Pause(time) => std::thread::sleep(Duration::from_millis((*time).min(5_000))),
+            Step::Close { connection } => drop(open.remove(connection)),
+            Step::Send { connection, .. }
+            | Step::Request { connection, .. }
+            | Step::Read { connection }
+            | Step::Rest { connection }
+            | Step::Half { connection } => {
+                if let Some(opened) = open.get_mut(connection) {
+                    let seen = opened.step(step, places);
+                    events.extend(seen.into_iter().map(|event| (*connection, event)));
+                }
+            }
+        }
+    }
+    for (number, mut connection) in open {
+        let event = connection.state();
+        events.push((number, event));
+    }
+    events
+}
+
+struct Connection {
+    stream: TcpStream,
+    received: Vec<u8>,
+    /// Methods of the requests whose responses were not read yet.
+    methods: VecDeque<String>,
+    /// The server said that it will close.
+    will_close: bool,
+    closed: bool,
+    patience: Patience,
+}
+
+impl Connection {
+    fn open(address: &str, port: u16, patience: Patience) -> Option<Self> {
+        let stream = TcpStream::connect((address, port)).ok()?;
+        stream.set_nodelay(true).ok()?;
+        stream.set_write_timeout(Some(patience.wait)).ok()?;
+        Some(Self {
+            stream,
+            received: Vec::new(),
+            methods: VecDeque::new(),
+            will_close: false,
+            closed: false,
+            patience,
+        })
+    }
+
+    fn step(&mut self, step: &Step, places: &Places) -> Vec<Event> {
+        match step {
+            Step::Send { bytes, .. } => {
+                let bytes = places.fill(&bytes.bytes());
+                let word = bytes.split(|byte| *byte == b' ').next().unwrap_or_default();
+                if word.len() > 2 && word.iter().all(u8::is_ascii_uppercase) {
+                    let method = String::from_utf8_lossy(word).into_owned();
+                    self.methods.push_back(method);
+                }
+                self.send(&bytes);
+                Vec::new()
+            }
+            Step::Request { request, .. } => {
+                self.methods.push_back(request.method.clone());
+                self.send(&places.fill(&request.bytes()));
+                Vec::new()
+            }
+            Step::Read { .. } => self.response(),
+            Step::Rest { .. } => vec![self.rest()],
+            Step::Half { .. } => {
+                // The server may have left.
+                let _ = self.stream.shutdown(Shutdown::Write);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// A server that closed already is no error: its answer is still to be read.
+    fn send(&mut self, bytes: &[u8]) {
+        let _ = self.stream.write_all(bytes);
+    }
+
+    fn response(&mut self) -> Vec<Event> {
+        let method = self.methods.pop_front().unwrap_or_else(|| "GET".to_owned());
+        let deadline = Instant::now() + self.patience.wait;
+        let mut events = Vec::new();
+        loop {
+            match parse(&self.received, &method, self.closed) {
+                Parsed::Done(response, used) => {
+                    self.received.drain(..used);
+                    let interim = response.is_interim();
+                    self.will_close |= response.closes() && !interim;
+                    events.push(Event::Response(*response));
+                    if !interim {
+                        return events;
+                    }
+                }
+                Parsed::Broken(why) => {
+                    let bytes = std::mem::take(&mut self.received);
+                    events.push(Event::Broken(why, bytes));
+                    return events;
+                }
+                Parsed::Incomplete if self.closed => {
+                    events.push(Event::Closed);
+                    return events;
+                }
+                Parsed::Incomplete if !self.receive(deadline) => {
+                    events.push(Event::Silent(std::mem::take(&mut self.received)));
+                    return events;
+                }
+                Parsed::Incomplete => {}
+            }
+        }
+    }
+
+    fn rest(&mut self) -> Event {
+        let deadline = Instant::now() + self.patience.wait;
+        while !self.closed {
+            if !self.receive(deadline) {
+                return Event::Silent(std::mem::take(&mut self.received));
+            }
+        }
+        Event::Bytes(std::mem::take(&mut self.received))
+    }
+
+    /// Whether it is open at the end of the conversation. A close that was announced is waited for; one that was not
+    /// counts when it is there.
+    fn state(&mut self) -> Event {
+        let wait = match self.will_close {
+            true => self.patience.wait,
+            false => Duration::from_millis(1),
+        };
+        let deadline = Instant::now() + wait;
+        while !self.closed && self.received.is_empty() {
+            if !self.receive(deadline) {
+                return Event::Kept;
+            }
+        }
+        match self.received.is_empty() {
+            true => Event::Closed,
+            false => Event::Bytes(std::mem::take(&mut self.received)),
+        }
+    }
+
+    /// Receives something, or sees the end; false when neither came in time. A reset counts as an end.
+    fn receive(&mut self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() || self.stream.set_read_timeout(Some(left)).is_err() {
+            return false;
+        }
+        let mut buffer = [0; 65536];
+        match self.stream.read(&mut buffer) {
+            Ok(0) => self.closed = true,
+            Ok(count) => self.received.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&error.kind()) => {
+                return false;
+            }
+            Err(_) => self.closed = true,
+        }
+        true
+    }
+}
+
+impl Patience {
+    /// Twice as patient.
+    pub fn doubled(self) -> Self {
+        Self {
+            wait: self.wait * 2,
+        }
+    }
+}
