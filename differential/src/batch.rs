@@ -15,7 +15,7 @@ use crate::case::fill::Places;
 use crate::case::tree;
 use crate::observe::{Equal, Observation, log_format, log_line};
 use crate::side::client::{Patience, converse};
-use crate::side::server::{Program, Refusal};
+use crate::side::server::{Program, Refusal, Running};
 use crate::side::upstream::Behind;
 use crate::side::{ADDRESSES, FOLDERS};
 
@@ -52,6 +52,17 @@ const COMMON: &str = "server_tokens off;\nclient_body_temp_path temp_body;\nprox
 pub const MODIFIED: u64 = 1_000_000_000;
 
 impl Bench {
+    /// The same for the many candidates of a reduction: less patient.
+    pub fn for_reduction(&self) -> Bench {
+        Bench {
+            patience: Patience {
+                wait: Duration::from_millis(1500),
+            },
+            threads: 32,
+            ..self.clone()
+        }
+    }
+
     /// Runs cases that have the same ambient directives. There is an outcome for each.
     pub fn run(&self, cases: &[Case]) -> Vec<Outcome> {
         match Start::new(cases).and_then(|start| start.run(self)) {
@@ -195,18 +206,27 @@ impl<'a> Start<'a> {
     }
 
     fn run(&self, bench: &Bench) -> Result<Vec<Outcome>, String> {
-        let refused: Vec<Vec<Option<Refusal>>> = std::thread::scope(|scope| {
-            let [a, b] = [0, 1].map(|side| scope.spawn(move || self.refusals(bench, side)));
-            [a, b]
-                .into_iter()
-                .map(|thread| thread.join().map_err(|_| "a test failed".to_owned())?)
-                .collect::<Result<_, String>>()
-        })?;
-        let out: Vec<bool> = (0..self.cases.len())
-            .map(|number| refused.iter().any(|side| side[number].is_some()))
+        // Weir tells all errors at once and nginx one, so nginx is started on what Weir takes, and asked about each of the
+        // others alone.
+        let (weir, running_weir) = self.start(bench, 1, &vec![false; self.cases.len()])?;
+        let refused_there: Vec<bool> = weir.iter().map(Option::is_some).collect();
+        let (mut oracle, running_oracle) = self.start(bench, 0, &refused_there)?;
+        for number in (0..self.cases.len()).filter(|number| refused_there[*number]) {
+            let others: Vec<bool> = (0..self.cases.len()).map(|other| other != number).collect();
+            self.write(0, &others)?;
+            let said = bench.programs[0].test(&self.side(0))?;
+            oracle[number] = said.into_iter().next();
+        }
+        let refused = [oracle, weir];
+        let wanted: Vec<usize> = (0..self.cases.len())
+            .filter(|number| refused.iter().all(|side| side[*number].is_none()))
             .collect();
-        let seen = self.serve(bench, &out)?;
-        let outcomes = seen
+        let mut outcomes = self.serve(bench, &wanted);
+        for running in [running_oracle, running_weir].into_iter().flatten() {
+            running.stop();
+        }
+        self.add_logs(&mut outcomes);
+        let outcomes = outcomes
             .into_iter()
             .enumerate()
             .map(|(number, seen)| match seen {
@@ -216,18 +236,30 @@ impl<'a> Start<'a> {
         Ok(outcomes.collect())
     }
 
-    /// What a side refuses: tests the configuration, takes the cases out that are named, and tests again.
-    fn refusals(&self, bench: &Bench, side: usize) -> Result<Vec<Option<Refusal>>, String> {
+    /// Starts a side on the cases that are not `left_out`: takes those out that it refuses, and tries again. Nothing runs
+    /// when no case is left.
+    fn start(
+        &self,
+        bench: &Bench,
+        side: usize,
+        left_out: &[bool],
+    ) -> Result<(Vec<Option<Refusal>>, Option<Running>), String> {
         let program = &bench.programs[side];
         let mut refused: Vec<Option<Refusal>> = vec![None; self.cases.len()];
         loop {
-            let out: Vec<bool> = refused.iter().map(Option::is_some).collect();
-            let lines = self.write(side, &out)?;
-            let said = program.test(&self.side(side))?;
-            if said.is_empty() {
-                return Ok(refused);
+            let pairs = refused.iter().zip(left_out);
+            let out: Vec<bool> = pairs
+                .map(|(refused, left)| refused.is_some() || *left)
+                .collect();
+            if out.iter().all(|out| *out) {
+                return Ok((refused, None));
             }
-            let before = out.iter().filter(|out| **out).count();
+            let lines = self.write(side, &out)?;
+            let said = match program.start(&self.side(side))? {
+                Ok(running) => return Ok((refused, Some(running))),
+                Err(said) => said,
+            };
+            let before = refused.iter().flatten().count();
             for refusal in &said {
                 let line = refusal
                     .line
@@ -237,9 +269,10 @@ impl<'a> Start<'a> {
                 }
             }
             if refused.iter().flatten().count() == before {
-                let first = said[0].clone();
-                let guilty = self.search(program, side, &out)?;
-                match guilty {
+                let Some(first) = said.into_iter().next() else {
+                    return Err("it does not start, and does not say why".to_owned());
+                };
+                match self.search(program, side, &out)? {
                     Some(number) => refused[number] = Some(first),
                     None => return Err(format!("refused without a case: {}", first.message)),
                 }
@@ -277,28 +310,13 @@ impl<'a> Start<'a> {
         Ok(refused.then_some(last))
     }
 
-    /// Starts both and has the conversations of the cases that are not out.
-    fn serve(&self, bench: &Bench, out: &[bool]) -> Result<Vec<Option<Outcome>>, String> {
+    /// Has the conversations of these cases.
+    fn serve(&self, bench: &Bench, wanted: &[usize]) -> Vec<Option<Outcome>> {
         let mut outcomes: Vec<Option<Outcome>> = vec![None; self.cases.len()];
-        let wanted: Vec<usize> = (0..out.len()).filter(|number| !out[*number]).collect();
-        if wanted.is_empty() {
-            return Ok(outcomes);
-        }
-        for side in 0..2 {
-            self.write(side, out)?;
-        }
-        let [a, b] = std::thread::scope(|scope| {
-            [0, 1]
-                .map(|side| scope.spawn(move || bench.programs[side].start(&self.side(side))))
-                .map(|thread| thread.join().map_err(|_| "a start failed".to_owned())?)
-        });
-        let running = [a?, b?];
-
-        let next = AtomicUsize::new(0);
-        let (next, wanted_ref) = (&next, &wanted);
+        let next = &AtomicUsize::new(0);
         let work = move || {
             let mut done = Vec::new();
-            while let Some(&number) = wanted_ref.get(next.fetch_add(1, Ordering::Relaxed)) {
+            while let Some(&number) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
                 done.push((number, self.converse(bench, number)));
             }
             done
@@ -314,11 +332,11 @@ impl<'a> Start<'a> {
                 }
             }
         });
-        for side in running {
-            side.stop();
+        for number in wanted {
+            let lost = || Outcome::Failed("a conversation failed".to_owned());
+            outcomes[*number].get_or_insert_with(lost);
         }
-        self.add_logs(&mut outcomes);
-        Ok(outcomes)
+        outcomes
     }
 
     fn converse(&self, bench: &Bench, number: usize) -> Result<[Observation; 2], String> {

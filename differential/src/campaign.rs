@@ -47,8 +47,8 @@ pub struct Class {
 pub struct Tally {
     /// Cases that ran.
     pub cases: u64,
-    /// Cases that both servers refused, with the same words.
-    pub refused: u64,
+    /// Cases that both servers refused with the same words, by these.
+    pub refused: BTreeMap<String, u64>,
     /// Cases that the machine could not run, by why.
     pub failed: BTreeMap<String, u64>,
     /// Cases that differ by known rules only, by rule.
@@ -105,7 +105,10 @@ fn note(plan: &Plan, bench: &Bench, tally: &Mutex<Tally>, cases: &[Case], outcom
             tally.cases += 1;
             match outcome {
                 Outcome::Failed(why) => *tally.failed.entry(why.clone()).or_default() += 1,
-                Outcome::Refused(_) if judged.is_empty() => tally.refused += 1,
+                Outcome::Refused([Some(refusal), _]) if judged.is_empty() => {
+                    let words = crate::judge::kind(&refusal.message);
+                    *tally.refused.entry(words).or_default() += 1;
+                }
                 _ => {}
             }
             let mut rules: Vec<&str> = judged

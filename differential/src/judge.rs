@@ -58,7 +58,7 @@ fn refusals(
 }
 
 /// A message without the numbers in it, which vary from case to case.
-fn kind(message: &str) -> String {
+pub fn kind(message: &str) -> String {
     let mut kind = String::new();
     for c in message.chars() {
         match c {

@@ -97,9 +97,9 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
             Program::new(Path::new(&weir))?,
         ],
         patience: Patience {
-            wait: Duration::from_secs(4),
+            wait: Duration::from_secs(3),
         },
-        threads: 8,
+        threads: 16,
     };
     println!("nginx {}, seed {seed}", bench.programs[0].version);
     if !replay.is_empty() {
@@ -139,14 +139,22 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number.saturating_mul(seconds)))
 }
 
+/// A generator whose cases are mostly refused compares little: its author sees why.
+const MOST_REFUSED: usize = 8;
+
 fn report(tally: &Tally, oracle: version::Version) {
     let seconds = tally.time.as_secs_f64();
     println!(
         "\n{} cases in {seconds:.0} s beside nginx {oracle}: {:.0} a second; {} refused by both",
         tally.cases,
         tally.cases as f64 / seconds.max(0.001),
-        tally.refused
+        tally.refused.values().sum::<u64>()
     );
+    let mut refused: Vec<_> = tally.refused.iter().collect();
+    refused.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+    for (words, count) in refused.iter().take(MOST_REFUSED) {
+        println!("  refused: {count:>4} {words}");
+    }
     for (why, count) in &tally.failed {
         println!(
             "  not run: {count}: {}",

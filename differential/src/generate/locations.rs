@@ -1,10 +1,9 @@
 //! Locations and rewriting: which block answers, and what has become of the path by then.
 
-use crate::case::tree::parse;
 use crate::case::{Case, Content, File, Request};
 use crate::random::Dice;
 
-use super::Generator;
+use super::{Generator, tree};
 
 pub(super) struct Locations;
 
@@ -95,20 +94,26 @@ impl Generator for Locations {
             text.push_str(&switch(dice));
         }
         for _ in 0..dice.below(3) {
-            text.push_str(&rewriting(dice, 0));
+            text.push_str(&rewriting(dice, false));
         }
         for _ in 0..dice.below(2) {
             text.push_str(&error_page(dice));
         }
+        if dice.chance(1, 6) {
+            text.push_str("merge_slashes off;\n");
+        }
         for _ in 0..dice.between(1, 5) {
-            text.push_str(&location(dice, 0));
+            text.push_str(&location(dice, None));
         }
         if dice.chance(2, 3) {
-            text.push_str(&format!("location @named {{ {} }}\n", body(dice, 1)));
+            let body = body(dice, None)
+                .replace("alias ", "root ")
+                .replace("internal;", "");
+            text.push_str(&format!("location @named {{ {body} }}\n"));
         }
         text.push_str("}\n");
         let mut case = Case {
-            http: parse(&text).unwrap_or_default(),
+            http: tree(&text),
             files: files(),
             ..Case::default()
         };
@@ -147,30 +152,40 @@ fn files() -> Vec<File> {
     ]
 }
 
-fn location(dice: &mut Dice, depth: usize) -> String {
-    let head = match dice.below(8) {
-        0 => format!("= {}", dice.word(PREFIXES)),
-        1 => format!("^~ {}", dice.word(PREFIXES)),
-        2 | 3 => format!("~ \"{}\"", dice.word(PATTERNS)),
-        4 => format!("~* \"{}\"", dice.word(PATTERNS)),
+/// A location; a nested one mostly begins as the one around it, since another is refused.
+fn location(dice: &mut Dice, around: Option<&str>) -> String {
+    let prefix = match around {
+        Some(around) if dice.chance(19, 20) => {
+            format!("{around}{}", dice.word(&["/b", "b", "/x", "/index.html"]))
+        }
         _ => dice.word(PREFIXES).to_owned(),
     };
-    format!("location {head} {{\n{}}}\n", body(dice, depth))
+    let head = match dice.below(8) {
+        0 => format!("= {prefix}"),
+        1 => format!("^~ {prefix}"),
+        2 | 3 => format!("~ \"{}\"", dice.word(PATTERNS)),
+        4 => format!("~* \"{}\"", dice.word(PATTERNS)),
+        _ => prefix.clone(),
+    };
+    // Within an expression only expressions may stand.
+    let outer =
+        (around.is_none() && !head.starts_with('~') && !head.starts_with('=')).then_some(prefix);
+    format!("location {head} {{\n{}}}\n", body(dice, outer.as_deref()))
 }
 
-fn body(dice: &mut Dice, depth: usize) -> String {
+fn body(dice: &mut Dice, outer: Option<&str>) -> String {
     let mut text = String::new();
     for _ in 0..dice.below(3) {
         text.push_str(&switch(dice));
     }
     for _ in 0..dice.below(3) {
-        text.push_str(&rewriting(dice, depth));
+        text.push_str(&rewriting(dice, true));
     }
     for _ in 0..dice.below(2) {
         text.push_str(&error_page(dice));
     }
-    if depth == 0 && dice.chance(1, 4) {
-        text.push_str(&location(dice, depth + 1));
+    if outer.is_some() && dice.chance(1, 3) {
+        text.push_str(&location(dice, outer));
     }
     match dice.below(6) {
         0 => text.push_str(&returns(dice)),
@@ -262,7 +277,8 @@ fn error_page(dice: &mut Dice) -> String {
     format!("error_page {codes} {answer} {to};\n")
 }
 
-fn rewriting(dice: &mut Dice, depth: usize) -> String {
+/// `in_location`: an `if` of a server may have less in it.
+fn rewriting(dice: &mut Dice, in_location: bool) -> String {
     match dice.below(9) {
         0 | 1 => {
             let pattern = dice.word(PATTERNS);
@@ -295,20 +311,19 @@ fn rewriting(dice: &mut Dice, depth: usize) -> String {
         4 | 5 => {
             let mut inside = String::new();
             for _ in 0..dice.between(1, 2) {
-                inside.push_str(&match dice.below(7) {
+                inside.push_str(&match dice.below(if in_location { 7 } else { 4 }) {
                     0 => returns(dice),
                     1 => format!("set $v \"{}\";\n", dice.word(VALUES)),
-                    2 => "add_header X-If \"$v $uri\";\n".to_owned(),
-                    3 => "break;\n".to_owned(),
-                    4 => "root %%DIR%%/html/dir;\n".to_owned(),
-                    5 => error_page(dice),
-                    _ => {
+                    2 => "break;\n".to_owned(),
+                    3 => {
                         let flag = dice.word(&["", "last", "break", "redirect"]);
                         format!("rewrite \"{}\" \"/b$uri\" {flag};\n", dice.word(PATTERNS))
                     }
+                    4 => "root %%DIR%%/html/dir;\n".to_owned(),
+                    5 => error_page(dice),
+                    _ => "add_header X-If \"$v $uri\";\n".to_owned(),
                 });
             }
-            let _ = depth;
             format!("if ({}) {{ {inside} }}\n", condition(dice))
         }
         6 => returns(dice),

@@ -95,8 +95,10 @@ impl Program {
         }
     }
 
-    /// Starts on the configuration in a folder and waits until it serves.
-    pub fn start(&self, folder: &Path) -> Result<Running, String> {
+    /// Starts on the configuration in a folder and waits until it serves. The inner error is what was refused.
+    pub fn start(&self, folder: &Path) -> Result<Result<Running, Vec<Refusal>>, String> {
+        // One that was refused before may have left it.
+        let _ = fs::remove_file(folder.join("nginx.pid"));
         let output =
             |name: &str| File::create(folder.join(name)).map_err(|error| error.to_string());
         let child = self
@@ -115,10 +117,14 @@ impl Program {
                 .then_some(None),
         });
         match ended {
-            Some(None) => Ok(running),
+            Some(None) => Ok(Ok(running)),
             Some(Some(status)) => {
                 let said = fs::read_to_string(folder.join("stderr")).unwrap_or_default();
-                Err(format!("{}: {status}: {said}", self.path.display()))
+                let refusals: Vec<Refusal> = said.lines().filter_map(refusal).collect();
+                match refusals.is_empty() {
+                    true => Err(format!("{}: {status}: {said}", self.path.display())),
+                    false => Ok(Err(refusals)),
+                }
             }
             None => Err(format!("{} does not start", self.path.display())),
         }

@@ -204,8 +204,10 @@ impl Script {
             };
             received.fresh = std::mem::take(&mut fresh);
             let cut = received.cut;
+            // FastCGI says with each request whether the connection stays.
+            let closes = received.framing == "close";
             let number = self.shared.note(received);
-            if cut || self.answer(number, &mut wire) == After::Leave {
+            if cut || self.answer(number, &mut wire) == After::Leave || closes {
                 let _ = wire.stream.shutdown(Shutdown::Both);
                 return;
             }
