@@ -879,3 +879,19 @@ fn the_variables_of_proxy_pass_can_be_set_and_keep_what_was_set() {
     let reply = server.get("/plain");
     assert_eq!(reply.text(), format!("/plain set-127.0.0.1:{port} "));
 }
+
+/// A 204 or 304 that is passed on says of its content what the origin said. One that was made here says nothing.
+#[test]
+fn a_204_and_a_304_that_are_passed_on_keep_their_content_type() {
+    for status in ["204 No Content", "304 Not Modified"] {
+        let origin = origin(format!(
+            "HTTP/1.1 {status}\r\nContent-Type: text/x-a\r\n\r\n"
+        ));
+        let server = proxy(&origin, "");
+        let reply = server.get("/");
+        assert_eq!(reply.field("Content-Type"), "text/x-a", "{status}");
+        assert!(!reply.has("Content-Length"), "{status}");
+    }
+    let server = http("server { listen 127.0.0.1:%%PORT%%; return 204; }").start();
+    assert!(!server.get("/").has("Content-Type"));
+}

@@ -15,6 +15,8 @@ pub struct Response {
     pub status: u16,
     /// The reason phrase where it is not the usual one of the status.
     pub reason: Option<BString>,
+    /// The status line is that of a server behind: a 204 or 304 of it says what its content would be, as it said.
+    pub passed_on: bool,
     /// The media type, without charset; empty when the response has none.
     pub content_type: BString,
     /// What `; charset=` says; empty when nothing.
@@ -81,6 +83,7 @@ impl Response {
     pub fn clear(&mut self) {
         self.status = 0;
         self.reason = None;
+        self.passed_on = false;
         self.content_type.clear();
         self.charset.clear();
         self.content_type_as_sent = None;

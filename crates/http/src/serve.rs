@@ -47,5 +47,6 @@ fn settle_status(request: &mut Request) {
     if let Some(status) = request.flow.forced_status.take() {
         request.out.status = status;
         request.out.reason = None;
+        request.out.passed_on = false;
     }
 }

@@ -128,6 +128,7 @@ fn prepare_jump(request: &mut Request) {
     request.out.last_modified_was_said = false;
     request.out.etag = None;
     request.out.reason = None;
+    request.out.passed_on = false;
     request.out.transforms = Default::default();
     request.out.fields.retain(|_, name, _| {
         KEPT_FIELDS

@@ -123,7 +123,9 @@ fn frame(request: &mut Request, mut keepalive: bool) -> (Framing, bool) {
     out.drop_unfit_date();
     if matches!(out.status, 204 | 304) || (100..200).contains(&out.status) {
         if out.status != 101 {
-            out.content_type.clear();
+            if !out.passed_on {
+                out.content_type.clear();
+            }
             out.content_length = None;
         }
         // After an interim response the client waits for the final one, which will not come: the next response must not be

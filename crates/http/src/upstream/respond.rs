@@ -168,6 +168,7 @@ pub(crate) fn copy_head(
     let buffering = apply_controls(request, settings, head);
     let out = &mut request.out;
     out.status = head.status;
+    out.passed_on = true;
     let usual = proto::status::reason(head.status).as_bytes();
     out.reason = match head.status_text().get(4..) {
         Some(reason) if reason != usual => Some(reason.into()),
