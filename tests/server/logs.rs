@@ -369,3 +369,58 @@ fn log_subrequest_and_request_lengths() {
     assert_eq!((fields[0][3], fields[1][3]), (".", "p"));
     assert_eq!(fields[0][1], fields[1][1]);
 }
+
+/// Content that nothing reads is thrown away, and no variable counts it.
+#[test]
+fn content_that_is_thrown_away_is_not_counted() {
+    let server = http(
+        "log_format lengths '$request_method $content_length $request_length';
+         server { listen 127.0.0.1:%%PORT%%; access_log access.log lengths; }",
+    )
+    .start();
+    let head = "POST /none HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n";
+    server.raw(format!("{head}12345")).expect(404);
+    let chunked = "POST /none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+    server
+        .raw(format!("{chunked}5\r\n12345\r\n0\r\n\r\n"))
+        .expect(404);
+    let lines = server.lines("access.log", 2);
+    assert_eq!(
+        lines,
+        [
+            format!("POST 5 {}", head.len()),
+            format!("POST 0 {}", chunked.len())
+        ]
+    );
+}
+
+/// What was sent in `Connection` is not kept for the log.
+#[test]
+fn the_log_says_close_whatever_was_sent() {
+    let server = http(
+        "log_format sent '$sent_http_connection $sent_http_keep_alive';
+         server { listen 127.0.0.1:%%PORT%%; access_log access.log sent; keepalive_timeout 9s 9s; return 200 a; }",
+    )
+    .start();
+    let mut connection = server.connect();
+    let reply = connection.get("/");
+    assert_eq!(reply.field("Connection"), "keep-alive");
+    assert_eq!(reply.field("Keep-Alive"), "timeout=9");
+    connection.get("/");
+    assert_eq!(server.lines("access.log", 2), ["close -", "close -"]);
+}
+
+/// `$body_bytes_sent` is what followed the head on the wire, with the sizes of chunks.
+#[test]
+fn the_sizes_of_chunks_count_as_sent() {
+    let server = http(
+        "log_format sent $body_bytes_sent;
+         server { listen 127.0.0.1:%%PORT%%; access_log access.log sent; ssi on; }",
+    )
+    .file("html/a.html", "12345")
+    .start();
+    let reply = server.get("/a.html");
+    assert!(reply.chunked);
+    // 5 CR LF 12345 CR LF, and 0 CR LF CR LF.
+    assert_eq!(server.lines("access.log", 1), ["15"]);
+}

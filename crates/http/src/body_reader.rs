@@ -59,6 +59,8 @@ pub trait BodyInput {
 /// The content of a request.
 pub struct RequestBody {
     input: Option<Box<dyn BodyInput>>,
+    /// [`RequestBody::taken`] when what was left began to be thrown away.
+    taken_before_discard: Option<u64>,
     /// The input of content that no handler shall see: see [`RequestBody::withhold`].
     withheld: Option<Box<dyn BodyInput>>,
     /// What has been read and is kept in memory.
@@ -119,6 +121,7 @@ impl RequestBody {
     /// No content.
     pub fn none() -> RequestBody {
         RequestBody {
+            taken_before_discard: None,
             input: None,
             withheld: None,
             memory: Vec::new(),
@@ -145,6 +148,7 @@ impl RequestBody {
     pub fn from_input(input: Box<dyn BodyInput>) -> RequestBody {
         let announced = input.length();
         RequestBody {
+            taken_before_discard: None,
             input: Some(input),
             complete: false,
             came: true,
@@ -157,6 +161,7 @@ impl RequestBody {
     pub fn from_bytes(bytes: Vec<u8>) -> RequestBody {
         let length = bytes.len() as u64;
         RequestBody {
+            taken_before_discard: None,
             memory: bytes,
             length,
             announced: Some(length),
@@ -167,6 +172,7 @@ impl RequestBody {
     /// The same content, which has been read, for another request.
     pub fn share(&self) -> RequestBody {
         RequestBody {
+            taken_before_discard: None,
             memory: self.memory.clone(),
             file: self.file.clone(),
             length: self.length,
@@ -224,6 +230,7 @@ impl RequestBody {
         self.refuse_continue();
         self.taken = self.taken();
         let rest = RequestBody {
+            taken_before_discard: None,
             withheld: self.input.take().or(self.withheld.take()),
             came: self.came,
             announced: self.came.then_some(0),
@@ -244,8 +251,21 @@ impl RequestBody {
         true
     }
 
-    /// Bytes that it took on the wire so far.
+    /// What is read from now on is thrown away, and counts for nobody.
+    pub(crate) fn begin_discard(&mut self) {
+        self.taken_before_discard = Some(self.taken());
+    }
+
+    /// True when all of it was thrown away.
+    pub fn is_thrown_away(&self) -> bool {
+        self.taken_before_discard == Some(0)
+    }
+
+    /// Bytes that it took on the wire so far, without those that are thrown away, as nginx counts them.
     pub fn taken(&self) -> u64 {
+        if let Some(taken) = self.taken_before_discard {
+            return taken;
+        }
         let input = self.input.as_ref().or(self.withheld.as_ref());
         input.map_or(self.taken, |input| input.taken())
     }

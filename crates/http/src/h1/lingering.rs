@@ -53,6 +53,7 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
     if request.body.is_complete() || request.body.was_read() {
         return Ok(());
     }
+    request.body.begin_discard();
     let mut scratch = Vec::new();
     std::future::poll_fn(|context| {
         let begin = request.body.length();
@@ -73,6 +74,7 @@ pub(super) async fn discard_what_came(request: &mut Request) -> Result<(), ()> {
 /// Reads what is left of a request's content and throws it away, so that the connection can serve the next request.
 /// `false` when that did not succeed within `lingering_time`.
 pub(super) async fn discard(request: &mut Request) -> bool {
+    request.body.begin_discard();
     rt::set_rank(rt::Rank::Patient);
     let done = discard_in_time(request).await;
     rt::set_rank(rt::Rank::Ordinary);

@@ -170,6 +170,7 @@ impl Sender {
     /// Sends the response's content after the head that stands in `out` already.
     pub async fn send(&mut self, request: &mut Request, framing: Framing) -> Result<(), SendError> {
         let before = self.client.sent.get();
+        let head = self.out.len() as u64;
         let mut job = Job::new(request, framing);
         let mut result = self.send_with(request, &mut job).await;
         if let Err(SendError::Body(error)) = &result
@@ -180,8 +181,13 @@ impl Sender {
                 result = Err(error);
             }
         }
-        request.ledger.bytes_sent += self.client.sent.get() - before;
-        request.ledger.body_bytes_sent += job.body_bytes;
+        let sent = self.client.sent.get() - before;
+        request.ledger.bytes_sent += sent;
+        // All but the head, as nginx counts: with the sizes of chunks.
+        request.ledger.body_bytes_sent += match framing {
+            Framing::Chunked => sent.saturating_sub(head),
+            _ => job.body_bytes,
+        };
         request.ledger.complete = result.is_ok();
         self.release();
         result

@@ -180,7 +180,8 @@ fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
 fn sent_connection(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let connection = match request.out.status {
         101 => "upgrade",
-        _ if request.flow.close => "close",
+        // The log says so whatever was sent, as nginx's does.
+        _ if request.flow.close || request.ledger.responded.is_some() => "close",
         _ => "keep-alive",
     };
     text(connection, out)
@@ -192,7 +193,9 @@ fn sent_keep_alive(request: &mut Request, out: &mut Vec<u8>) -> bool {
         .location(request.location)
         .core
         .keepalive_header;
-    let Some(seconds) = seconds.filter(|_| !request.flow.close) else {
+    let Some(seconds) =
+        seconds.filter(|_| !request.flow.close && request.ledger.responded.is_none())
+    else {
         return false;
     };
     out.extend_from_slice(b"timeout=");

@@ -197,7 +197,11 @@ fn content_length(request: &mut Request, out: &mut Vec<u8>) -> bool {
     // A client that announces content, but sends none, has sent content of length 0.
     let has_content =
         request.body.length() > 0 || request.head.wire.fields.has(proto::Known::TransferEncoding);
-    request.body.is_complete() && has_content && number(request.body.length(), out)
+    let length = match request.body.is_thrown_away() {
+        true => 0,
+        false => request.body.length(),
+    };
+    request.body.is_complete() && has_content && number(length, out)
 }
 
 fn request_body(request: &mut Request, out: &mut Vec<u8>) -> bool {
