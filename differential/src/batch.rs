@@ -171,7 +171,10 @@ impl<'a> Start<'a> {
         };
         for number in wanted() {
             let part = printed(&self.cases[number].main, number);
-            add(&mut text, &part, Some(number));
+            // What several cases want of the main context is wanted once: a module is loaded once.
+            if !text.contains(&part) {
+                add(&mut text, &part, Some(number));
+            }
         }
         add(
             &mut text,

@@ -10,6 +10,9 @@ mod pieces;
 mod proxying;
 mod rows;
 mod statics;
+mod lua;
+mod others;
+mod streams;
 
 use crate::case::Case;
 use crate::case::tree::Node;
@@ -40,6 +43,9 @@ pub const AREAS: &[&dyn Generator] = &[
     &filters::Filters,
     &gates::Gates,
     &conversations::Conversations,
+    &others::Others,
+    &streams::Streams,
+    &lua::Lua,
 ];
 
 /// Makes the cases of the start of this number.
