@@ -874,3 +874,21 @@ fn arguments_of_set_by_lua_are_those_of_set() {
     assert_eq!(said(&server, "/a%20b"), "a%20b a%20b");
     assert_eq!(said(&server, "/ab"), "ab ab");
 }
+
+#[test]
+fn a_script_can_take_away_what_the_server_says_of_itself() {
+    let Some(server) = with(
+        "location /none { content_by_lua_block { ngx.header.Server = nil ngx.header['date'] = nil ngx.say('ok') } }
+         location /filter { header_filter_by_lua_block { ngx.header.Server = '' } return 200 ok; }
+         location /named { header_filter_by_lua_block { ngx.header.Server = 'mine' } return 200 ok; }
+         location /again { header_filter_by_lua_block { ngx.header.Server = nil ngx.header.Server = 'mine' }
+            return 200 ok; }",
+    ) else {
+        return;
+    };
+    let reply = server.get("/none");
+    assert!(!reply.has("Server") && !reply.has("Date"));
+    assert!(!server.get("/filter").has("Server"));
+    assert_eq!(server.get("/named").all("Server"), ["mine"]);
+    assert_eq!(server.get("/again").all("Server"), ["mine"]);
+}

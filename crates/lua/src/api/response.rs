@@ -203,7 +203,13 @@ fn put(request: &mut Request, name: &[u8], values: &[Vec<u8>]) {
                 out.fields.push(b"Last-Modified", value);
             }
         }
-        _ => {
+        lower => {
+            // Without a value they are not the server's own either.
+            match lower {
+                b"server" => out.unsaid.server = values.is_empty(),
+                b"date" => out.unsaid.date = values.is_empty(),
+                _ => {}
+            }
             out.fields.remove(name);
             for value in values {
                 out.fields.push(name, value);
