@@ -243,7 +243,7 @@ fn connection_of(step: &Step) -> Option<usize> {
         | Step::Rest { connection }
         | Step::Half { connection }
         | Step::Close { connection } => Some(*connection),
-        Step::Await { .. } | Step::Pause(_) => None,
+        Step::Await { .. } | Step::Datagram { .. } | Step::Pause(_) => None,
     }
 }
 

@@ -145,6 +145,17 @@ pub enum Step {
         /// How many in all.
         requests: usize,
     },
+    /// Sends a datagram to `%%PORTn%%` from a socket of this number, and reads what comes back.
+    Datagram {
+        /// The socket's number.
+        connection: usize,
+        /// Which of the ports.
+        port: usize,
+        /// How many datagrams are waited for.
+        replies: usize,
+        /// What.
+        bytes: Content,
+    },
     /// Lets time pass, where time itself is what is compared: a lifetime that ends. In milliseconds.
     Pause(u64),
 }

@@ -89,6 +89,12 @@ fn step(step: &Step, out: &mut String) {
         Step::Half { connection } => writeln!(out, "half {connection}"),
         Step::Close { connection } => writeln!(out, "close {connection}"),
         Step::Await { upstream, requests } => writeln!(out, "await {upstream} {requests}"),
+        Step::Datagram {
+            connection,
+            port,
+            replies,
+            bytes,
+        } => writeln!(out, "datagram {connection} {port} {replies} {bytes}"),
         Step::Pause(time) => writeln!(out, "pause {time}"),
     };
 }
@@ -261,6 +267,16 @@ fn read_step(word: &str, rest: &str) -> Result<Step, String> {
             upstream: connection,
             requests: number(more)?,
         },
+        "datagram" => {
+            let (port, rest) = more.split_once(' ').unwrap_or((more, ""));
+            let (replies, bytes) = rest.split_once(' ').unwrap_or((rest, ""));
+            Step::Datagram {
+                connection,
+                port: number(port)?,
+                replies: number(replies)?,
+                bytes: Content::parse(bytes)?,
+            }
+        }
         "pause" => Step::Pause(number(first)?),
         _ => return Err(format!("no such step: {word} {rest}")),
     })

@@ -45,6 +45,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &conversations::Conversations,
     &others::Others,
     &streams::Streams,
+    &streams::Packets,
     &lua::Lua,
 ];
 

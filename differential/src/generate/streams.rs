@@ -55,6 +55,68 @@ const FIRST: &[&[u8]] = &[
     b"",
 ];
 
+/// Datagrams.
+pub(super) struct Packets;
+
+impl Generator for Packets {
+    fn area(&self) -> &'static str {
+        "packets"
+    }
+
+    fn case(&self, dice: &mut Dice) -> Case {
+        let mut text = String::from("server { listen %%PORT0%% udp;\n");
+        for line in dice.some(
+            &[
+                "proxy_responses 1;",
+                "proxy_responses 2;",
+                "proxy_requests 1;",
+                "proxy_requests 2;",
+                "proxy_timeout 300ms;",
+                "proxy_buffer_size 1k;",
+                "allow 127.0.0.0/8;",
+                "deny %%ADDRESS%%;",
+                "proxy_protocol on;",
+                "limit_conn_log_level info;",
+            ],
+            3,
+        ) {
+            if !text.contains(line.split(' ').next().unwrap_or(line)) {
+                text.push_str(&format!("{line}\n"));
+            }
+        }
+        text.push_str(match dice.chance(1, 4) {
+            true => "return \"$protocol $remote_addr $bytes_received x\";\n}\n",
+            false => "proxy_pass %%UP0%%;\n}\n",
+        });
+        let mut acts: Vec<Act> = Vec::new();
+        for _ in 0..dice.between(1, 2) {
+            acts.push(Act::Send(Content::repeated(
+                "answer",
+                *dice.pick(&[1, 1, 1, 200, 2000]),
+            )));
+        }
+        let replies = acts.len();
+        let mut case = Case {
+            stream: parse(&text).unwrap_or_default(),
+            upstreams: vec![Upstream {
+                protocol: Protocol::Udp,
+                answers: vec![acts],
+            }],
+            ..Case::default()
+        };
+        for _ in 0..dice.between(1, 4) {
+            let times = *dice.pick(&[1, 1, 3, 300, 3000]);
+            case.talk.push(Step::Datagram {
+                connection: dice.below(2),
+                port: 0,
+                replies: dice.between(1, replies),
+                bytes: Content::repeated("hello", times),
+            });
+        }
+        case
+    }
+}
+
 impl Generator for Streams {
     fn area(&self) -> &'static str {
         "streams"
@@ -62,7 +124,7 @@ impl Generator for Streams {
 
     fn case(&self, dice: &mut Dice) -> Case {
         let mut text = String::from(
-            "map $remote_addr $m%%N%% { default d; 127.0.0.1 one; }\n\
+            "geo $remote_addr $m%%N%% { default d; 127.0.0.0/8 one; }\n\
              upstream u%%N%% { server %%UP0%%; }\n\
              server { listen %%PORT1%%; proxy_pass %%UP1%%; }\n",
         );
@@ -78,8 +140,8 @@ impl Generator for Streams {
         for line in dice.some(
             &[
                 "set_real_ip_from 127.0.0.0/8;",
-                "allow 127.0.0.1;",
-                "deny 127.0.0.2;",
+                "allow %%ADDRESS%%;",
+                "deny 192.0.2.0/24;",
                 "deny 10.0.0.0/8;",
                 "deny all;",
                 "proxy_protocol on;",
@@ -114,7 +176,9 @@ impl Generator for Streams {
             ..Case::default()
         };
         for connection in 0..dice.between(1, 3) {
-            talk(dice, connection, proxied, &mut case.talk);
+            // Whether an answer comes before the end of what the client says is seen is chance, unless halves are kept.
+            let halves = text.contains("half_close on") || text.contains("return ");
+            talk(dice, connection, (proxied, halves), &mut case.talk);
         }
         case
     }
@@ -138,12 +202,10 @@ fn behind(dice: &mut Dice) -> Upstream {
             _ => Act::Send(Content::new("answer\n")),
         });
     }
-    if dice.chance(2, 3) {
-        acts.push(match dice.chance(1, 6) {
-            true => Act::Reset,
-            false => Act::Close,
-        });
-    }
+    acts.push(match dice.chance(1, 8) {
+        true => Act::Reset,
+        false => Act::Close,
+    });
     let answers = if dice.chance(1, 8) {
         Vec::new()
     } else {
@@ -155,11 +217,9 @@ fn behind(dice: &mut Dice) -> Upstream {
     }
 }
 
-fn talk(dice: &mut Dice, connection: usize, proxied: bool, talk: &mut Vec<Step>) {
-    talk.push(Step::Connect {
-        connection,
-        port: usize::from(dice.chance(1, 6)),
-    });
+fn talk(dice: &mut Dice, connection: usize, (proxied, halves): (bool, bool), talk: &mut Vec<Step>) {
+    let port = usize::from(dice.chance(1, 6));
+    talk.push(Step::Connect { connection, port });
     let mut send = |bytes: &[u8]| {
         if !bytes.is_empty() {
             talk.push(Step::Send {
@@ -176,7 +236,7 @@ fn talk(dice: &mut Dice, connection: usize, proxied: bool, talk: &mut Vec<Step>)
     if dice.chance(1, 3) {
         send(b"more\n");
     }
-    if dice.chance(3, 4) {
+    if halves && port == 0 && dice.chance(3, 4) {
         talk.push(Step::Half { connection });
     }
     talk.push(Step::Rest { connection });

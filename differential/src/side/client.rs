@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use crate::case::Step;
@@ -47,6 +47,7 @@ pub fn converse(
     patience: Patience,
 ) -> Vec<(usize, Event)> {
     let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
+    let mut sockets: BTreeMap<usize, Datagrams> = BTreeMap::new();
     let mut events = Vec::new();
     for step in steps {
         match step {
@@ -65,6 +66,20 @@ pub fn converse(
             }
             // A case says so where a lifetime has to end: no event tells of it.
             Step::Pause(time) => std::thread::sleep(Duration::from_millis((*time).min(5_000))),
+            Step::Datagram {
+                connection,
+                port,
+                replies,
+                bytes,
+            } => {
+                let port = places.ports.get(*port).copied().unwrap_or(0);
+                let bytes = places.fill(&bytes.bytes());
+                let socket = sockets
+                    .entry(*connection)
+                    .or_insert_with(|| Datagrams::open(places.address));
+                let event = socket.ask((places.address, port), &bytes, *replies, patience);
+                events.push((*connection, event));
+            }
             Step::Close { connection } => drop(open.remove(connection)),
             Step::Send { connection, .. }
             | Step::Request { connection, .. }
@@ -83,6 +98,37 @@ pub fn converse(
         events.push((number, event));
     }
     events
+}
+
+/// A socket for datagrams; none where the machine has no more.
+struct Datagrams(Option<UdpSocket>);
+
+impl Datagrams {
+    fn open(address: &str) -> Self {
+        Self(UdpSocket::bind((address, 0)).ok())
+    }
+
+    /// Sends one and reads so many; what came stands in one text, each behind its length.
+    fn ask(&self, to: (&str, u16), bytes: &[u8], replies: usize, patience: Patience) -> Event {
+        let Some(socket) = &self.0 else {
+            return Event::Refused;
+        };
+        if socket.send_to(bytes, to).is_err() {
+            return Event::Refused;
+        }
+        // One that does not come is no reason to wait as long as for a response.
+        let _ = socket.set_read_timeout(Some(patience.wait / 8));
+        let mut got = Vec::new();
+        let mut buffer = vec![0; 65536];
+        for _ in 0..replies {
+            let Ok((count, _)) = socket.recv_from(&mut buffer) else {
+                return Event::Silent(got);
+            };
+            got.extend_from_slice(format!("[{count}]").as_bytes());
+            got.extend_from_slice(&buffer[..count]);
+        }
+        Event::Bytes(got)
+    }
 }
 
 struct Connection {
