@@ -562,6 +562,36 @@ fn the_proxy_protocol_comes_before_tls() {
     assert_eq!(body(&answer.expect("an answer")), "192.0.2.1 https");
 }
 
+/// RFC 8446, appendix D.5: whatever the extensions of the hello say.
+#[test]
+fn a_hello_that_names_ssl_3_is_refused() {
+    let server = https(&format!(
+        "server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} location / {{ return 200 on; }} }}"
+    ))
+    .tolerate("SSL_do_handshake() failed")
+    .start();
+    let name = ServerName::try_from("localhost").expect("a host name");
+    for (version, is_refused) in [
+        ([3, 0], true),
+        ([2, 0], true),
+        ([0, 0], true),
+        ([3, 1], false),
+    ] {
+        let config = Arc::new(Client::new().config().clone());
+        let mut client = ClientConnection::new(config, name.clone()).expect("a good configuration");
+        let mut hello = Vec::new();
+        client.write_tls(&mut hello).expect("a vector takes all");
+        // Behind the heads of record and message.
+        hello[9..11].copy_from_slice(&version);
+        let mut socket = TcpStream::connect(("127.0.0.1", server.port(0))).expect("it listens");
+        socket.write_all(&hello).expect("it takes bytes");
+        let mut kind = [0; 1];
+        socket.read_exact(&mut kind).expect("an answer");
+        // An alert, or the server's hello.
+        assert_eq!(kind[0], if is_refused { 21 } else { 22 }, "{version:?}");
+    }
+}
+
 /// Clients that do not get to the end of a handshake cost nothing but themselves.
 #[test]
 fn broken_hellos_are_survived() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rt::net::Stream;
 use rustls::server::{Accepted, Acceptor};
-use rustls::{Error, SignatureScheme};
+use rustls::{Error, PeerIncompatible, SignatureScheme};
 
 use super::early_offer::early_offer;
 use super::handshake::{self, HandshakeError};
@@ -55,6 +55,13 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                 Ok(None) => {}
                 Ok(Some(accepted)) => {
                     let read = input.len() - records.len();
+                    let begin = [before.as_slice(), &input[..read]].into_iter();
+                    if names_ssl(begin.flatten().copied()) {
+                        // A fatal alert: protocol_version. Whether it arrives does not matter.
+                        let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 70]);
+                        let why = PeerIncompatible::SupportedVersionsExtensionRequired;
+                        return Err(HandshakeError::Tls(Error::PeerIncompatible(why)));
+                    }
                     let offer = match before.is_empty() {
                         true => early_offer(&input[..read]),
                         false => early_offer(&[&before[..], &input[..read]].concat()),
@@ -72,6 +79,17 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
         before.append(&mut input);
         receive(socket, &mut input).await?;
     }
+}
+
+/// Whether a hello names SSL 3.0 or less as its version, whatever its extensions say: it must be refused (RFC 8446, appendix
+/// D.5). One whose first record ends before the version is not asked.
+fn names_ssl(mut hello: impl Iterator<Item = u8>) -> bool {
+    // The heads of record and message.
+    let mut head = [0; 9];
+    head.fill_with(|| hello.next().unwrap_or(0));
+    let length = usize::from(head[3]) << 8 | usize::from(head[4]);
+    let version = (hello.next(), hello.next());
+    length >= 6 && matches!(version, (Some(0..=2), Some(_)) | (Some(3), Some(0)))
 }
 
 async fn receive(socket: &Stream, input: &mut Vec<u8>) -> Result<(), HandshakeError> {
