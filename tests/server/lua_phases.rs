@@ -231,3 +231,51 @@ true0
 "
     );
 }
+
+/// A client of HTTP/1.0 knows of no chunks: it gets the whole, with its length.
+#[test]
+fn responses_to_http_1_0_are_gathered_unless_that_is_off() {
+    let Some(server) = with(
+        "location /on { content_by_lua_block {
+            ngx.say(tostring(select(2, ngx.flush(true))))
+            ngx.say(tostring(select(2, ngx.flush(true))))
+            ngx.sleep(0.001)
+            ngx.print(string.rep('x', 100000))
+        } }
+        location /off { lua_http10_buffering off; content_by_lua_block {
+            ngx.say('one')
+            ngx.say(tostring(ngx.flush(true)))
+        } }
+",
+    ) else {
+        return;
+    };
+    let get =
+        |target: &str| server.raw(format!("GET {target} HTTP/1.0\r\nHost: localhost\r\n\r\n"));
+    let reply = get("/on").expect(200);
+    assert_eq!(reply.field("Content-Length"), "100027");
+    assert!(reply.text().starts_with("nothing to flush\nbuffering\nxxx"));
+    let reply = get("/off").expect(200);
+    assert!(!reply.has("Content-Length"));
+    assert_eq!(reply.text(), "one\n1\n");
+}
+
+/// Newer than Debian's module.
+#[test]
+fn captured_requests_may_have_fields_of_their_own() {
+    if skip_on_oracle("Debian's module is older") {
+        return;
+    }
+    let Some(server) = with(
+        "location /sub { content_by_lua_block { ngx.print(ngx.var.http_x_test) } }
+        location / { content_by_lua_block {
+            ngx.print(ngx.location.capture('/sub', { headers = { ['X-Test'] = 'own' } }).body)
+            ngx.print(ngx.location.capture('/sub').body)
+            ngx.print(tostring((pcall(ngx.location.capture, '/sub', { headers = 1 }))))
+        } }",
+    ) else {
+        return;
+    };
+    let reply = server.raw("GET / HTTP/1.0\r\nHost: localhost\r\nX-Test: client\r\n\r\n");
+    assert_eq!(reply.expect(200).text(), "ownclientfalse");
+}

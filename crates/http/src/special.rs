@@ -43,7 +43,10 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
         return Outcome::Respond;
     }
     if request.flow.no_error_page {
+        // Where a redirect leads is of use without a page too.
+        let location = request.out.location.take();
         request.out.clear();
+        request.out.location = location;
         request.out.status = status;
         return Outcome::Respond;
     }

@@ -328,7 +328,8 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     flag(
         "lua_http10_buffering",
         "on",
-        "Accepted: a response is gathered for every client until the script asks for it to be sent.",
+        "Whether a response to HTTP/1.0 is gathered until the script is through, so that it has a `Content-Length`; \
+         `ngx.flush` does nothing then. What is longer than 16 MB is sent at once.",
         |c| &mut c.http10_buffering,
     ),
     flag(

@@ -139,7 +139,8 @@ async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome
             Event::Flush(thread) => return stream(request, run, Some(thread)),
             Event::Waiting => {
                 let said = run.scope.output.borrow().len();
-                if said >= WORTH_SENDING && run.scope.kind.speaks() {
+                let gathers = may_gather(said) && is_gathered(request);
+                if said >= WORTH_SENDING && run.scope.kind.speaks() && !gathers {
                     return stream(request, run, None);
                 }
             }
@@ -356,6 +357,22 @@ impl Speech {
             });
         }
     }
+}
+
+/// How much may be gathered for a client that knows of no chunks, in bytes.
+const MAX_GATHERED: usize = 16 << 20;
+
+/// Whether so much may still be kept until the script is through.
+pub(crate) fn may_gather(said: usize) -> bool {
+    said < MAX_GATHERED
+}
+
+/// `lua_http10_buffering`: whether the response is to be sent at the end of the script, with its length.
+pub(crate) fn is_gathered(request: &Request) -> bool {
+    request.head.version() < http::request::Version::Http11
+        && request.out.content_length.is_none()
+        && !request.is_subrequest()
+        && request.conf::<Code>().http10_buffering
 }
 
 /// Whether a script that has said so much must be asked to wait until it is sent.

@@ -42,6 +42,8 @@ struct Wanted {
     /// The parent's content goes along whatever the method.
     forwards: bool,
     variables: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Fields of the head, in the place of the parent's.
+    fields: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 fn capture(stack: &Stack) -> Called {
@@ -101,21 +103,8 @@ fn read(stack: &Stack) -> Result<Wanted, crate::luajit::Failure> {
         })
         .transpose()?;
     stack.pop(1);
-    let mut variables = Vec::new();
-    if stack.field(at, "vars") == Kind::Table {
-        let list = stack.top();
-        for n in 0..stack.length(list) / 2 {
-            stack.element(list, 2 * n + 1);
-            stack.element(list, 2 * n + 2);
-            let pair = (
-                stack.bytes(-2).unwrap_or_default().to_vec(),
-                stack.bytes(-1).unwrap_or_default().to_vec(),
-            );
-            variables.push(pair);
-            stack.pop(2);
-        }
-    }
-    stack.pop(1);
+    let variables = pairs(stack, at, "vars");
+    let fields = pairs(stack, at, "headers");
     Ok(Wanted {
         path,
         args,
@@ -126,7 +115,28 @@ fn read(stack: &Stack) -> Result<Wanted, crate::luajit::Failure> {
         copies: flag("copy"),
         forwards: flag("forward"),
         variables,
+        fields,
     })
+}
+
+/// A list of names and values by turns, in a field of the table at `at`.
+fn pairs(stack: &Stack, at: i32, name: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut pairs = Vec::new();
+    if stack.field(at, name) == Kind::Table {
+        let list = stack.top();
+        for n in 0..stack.length(list) / 2 {
+            stack.element(list, 2 * n + 1);
+            stack.element(list, 2 * n + 2);
+            let pair = (
+                stack.bytes(-2).unwrap_or_default().to_vec(),
+                stack.bytes(-1).unwrap_or_default().to_vec(),
+            );
+            pairs.push(pair);
+            stack.pop(2);
+        }
+    }
+    stack.pop(1);
+    pairs
 }
 
 fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::luajit::Failure> {
@@ -163,6 +173,9 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
             true => Rc::new(parent.variables.copy()),
             false => Rc::default(),
         };
+    }
+    for (name, value) in &wanted.fields {
+        super::request::set_field(&mut request, name, value);
     }
     for (name, value) in &wanted.variables {
         let name = String::from_utf8_lossy(name);

@@ -57,7 +57,7 @@ fn speak(stack: &Stack, end: &[u8]) -> Called {
         }
         out.extend_from_slice(end);
         scope.head_sent.set(true);
-        if phases::is_much(out.len()) {
+        if phases::is_much(out.len()) && !(phases::may_gather(out.len()) && is_gathered()) {
             drop(out);
             *scope.waits.borrow_mut() = Some(Operation::Flush);
             return Ok(Answer::Wait);
@@ -146,11 +146,25 @@ fn flush(stack: &Stack) -> Called {
         if scope.raw.get() {
             return answer(stack, Value::failure("raw request socket acquired"));
         }
-        scope.head_sent.set(true);
+        if scope.over.get() {
+            return answer(stack, Value::failure("seen eof"));
+        }
+        if !scope.head_sent.get() {
+            return answer(stack, Value::failure("nothing to flush"));
+        }
+        if phases::may_gather(scope.output.borrow().len()) && is_gathered() {
+            return answer(stack, Value::failure("buffering"));
+        }
         let _ = waits;
         *scope.waits.borrow_mut() = Some(Operation::Flush);
         Ok(Answer::Wait)
     })?
+}
+
+/// Whether the response waits until the script is through, since its client knows of no chunks.
+fn is_gathered() -> bool {
+    !scope::serves_session()
+        && scope::with_request(|request| phases::is_gathered(request)).unwrap_or(false)
 }
 
 fn eof(stack: &Stack) -> Called {

@@ -314,6 +314,15 @@ local function method_of(options)
     return method_names[method] or error("unsupported HTTP method: " .. tostring(method), 3)
 end
 
+local function flat(table)
+    local list = {}
+    for name, value in pairs(table) do
+        list[#list + 1] = tostring(name)
+        list[#list + 1] = tostring(value)
+    end
+    return list
+end
+
 local function request_of(uri, options)
     if type(uri) ~= "string" then
         error("string expected as the URI of a subrequest, got " .. type(uri), 3)
@@ -326,13 +335,15 @@ local function request_of(uri, options)
     if type(args) == "table" then
         args = ngx.encode_args(args)
     end
-    local vars
+    local vars, headers
     if options.vars then
-        vars = {}
-        for name, value in pairs(options.vars) do
-            vars[#vars + 1] = tostring(name)
-            vars[#vars + 1] = tostring(value)
+        vars = flat(options.vars)
+    end
+    if options.headers ~= nil then
+        if type(options.headers) ~= "table" then
+            error("Bad headers option value", 3)
         end
+        headers = flat(options.headers)
     end
     return {
         uri = uri,
@@ -344,6 +355,7 @@ local function request_of(uri, options)
         copy = options.copy_all_vars and true or false,
         forward = options.always_forward_body and true or false,
         vars = vars,
+        headers = headers,
     }
 end
 

@@ -289,6 +289,13 @@ fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> Called
     super::NONE
 }
 
+/// Gives a request's head this field, in the place of others of its name.
+pub(super) fn set_field(request: &mut Request, name: &[u8], value: &[u8]) {
+    let (name, value) = (field_name(name), field_value(value));
+    request.change_fields(&name, |fields| fields.set(&name, &value));
+    request.forget_field(&name);
+}
+
 /// A name as it may stand in a head: bytes that would end it are escaped.
 pub(super) fn field_name(name: &[u8]) -> Vec<u8> {
     escaped(name, |byte| {
