@@ -322,6 +322,23 @@ fn a_changed_request_decides_what_is_sent() {
 }
 
 #[test]
+fn a_client_that_wants_to_close_is_obeyed_whatever_becomes_of_its_field() {
+    let Some(server) = with(
+        "location /other { more_set_input_headers 'Connection: b'; }
+         location /none { more_clear_input_headers Connection; }",
+    ) else {
+        return;
+    };
+    for target in ["/other", "/none"] {
+        let mut connection = server.connect();
+        connection.request("GET", target, &["Connection: close"]);
+        let reply = connection.reply();
+        assert_eq!((reply.status, reply.field("Connection")), (404, "close"));
+        connection.assert_closed();
+    }
+}
+
+#[test]
 fn lines_that_cannot_be_are_errors() {
     for (line, message) in [
         ("more_set_headers -x 'A: b';", "invalid option name: \"-x\""),

@@ -47,6 +47,9 @@ impl Request {
     /// Changes fields of the request that are called `name`. Subrequests may share the head: what one of them changes is
     /// its own. Variables that were asked for keep their values until [`Request::forget_field`].
     pub fn change_fields(&mut self, name: &[u8], change: impl FnOnce(&mut Fields)) {
+        // What the client said of its connection is between the two, whatever becomes of the field.
+        self.flow.close |=
+            name.eq_ignore_ascii_case(b"connection") && !self.head.wire.wants_keep_alive();
         let head = Rc::make_mut(&mut self.head);
         change(&mut head.wire.fields);
         if name.eq_ignore_ascii_case(b"host") {
