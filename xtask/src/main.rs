@@ -61,6 +61,11 @@ const TASKS: &[(&str, &str, Task)] = &[
         "lua-nginx-module's own suites on nginx and on Weir: lua-suites --suites DIR [--oracle PATH]",
         lua_suites::run,
     ),
+    (
+        "strangers",
+        "other people's configurations on nginx and on Weir: --repositories DIR [--oracle PATH] [--only TEXT]",
+        strangers,
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -128,4 +133,16 @@ fn differential(flags: &mut Flags) -> Outcome {
     let weir = shell::target().join("debug/weir");
     command.arg("--weir").arg(weir);
     shell::run(command.args(flags.take_rest()), limit)
+}
+
+/// A program of its own too: it speaks TLS, and tasks must build in seconds.
+fn strangers(flags: &mut Flags) -> Outcome {
+    let limit = Duration::from_secs(30 * 60);
+    shell::run(
+        shell::cargo().args(["build", "--quiet", "--package", "weir"]),
+        limit,
+    )?;
+    let mut command = shell::cargo();
+    command.args(["run", "--quiet", "--package", "weir-strangers", "--"]);
+    shell::run(command.args(flags.take_rest()), 16 * limit)
 }

@@ -1,0 +1,110 @@
+//! Differences that are meant to be, each with its place in docs/compat.md. What is not here is a fault.
+
+use crate::compare::Observation;
+
+/// A rule: its name, where it is told, and whether it explains a difference in a configuration with these directives.
+struct Rule {
+    name: &'static str,
+    explains: fn(&Seen<'_>) -> bool,
+}
+
+struct Seen<'s> {
+    found: &'s [String],
+    theirs: &'s Observation,
+    ours: &'s Observation,
+    directives: &'s [String],
+}
+
+impl Seen<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.directives.iter().any(|directive| directive == name)
+    }
+
+    fn has_cache(&self) -> bool {
+        ["proxy_cache", "fastcgi_cache", "uwsgi_cache"]
+            .iter()
+            .any(|name| self.has(name))
+    }
+
+    fn statuses(&self) -> (u16, u16) {
+        (self.theirs.answer.status, self.ours.answer.status)
+    }
+
+    fn is_only(&self, text: &str) -> bool {
+        self.found.len() == 1 && self.found[0] == text
+    }
+}
+
+const RULES: &[Rule] = &[
+    Rule {
+        name: "Caching: ranges are made of every stored 200, several parts too",
+        explains: |seen| seen.has_cache() && seen.statuses() == (200, 206),
+    },
+    Rule {
+        name: "Caching: what passes the cache by is sent whole",
+        explains: |seen| seen.has_cache() && matches!(seen.statuses(), (206 | 416, 200)),
+    },
+    Rule {
+        name: "Responses and logs: what has all come has a length, and so it has ranges",
+        explains: |seen| {
+            let is_added = seen.is_only("field accept-ranges is there as well: \"bytes\"");
+            seen.has_cache() && is_added && seen.theirs.answer.is_chunked
+        },
+    },
+    Rule {
+        name: "Responses and logs: a page of the server's own has its own media type",
+        explains: |seen| {
+            let (theirs, ours) = seen.statuses();
+            let is_type = |found: &String| {
+                found.starts_with("field content-type differs: \"text/html; charset=")
+                    && found.ends_with("but \"text/html\"")
+            };
+            theirs == ours && theirs >= 300 && seen.found.iter().all(is_type)
+        },
+    },
+    Rule {
+        name: "Responses and logs: Accept-Ranges is said once after X-Accel-Redirect",
+        explains: |seen| {
+            seen.is_only("field accept-ranges differs: \"bytes\\nbytes\" but \"bytes\"")
+        },
+    },
+    Rule {
+        name: "Modules: autoindex counts characters",
+        explains: |seen| {
+            let squeezed = |observation: &Observation| {
+                let text = String::from_utf8_lossy(&observation.answer.body).into_owned();
+                let text = crate::compare::settle(&text);
+                text.split_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            };
+            seen.has("autoindex")
+                && seen.is_only("body")
+                && !seen.theirs.answer.body.is_ascii()
+                && squeezed(seen.theirs) == squeezed(seen.ours)
+        },
+    },
+    Rule {
+        name: "Modules: sub_filter takes Accept-Ranges away",
+        explains: |seen| seen.has("sub_filter") && seen.is_only("field accept-ranges is missing"),
+    },
+];
+
+/// The rule that explains a difference.
+pub(crate) fn rule(
+    found: &[String],
+    theirs: &Observation,
+    ours: &Observation,
+    directives: &[String],
+) -> Option<&'static str> {
+    let seen = Seen {
+        found,
+        theirs,
+        ours,
+        directives,
+    };
+    RULES
+        .iter()
+        .find(|rule| (rule.explains)(&seen))
+        .map(|rule| rule.name)
+}
