@@ -150,12 +150,13 @@ pub fn language(request: &Fields, response: &Fields) -> Option<Vec<u8>> {
 
 /// [`select`] for all requests that prefer this language.
 pub fn select_by_language(names: &[Box<[u8]>], request: &Fields, language: &[u8]) -> Vec<Vec<u8>> {
-    let value_of = |name: &Box<[u8]>| match &**name {
+    let names = names.iter().map(|name| &**name);
+    let values = names.map(|name| match name {
         // No field has such a value.
         b"accept-language" => [b"\0", language].concat(),
         name => value_of(name, request),
-    };
-    names.iter().map(value_of).collect()
+    });
+    values.collect()
 }
 
 /// The weight in thousandths, and the rest of the item. A weight that is none stays part of the name.
