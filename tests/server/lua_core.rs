@@ -489,3 +489,56 @@ fn modules_of_resty_core_can_be_required() {
         ),
     ]);
 }
+
+#[test]
+fn what_cannot_be_called_in_a_phase_says_which_it_is() {
+    let Some(server) = super::lua::lua(
+        "lua_shared_dict shared 1m;
+        init_by_lua_block {
+            function try(...)
+                local said = {}
+                for _, call in ipairs { ... } do
+                    local ok, err = pcall(unpack(call))
+                    said[#said + 1] = ok and 'ok' or tostring(err):gsub('^[^ ]*:%d+: ', ''):gsub('API disabled in the ', '')
+                end
+                ngx.shared.shared:set(ngx.get_phase(), table.concat(said, ', '))
+            end
+            function try_all()
+                try({ ngx.say, 'x' }, { ngx.eof }, { ngx.send_headers }, { ngx.exec, '/x' }, { ngx.redirect, '/x' },
+                    { ngx.location.capture, '/x' }, { ngx.req.read_body }, { ngx.thread.spawn, try },
+                    { ngx.req.get_post_args })
+            end
+        }
+        server { listen 127.0.0.1:%%PORT%%;
+            location = /filter { content_by_lua_block { ngx.say('x') } header_filter_by_lua_block { try_all() } }
+            location = /timer { content_by_lua_block {
+                ngx.timer.at(0, function()
+                    try({ ngx.say, 'x' }, { ngx.eof }, { ngx.req.read_body }, { ngx.req.get_headers }, { ngx.req.is_internal })
+                end)
+                while not ngx.shared.shared:get('timer') do ngx.sleep(0.005) end
+            } }
+            location /said { content_by_lua_block { ngx.print(ngx.shared.shared:get(ngx.var.arg_phase)) } }
+        }",
+    ) else {
+        return;
+    };
+    let server = server.start();
+    server.get("/filter").expect(200);
+    let filter = "context of header_filter_by_lua*";
+    let expected = format!(
+        "{}no request body found; maybe you should turn on lua_need_request_body?",
+        format!("{filter}, ").repeat(8)
+    );
+    let said = |phase: &str| {
+        server
+            .get(&format!("/said?phase={phase}"))
+            .expect(200)
+            .text()
+    };
+    assert_eq!(said("header_filter"), expected);
+    server.get("/timer").expect(200);
+    assert_eq!(
+        said("timer"),
+        "context of ngx.timer, context of ngx.timer, context of ngx.timer, current context, current context"
+    );
+}

@@ -56,6 +56,13 @@ impl Kind {
         }
     }
 
+    /// What functions say that cannot be called in such a script.
+    pub(crate) fn refusal(self) -> String {
+        // A timer is no directive.
+        let star = if self == Kind::Timer { "" } else { "*" };
+        format!("API disabled in the context of {}{star}", self.name())
+    }
+
     /// What `ngx.get_phase` says.
     pub(crate) fn phase(self) -> &'static str {
         match self {
@@ -113,6 +120,11 @@ impl Kind {
                 | Kind::Content
                 | Kind::Preread
         )
+    }
+
+    /// Whether its scripts have a request whose way they decide, and may redirect it, or ask for others.
+    pub(crate) fn directs(self) -> bool {
+        self.speaks() && self != Kind::Preread
     }
 }
 

@@ -14,7 +14,6 @@ use proto::h1::Method;
 
 use super::arguments::table;
 use super::{Called, Functions};
-use crate::chunk::Kind as Script;
 use crate::luajit::stack::Kind;
 use crate::luajit::{Ref, Stack, Value, fail};
 use crate::operation::{Operation, Reply};
@@ -47,14 +46,7 @@ struct Wanted {
 }
 
 fn capture(stack: &Stack) -> Called {
-    // The request of a handshake is none of a client's.
-    scope::with(|scope| match scope.kind {
-        Script::ClientHello | Script::Certificate | Script::Balancer => fail(format!(
-            "API disabled in the context of {}*",
-            scope.kind.name()
-        )),
-        _ => Ok(()),
-    })??;
+    super::output::need_way()?;
     table(stack, 1)?;
     let count = stack.length(1);
     if count > MAX_AT_ONCE {

@@ -31,7 +31,7 @@ pub(super) fn socket(stack: &Stack) -> Called {
             | Kind::Content
             | Kind::Preread
     ) {
-        return fail(format!("API disabled in the context of {}*", kind.name()));
+        return fail(kind.refusal());
     }
     if let Some(known) = scope::with(|scope| scope.client_socket.borrow().clone())? {
         if scope::serves_session() {

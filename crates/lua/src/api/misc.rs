@@ -286,10 +286,7 @@ fn on_abort(stack: &Stack) -> Called {
     }
     scope::with(|scope| {
         if !scope.kind.speaks() {
-            return fail(format!(
-                "API disabled in the context of {}*",
-                scope.kind.name()
-            ));
+            return fail(scope.kind.refusal());
         }
         if scope.on_abort.borrow().is_some() {
             return super::output::answer(stack, Value::failure("duplicate call"));
@@ -449,6 +446,10 @@ fn get_arg(stack: &Stack) -> Called {
 }
 
 fn set_arg(stack: &Stack) -> Called {
+    let kind = scope::with(|scope| scope.kind)?;
+    if kind != Script::BodyFilter {
+        return fail(kind.refusal());
+    }
     let n = number(stack, 1)? as usize;
     let mut text = Vec::new();
     if n == 1 && !stack.is_nil(2) {

@@ -223,10 +223,7 @@ const DEBIAN_PATH: &[u8] = b";/usr/share/lua/5.1/?.lua;/usr/share/lua/5.1/?/init
 fn wait(operation: Operation) -> Called {
     scope::with(|scope| {
         if !scope.kind.waits() {
-            return crate::luajit::fail(format!(
-                "API disabled in the context of {}*",
-                scope.kind.name()
-            ));
+            return crate::luajit::fail(scope.kind.refusal());
         }
         *scope.waits.borrow_mut() = Some(operation);
         Ok(Answer::Wait)

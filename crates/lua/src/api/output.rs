@@ -36,10 +36,7 @@ fn print(stack: &Stack) -> Called {
 fn speak(stack: &Stack, end: &[u8]) -> Called {
     scope::with(|scope| {
         if !scope.kind.speaks() {
-            return fail(format!(
-                "API disabled in the context of {}*",
-                scope.kind.name()
-            ));
+            return fail(scope.kind.refusal());
         }
         if scope.over.get() {
             return answer(stack, Value::failure("seen eof"));
@@ -138,10 +135,7 @@ fn flush(stack: &Stack) -> Called {
     let waits = stack.boolean(1);
     scope::with(|scope| {
         if !scope.kind.speaks() {
-            return fail(format!(
-                "API disabled in the context of {}*",
-                scope.kind.name()
-            ));
+            return fail(scope.kind.refusal());
         }
         if scope.raw.get() {
             return answer(stack, Value::failure("raw request socket acquired"));
@@ -169,6 +163,9 @@ fn is_gathered() -> bool {
 
 fn eof(stack: &Stack) -> Called {
     scope::with(|scope| {
+        if !scope.kind.speaks() {
+            return fail(scope.kind.refusal());
+        }
         if scope.raw.get() {
             return answer(stack, Value::failure("raw request socket acquired"));
         }
@@ -183,7 +180,10 @@ fn eof(stack: &Stack) -> Called {
 
 fn send_headers(stack: &Stack) -> Called {
     scope::with(|scope| {
-        if !scope.kind.speaks() || scope.raw.get() || scope.head_sent.replace(true) {
+        if !scope.kind.speaks() {
+            return fail(scope.kind.refusal());
+        }
+        if scope.raw.get() || scope.head_sent.replace(true) {
             stack.push_number(1.0);
             return super::ONE;
         }
@@ -198,6 +198,15 @@ fn exit(stack: &Stack) -> Called {
         return fail("bad argument #1 to 'exit' (number expected)");
     };
     end(Operation::Exit(code as i32))
+}
+
+/// Fails where a script has no request whose way it decides.
+pub(super) fn need_way() -> Result<(), Failure> {
+    let kind = scope::with(|scope| scope.kind)?;
+    match kind.directs() {
+        true => Ok(()),
+        false => fail(kind.refusal()),
+    }
 }
 
 /// Ends the run.

@@ -184,7 +184,7 @@ fn set_uri(stack: &Stack) -> Called {
     let kind = scope::with(|scope| scope.kind)?;
     use crate::chunk::Kind as Script;
     if jump && !matches!(kind, Script::ServerRewrite | Script::Rewrite) {
-        return fail(format!("API disabled in the context of {}*", kind.name()));
+        return fail(kind.refusal());
     }
     // The third argument says that the path is meant to have any byte.
     if !stack.boolean(3)
@@ -348,7 +348,8 @@ fn was_read(request: &mut Request) -> bool {
             Script::HeaderFilter | Script::BodyFilter | Script::Log | Script::Balancer
         )
     });
-    later.unwrap_or(false)
+    // What others than scripts answer has been read by then.
+    later.unwrap_or(false) && request.conf::<Code>().content.is_none()
         || request.body.length() > 0
         || request.is_subrequest()
         || request.conf::<Code>().need_body
@@ -357,6 +358,7 @@ fn was_read(request: &mut Request) -> bool {
 
 fn read_body(stack: &Stack) -> Called {
     count(stack, 0..=0, "0 arguments")?;
+    super::output::need_way()?;
     let complete = scope::with_request(|request| {
         if request.state::<Discarded>().is_some() {
             return true;

@@ -325,6 +325,7 @@ fn set_status(stack: &Stack) -> Called {
 }
 
 fn headers_sent(stack: &Stack) -> Called {
+    scope::with_request(|_| ())?;
     let sent = scope::with(|scope| scope.head_sent.get())?;
     stack.push_boolean(sent);
     super::ONE
@@ -334,6 +335,7 @@ fn redirect(stack: &Stack) -> Called {
     if !(1..=2).contains(&stack.top()) {
         return fail("expecting one or two arguments");
     }
+    super::output::need_way()?;
     let target = text(stack, 1)?;
     let status = optional_number(stack, 2)?.map_or(302, |n| n as i32);
     if !matches!(status, 301 | 302 | 303 | 307 | 308) {
@@ -356,6 +358,7 @@ fn redirect(stack: &Stack) -> Called {
 fn exec(stack: &Stack) -> Called {
     let target = text(stack, 1)?;
     let more = optional_text(stack, 2)?;
+    super::output::need_way()?;
     if target.is_empty() {
         return fail("The uri argument is empty");
     }

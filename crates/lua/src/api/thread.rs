@@ -10,7 +10,7 @@ use super::arguments::{bad, number, optional_number};
 use super::{Called, Functions};
 use crate::luajit::object::{self, Class, Shape};
 use crate::luajit::stack::{Kind, REGISTRY};
-use crate::luajit::{Answer, Coroutine, Ref, Stack, Value, fail, watchdog};
+use crate::luajit::{Answer, Coroutine, Failure, Ref, Stack, Value, fail, watchdog};
 use crate::operation::Operation;
 use crate::run::MAX_THREADS;
 use crate::scope::{self, Begun, Light};
@@ -63,10 +63,7 @@ fn spawn(stack: &Stack) -> Called {
     let arguments = stack.top() - 1;
     scope::with(|scope| {
         if !scope.kind.waits() {
-            return fail(format!(
-                "API disabled in the context of {}*",
-                scope.kind.name()
-            ));
+            return fail(scope.kind.refusal());
         }
         if scope.lights.borrow().len() >= MAX_THREADS {
             return fail("too many light threads");
@@ -102,7 +99,17 @@ fn spawn(stack: &Stack) -> Called {
     })?
 }
 
+/// Fails where there are no light threads.
+fn need_threads() -> Result<(), Failure> {
+    let kind = scope::with(|scope| scope.kind)?;
+    match kind.waits() {
+        true => Ok(()),
+        false => fail(kind.refusal()),
+    }
+}
+
 fn wait(stack: &Stack) -> Called {
+    need_threads()?;
     let last = stack.top();
     if last == 0 {
         return fail("at least one coroutine should be specified");
@@ -137,6 +144,7 @@ fn wait(stack: &Stack) -> Called {
 const GONE: &str = "already waited or killed";
 
 fn kill(stack: &Stack) -> Called {
+    need_threads()?;
     if stack.kind(1) != Kind::Thread {
         return bad(stack, 1, "lua thread expected");
     }

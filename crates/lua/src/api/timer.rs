@@ -34,10 +34,7 @@ fn timer(stack: &Stack) -> Called {
     scope::with(|scope| {
         let vm = &scope.vm;
         if matches!(scope.kind, Script::Init | Script::WorkerThread) {
-            return fail(format!(
-                "API disabled in the context of {}*",
-                scope.kind.name()
-            ));
+            return fail(scope.kind.refusal());
         }
         if vm.timers_pending.get() as i64 >= vm.settings.max_pending_timers {
             return super::output::answer(stack, Value::failure("too many pending timers"));
