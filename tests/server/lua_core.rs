@@ -423,6 +423,9 @@ fn what_scripts_say_of_the_content() {
                 ngx.print(ngx.resp.get_headers().connection, ' ')
                 ngx.say(ngx.header.content_type, ' ', select(2, ngx.resp.get_headers(2)))
             } }
+            location = /old { rewrite_by_lua_block { ngx.ctx.seen = 1 ngx.req.set_uri('/new', true) } }
+            location = /new { content_by_lua_block { ngx.say(tostring(ngx.ctx.seen)) } }
+            location = /length { content_by_lua_block { ngx.header.content_length = 'no number' ngx.say('x') } }
             location = /error { content_by_lua_block { ngx.exit(ngx.ERROR) } }
             location = /declined { content_by_lua_block { ngx.exit(ngx.DECLINED) } }
             location = /head {
@@ -450,6 +453,8 @@ fn what_scripts_say_of_the_content() {
     assert_eq!(post("/socket", "hello"), "5 hello\n");
     let text = server.get("/fields").expect(200).text();
     assert_eq!(text, "keep-alive text/own truncated\n");
+    assert_eq!(server.get("/old").expect(200).text(), "nil\n");
+    server.get("/length").expect(500);
     // Neither is a status: the connection is closed.
     // Debian's module keeps it open for `DECLINED`, without an answer.
     let targets = match is_oracle() {

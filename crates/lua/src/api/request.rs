@@ -13,7 +13,7 @@ use super::encode::{MAX_ARGS, collect, fill_args, fill_query, most};
 use super::{Called, Functions};
 use crate::directives::Code;
 use crate::luajit::stack::Kind;
-use crate::luajit::{Answer, Failure, Stack, Value, fail};
+use crate::luajit::{Answer, Failure, Ref, Stack, Value, fail};
 use crate::operation::Operation;
 use crate::scope;
 
@@ -206,7 +206,15 @@ fn set_uri(stack: &Stack) -> Called {
         }
     })?;
     match jump {
-        true => super::output::end(Operation::Jump),
+        true => {
+            // As with every redirect, the context stays behind.
+            scope::with(|scope| {
+                stack.push_table(0, 4);
+                let fresh = Rc::new(Ref::take(&scope.vm.state, stack));
+                scope::with_request(|request| super::misc::give_context(request, fresh))
+            })??;
+            super::output::end(Operation::Jump)
+        }
         false => super::NONE,
     }
 }
@@ -283,6 +291,10 @@ fn add_header(stack: &Stack) -> Called {
 
 fn change_fields(name: &[u8], change: impl FnOnce(&mut proto::Fields)) -> Called {
     scope::with_request(|request| {
+        if request.head.version() == http::request::Version::Http09 {
+            // It has no fields.
+            return;
+        }
         request.change_fields(name, change);
         request.forget_field(name);
     })?;

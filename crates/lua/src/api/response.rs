@@ -121,9 +121,18 @@ fn set(stack: &Stack) -> Called {
     }
     scope::with_request(|request| {
         let name = shown_name(request, &name);
+        if let Some(length) = values.last()
+            && name.eq_ignore_ascii_case(b"content-length")
+            && length
+                .trim()
+                .to_str()
+                .map_or(true, |text| text.parse::<u64>().is_err())
+        {
+            return fail(format!("failed to set header \"{}\"", name.as_bstr()));
+        }
         put(request, &name, &values);
-    })?;
-    super::NONE
+        super::NONE
+    })?
 }
 
 /// The values of a field: none for nil, several for a list.
