@@ -57,8 +57,15 @@ fn timer(stack: &Stack) -> Called {
 /// Waits and calls, again and again when it repeats. `values` are the function and its arguments.
 async fn run(vm: Rc<Vm>, delay: Duration, repeats: bool, values: Vec<Ref>) {
     let values = Rc::new(values);
+    // How late the last turn was: the next one is due as if it had not been.
+    let mut late = Duration::ZERO;
     loop {
-        let early = vm.ended.get() || !wait(&vm, delay).await;
+        let began = rt::now();
+        let pause = delay.saturating_sub(late);
+        let early = vm.ended.get() || !wait(&vm, pause).await;
+        late = rt::now()
+            .saturating_duration_since(began)
+            .saturating_sub(pause);
         vm.timers_pending
             .set(vm.timers_pending.get().saturating_sub(1));
         if i64::from(vm.timers_running.get()) >= vm.settings.max_running_timers {
