@@ -18,6 +18,7 @@ use crate::side::client::{Patience, converse};
 use crate::side::server::{Program, Refusal, Running};
 use crate::side::upstream::Behind;
 use crate::side::{ADDRESSES, FOLDERS};
+use crate::version::Version;
 
 /// What came of a case.
 #[derive(Clone, Debug)]
@@ -45,7 +46,7 @@ pub struct Bench {
 const COMMON: &str = "server_tokens off;\nclient_body_temp_path temp_body;\nproxy_temp_path temp_proxy;\n\
     fastcgi_temp_path temp_fastcgi;\nuwsgi_temp_path temp_uwsgi;\nscgi_temp_path temp_scgi;\n\
     access_log access.log differential;\nserver_names_hash_bucket_size 128;\nvariables_hash_max_size 4096;\n\
-    map_hash_bucket_size 256;\n";
+    map_hash_bucket_size 256;\nproxy_http_version 1.1;\n";
 
 /// The time of change of every file of a case, so that `Last-Modified` and `ETag` can be written into cases:
 /// Sun, 09 Sep 2001 01:46:40 GMT.
@@ -228,7 +229,8 @@ impl<'a> Start<'a> {
         for running in [running_oracle, running_weir].into_iter().flatten() {
             running.stop();
         }
-        self.add_logs(&mut outcomes);
+        let versions = [0, 1].map(|side| bench.programs[side].version);
+        self.add_logs(&mut outcomes, versions);
         let outcomes = outcomes
             .into_iter()
             .enumerate()
@@ -268,7 +270,8 @@ impl<'a> Start<'a> {
                     .line
                     .and_then(|line| lines.get(line.checked_sub(1)?));
                 if let Some(Some(number)) = line {
-                    refused[*number].get_or_insert_with(|| refusal.clone());
+                    let first = refused[*number].get_or_insert_with(|| refusal.clone());
+                    first.others.push(refusal.message.clone());
                 }
             }
             if refused.iter().flatten().count() == before {
@@ -363,7 +366,7 @@ impl<'a> Start<'a> {
     }
 
     /// Adds what the servers wrote, now that they have ended, and makes the sides equal where only places differ.
-    fn add_logs(&self, outcomes: &mut [Option<Outcome>]) {
+    fn add_logs(&self, outcomes: &mut [Option<Outcome>], versions: [Version; 2]) {
         let mut owners = std::collections::HashMap::new();
         for (number, (ports, _)) in self.ports.iter().enumerate() {
             owners.extend(ports.iter().map(|port| (port.number(), number)));
@@ -386,18 +389,24 @@ impl<'a> Start<'a> {
             };
             for side in 0..2 {
                 seen[side].files = files(&self.places(number, side).own);
-                self.equal(side).make(&mut seen[side]);
+                self.equal(side, versions).make(&mut seen[side]);
             }
         }
     }
 
-    fn equal(&self, side: usize) -> Equal {
+    fn equal(&self, side: usize, versions: [Version; 2]) -> Equal {
         let mut pairs = Vec::new();
         if side == 1 {
             let folder = |side: usize| format!("{}/", self.side(side).display()).into_bytes();
             pairs.push((folder(1), folder(0)));
             pairs.push((ADDRESSES[1].into(), ADDRESSES[0].into()));
-            pairs.push((b"nginx/1.31.5".to_vec(), b"nginx/1.22.1".to_vec()));
+        }
+        // Versions are equally long too, or lengths would differ.
+        for version in versions {
+            pairs.push((
+                format!("nginx/{version}").into_bytes(),
+                b"nginx/VERSION".to_vec(),
+            ));
         }
         let files = format!("{}/", self.folder.display()).into_bytes();
         pairs.push((files, b"/FOLDER/".to_vec()));

@@ -1,6 +1,7 @@
 //! What differs between two observations, as short lines that name a class and show both values.
 
 use std::collections::BTreeMap;
+use std::io::Read as _;
 
 use crate::case::content::shown;
 use crate::observe::Observation;
@@ -126,7 +127,7 @@ fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
         let class = format!("framing {:?} {:?}", a.framing, b.framing);
         found.add(class, detail_of(a), detail_of(b), Some(at));
     }
-    if a.body != b.body && !both_cut(a, b) {
+    if a.body != b.body && !both_cut(a, b) && !unpacks_to_the_same(a, b) {
         found.add("body", shown(&a.body), shown(&b.body), Some(at));
     }
     if a.cut != b.cut {
@@ -138,6 +139,17 @@ fn response(a: &Response, b: &Response, at: usize, found: &mut Found) {
 /// How much of a response that is cut arrives is chance.
 fn both_cut(a: &Response, b: &Response) -> bool {
     a.cut && b.cut && (a.body.starts_with(&b.body) || b.body.starts_with(&a.body))
+}
+
+/// How well something is packed is no promise.
+fn unpacks_to_the_same(a: &Response, b: &Response) -> bool {
+    let unpacked = |response: &Response| {
+        let is_packed = response.body.starts_with(&[0x1f, 0x8b]);
+        let mut bytes = Vec::new();
+        let mut reader = flate2::read::MultiGzDecoder::new(response.body.as_slice());
+        (is_packed && reader.read_to_end(&mut bytes).is_ok()).then_some(bytes)
+    };
+    unpacked(a).is_some_and(|bytes| Some(bytes) == unpacked(b))
 }
 
 fn detail_of(response: &Response) -> String {
@@ -295,7 +307,16 @@ fn log(oracle: &Observation, weir: &Observation, found: &mut Found) {
         found.add(class, lines(oracle), lines(weir), None);
         return;
     }
-    for (i, (a, b)) in oracle.log.iter().zip(&weir.log).enumerate() {
+    // A request is logged when it has ended, and which of two ends first is chance.
+    let in_order = |seen: &Observation| {
+        let mut lines = seen.log.clone();
+        lines.sort_by_key(|line| {
+            let mut request = line.iter().filter(|(name, _)| name == "request");
+            (request.next().map(|(_, value)| value.clone()), line.clone())
+        });
+        lines
+    };
+    for (i, (a, b)) in in_order(oracle).iter().zip(&in_order(weir)).enumerate() {
         for name in crate::observe::VARIABLES {
             let value = |line: &[(String, String)]| {
                 let pair = line.iter().find(|(known, _)| known == name);

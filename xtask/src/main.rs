@@ -28,7 +28,7 @@ const TASKS: &[(&str, &str, Task)] = &[
     ),
     (
         "ci",
-        "everything that must hold: fmt, clippy, tidy, docs, test",
+        "everything that must hold: fmt, clippy, tidy, docs, test, two minutes of differential",
         suites::ci,
     ),
     (

@@ -124,5 +124,16 @@ pub(crate) fn ci(flags: &mut Flags) -> Outcome {
     )?;
     println!("\n== documentation drift");
     docs::run(&mut Flags::new(std::iter::once("--check".to_owned())))?;
-    test(&mut Flags::new(std::iter::empty()))
+    test(&mut Flags::new(std::iter::empty()))?;
+    println!("\n== differences from nginx that no rule knows");
+    // Areas in which nothing is open.
+    let two_minutes = [
+        "--seed",
+        "1",
+        "--time",
+        "2m",
+        "--area",
+        "gates,static,locations",
+    ];
+    crate::differential(&mut Flags::new(two_minutes.map(str::to_owned).into_iter()))
 }

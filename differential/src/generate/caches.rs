@@ -2,7 +2,8 @@
 //!
 //! What must tell a hit from a miss is the number in the answer: each answer of the server behind has its own.
 
-use crate::case::{Act, Case, Content, Protocol, Step, Upstream};
+use crate::case::fill::find;
+use crate::case::{Act, Case, Content, Protocol, Request, Step, Upstream};
 use crate::random::Dice;
 
 use super::pieces::{file, request};
@@ -139,9 +140,15 @@ impl Generator for Caches {
                 dice.word(&targets)
             };
             case.ask(request(dice, target, 2));
-            if dice.chance(1, 30) {
-                case.talk.push(Step::Pause(2100));
-            }
+        }
+        // What ends within a second is asked for once more when it has ended.
+        let first = case.upstreams[0].answers[0].first();
+        let is_short = matches!(first, Some(Act::Send(content)) if find(&content.bytes(), b"max-age=1\r").is_some());
+        if (is_short || lines.contains(" 1s;")) && dice.chance(1, 2) {
+            let target = targets.first().copied().unwrap_or("/x");
+            case.ask(Request::new("GET", target));
+            case.talk.push(Step::Pause(2100));
+            case.ask(Request::new("GET", target));
         }
         case
     }

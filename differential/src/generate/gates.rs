@@ -49,7 +49,7 @@ const SWITCHES: &[&str] = &[
     "limit_req_status 429;",
     "limit_req_dry_run on;",
     "limit_req_log_level info;",
-    "limit_conn c%%N%% 1;",
+    "limit_conn c%%N%% 9;",
     "limit_conn_status 429;",
     "limit_conn_dry_run on;",
     "auth_request /auth;",

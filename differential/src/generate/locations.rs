@@ -218,7 +218,6 @@ fn body(dice: &mut Dice, outer: Option<&str>) -> String {
 
 fn switch(dice: &mut Dice) -> String {
     let choices = [
-        "merge_slashes off;",
         "index b.html index.html;",
         "index $v.html index.html;",
         "autoindex on;",

@@ -77,7 +77,6 @@ const SWITCHES: &[&str] = &[
     "proxy_ignore_client_abort on;",
     "proxy_connect_timeout 1s;",
     "proxy_headers_hash_max_size 1024;",
-    "merge_slashes off;",
     "proxy_hide_header Date; proxy_hide_header Server;",
     "sub_filter line LINE;",
     "ssi on;",

@@ -455,7 +455,6 @@ const SAFE: &[&str] = &[
     "client_max_body_size",
     "msie_padding",
     "add_trailer",
-    "proxy_http_version",
     "satisfy",
 ];
 

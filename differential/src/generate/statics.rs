@@ -101,7 +101,6 @@ const SWITCHES: &[&str] = &[
     "client_max_body_size 1;",
     "satisfy any; deny all;",
     "disable_symlinks on;",
-    "random_index on;",
     "empty_gif;",
     "flv;",
 ];

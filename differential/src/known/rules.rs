@@ -1,6 +1,9 @@
 //! The choices: where Weir differs from every nginx.
 
-use super::{Reason, Rule};
+use super::{Reason, Rule, Seen};
+use crate::case::Step;
+use crate::side::client::Event;
+use crate::side::reply::Response;
 
 /// In the order of `docs/compat.md`.
 pub const RULES: &[Rule] = &[
@@ -80,36 +83,284 @@ pub const RULES: &[Rule] = &[
         },
     },
     Rule {
-        name: "sent-connection",
-        text: "`$sent_http_connection` and `$sent_http_keep_alive` in the access log tell what was sent; nginx has lost it by then, and says \
-           `close`.",
-        reason: Reason::Open("the log tells more than nginx's"),
-        before: None,
-        matches: |seen| {
-            seen.is("log: $sent_http_connection") || seen.is("log: $sent_http_keep_alive")
-        },
-    },
-    Rule {
         name: "length-instead-of-chunks",
-        text: "A response of which all has come before its head goes out has a `Content-Length`, also where its origin sent chunks \
-           or closed the connection; nginx sends chunks.",
+        text: "A response of which all has come before its head goes out has a `Content-Length`, also where its origin sent \
+               chunks or closed the connection; nginx sends chunks.",
         reason: Reason::Rfc("RFC 9110, section 8.6: a length should be sent where it is known"),
         before: None,
         matches: |seen| {
-            let known_length = seen.is("framing Chunked Length") || seen.is("framing Close Length");
-            let field =
-                seen.is("field Content-Length added") || seen.is("field Transfer-Encoding missing");
-            let log = seen.is("log: $sent_http_content_length")
-                || seen.is("log: $sent_http_transfer_encoding");
-            known_length || (super::rules::has_known_length(seen) && (field || log))
+            let framing = seen.is("framing Chunked Length") || seen.is("framing Close Length");
+            let follows = [
+                "field Content-Length added",
+                "field Transfer-Encoding missing",
+                "field Connection",
+                "event closed kept",
+                "log: $sent_http_content_length",
+                "log: $sent_http_transfer_encoding",
+                "log: $sent_http_connection",
+                "log: $sent_http_keep_alive",
+                "log: $body_bytes_sent",
+                "log: $request_completion",
+            ];
+            framing
+                || (follows.iter().any(|class| seen.is(class))
+                    && any_pair(seen, |a, b| {
+                        a.field("Content-Length").is_none()
+                            && b.field("Content-Length").is_some()
+                            && a.status == b.status
+                            && a.body == b.body
+                    }))
         },
+    },
+    Rule {
+        name: "kept-after-412-and-416",
+        text: "A 412 or 416 that takes the place of a response is complete, and leaves the connection open as its head says; nginx \
+               says `keep-alive`, closes, and logs it as not completed.",
+        reason: Reason::Rfc("RFC 9112, section 9.6: who closes says so"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "event closed kept",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+                "log: $sent_http_keep_alive",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, _| [412, 416].contains(&a.status))
+        },
+    },
+    Rule {
+        name: "cut-is-cut",
+        text: "A response of FastCGI that breaks off is cut, so that it cannot be taken for whole; nginx ends it properly.",
+        reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be seen as such"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "cut false true",
+                "event kept closed",
+                "log: $request_completion",
+                "log: $body_bytes_sent",
+            ];
+            seen.has("fastcgi_pass")
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| !a.cut && b.cut)
+        },
+    },
+    Rule {
+        name: "age",
+        text: "Responses from a cache have `Age`, and the `Date` of the response.",
+        reason: Reason::Rfc("RFC 9111, section 5.1"),
+        before: None,
+        matches: |seen| {
+            seen.has_ending("_cache") && (seen.is("field Age") || seen.is("field Date"))
+        },
+    },
+    Rule {
+        name: "ranges-of-what-is-stored",
+        text: "Ranges are made of every stored 200 that does not say `Accept-Ranges: none`; nginx wants `Accept-Ranges`.",
+        reason: Reason::Rfc(
+            "RFC 9110, section 14.2: any response whose content is known may be sent in part",
+        ),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "field Accept-Ranges added",
+                "status 200 206",
+                "status 200 416",
+            ];
+            seen.has_ending("_cache") && classes.iter().any(|class| seen.is(class))
+        },
+    },
+    Rule {
+        name: "marks-of-users",
+        text: "The cookie of `userid` has the server's address and the time in it.",
+        reason: Reason::Chance("it tells users apart, and has no other meaning"),
+        before: None,
+        matches: |seen| {
+            let is_mark = |text: &str| text.starts_with("u=") || text.starts_with("uid=");
+            seen.has("userid")
+                && seen.is("field Set-Cookie")
+                && is_mark(&seen.difference.oracle)
+                && is_mark(&seen.difference.weir)
+        },
+    },
+    Rule {
+        name: "packed-length",
+        text: "How well content is packed.",
+        reason: Reason::Chance("compressors differ"),
+        before: None,
+        matches: |seen| {
+            let is_packed = |response: &Response| response.body.starts_with(&[0x1f, 0x8b]);
+            let classes = [
+                "log: $body_bytes_sent",
+                "log: $gzip_ratio",
+                "field Content-Length",
+                "log: $sent_http_content_length",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    is_packed(a) && is_packed(b) && a.body != b.body
+                })
+        },
+    },
+    Rule {
+        name: "fields-once",
+        text: "A 416 or 412 has the fields of `add_header` once. nginx adds those that say `always` to the content that it would have \
+               sent, and to the page again.",
+        reason: Reason::Rfc("RFC 9110, section 5.3: a field that is no list stands once"),
+        before: None,
+        matches: |seen| {
+            let twice = format!("{0} | {0}", seen.difference.weir);
+            seen.is("field ")
+                && seen.difference.oracle == twice
+                && any_pair(seen, |a, _| [412, 416].contains(&a.status))
+        },
+    },
+    Rule {
+        name: "fields-of-refused-targets",
+        text: "A request whose target is refused is logged with its target and its fields; nginx has not read them.",
+        reason: Reason::Open("the log tells more than nginx's"),
+        before: None,
+        matches: |seen| {
+            let names = [
+                "$request_uri",
+                "$http_",
+                "$content_",
+                "$proxy_add_x_forwarded_for",
+                "$cookie_",
+                "$args",
+                "$is_args",
+            ];
+            seen.difference.oracle.is_empty()
+                && names.iter().any(|name| seen.is(&format!("log: {name}")))
+        },
+    },
+    Rule {
+        name: "status-of-try-files",
+        text: "`try_files … =200` and other codes that are no errors answer without content; nginx never answers.",
+        reason: Reason::Safety("a client that waits for nothing holds a connection"),
+        before: None,
+        matches: |seen| {
+            let follows = [
+                "log: $status",
+                "log: $sent_http_content_length",
+                "log: $sent_http_connection",
+            ];
+            seen.has("try_files")
+                && (seen.is("event silent 2")
+                    || (follows.iter().any(|class| seen.is(class))
+                        && seen.sides.is_some_and(|[a, _]| {
+                            a.events
+                                .iter()
+                                .any(|(_, event)| matches!(event, Event::Silent(_)))
+                        })))
+        },
+    },
+    Rule {
+        name: "keepalive-of-the-last-location",
+        text: "`keepalive_timeout` counts in the location that answers; in nginx 0 counts in each that a request went through, but for \
+               internal ones that refuse it.",
+        reason: Reason::Open("nginx's rule is an effect of its order"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "field Connection",
+                "event closed kept",
+                "event kept closed",
+                "log: $sent_http_connection",
+                "log: $sent_http_keep_alive",
+            ];
+            seen.has("keepalive_timeout") && classes.iter().any(|class| seen.is(class))
+        },
+    },
+    Rule {
+        name: "alias-after-a-cycle",
+        text: "`$request_filename` in a location by expression with `alias`, after a request that failed.",
+        reason: Reason::Open("nginx's is empty"),
+        before: None,
+        matches: |seen| {
+            seen.has("alias")
+                && seen.is("log: $request_filename")
+                && seen.difference.oracle.is_empty()
+        },
+    },
+    Rule {
+        name: "preconditions",
+        text: "`If-None-Match` and `If-Match` win over dates, and a response without a validator meets no condition; nginx wants all \
+               of them to hold.",
+        reason: Reason::Rfc("RFC 9110, section 13.2.2"),
+        before: None,
+        matches: |seen| {
+            let is_one = |status: u16| [200, 204, 206, 304, 412, 416].contains(&status);
+            let follows = ["status ", "event ", "log: $"];
+            has_field(seen, &["If-None-Match", "If-Match", "If-Unmodified-Since"])
+                && follows.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| {
+                    a.status != b.status && is_one(a.status) && is_one(b.status)
+                })
+        },
+    },
+    Rule {
+        name: "pages-of-conditions",
+        text: "The page of a 412 or 416 that `error_page` names has its own fields; nginx keeps those of the response that it stands \
+               for, so that there are two `ETag`.",
+        reason: Reason::Rfc("RFC 9110, section 8.8.3: a response has one entity tag"),
+        before: None,
+        matches: |seen| {
+            let tags = |response: &Response| {
+                response
+                    .fields
+                    .iter()
+                    .filter(|(name, _)| name == "ETag")
+                    .count()
+            };
+            seen.has("error_page")
+                && (seen.is("field ") || seen.is("log: $sent_http_"))
+                && any_pair(seen, |a, b| tags(a) > 1 && tags(b) < 2)
+        },
+    },
+    Rule {
+        name: "nothing-sent",
+        text: "Variables of a response in the log of a 444.",
+        reason: Reason::Open("nginx's tell of a response that was not sent"),
+        before: None,
+        matches: |seen| {
+            seen.is("log: $sent_http_")
+                && logged(seen, |name, value| name == "status" && value == "444")
+        },
+    },
+    Rule {
+        name: "length-of-refused-targets",
+        text: "`$request_length` of a request whose target is refused has all of its head; nginx has read the first line.",
+        reason: Reason::Open("nginx's figure is the smaller one"),
+        before: None,
+        matches: |seen| {
+            let number = |text: &str| text.parse::<u64>().unwrap_or(0);
+            seen.is("log: $request_length")
+                && number(&seen.difference.oracle) < number(&seen.difference.weir)
+                && logged(seen, |name, value| {
+                    name == "request" && value.contains("..")
+                })
+        },
+    },
+    Rule {
+        name: "first-of-several-errors",
+        text: "Of several errors in a configuration another one is named first.",
+        reason: Reason::Chance("all are errors, and Weir tells all"),
+        before: None,
+        matches: |seen| seen.is("refused with other words"),
+    },
+    Rule {
+        name: "length-of-records",
+        text: "`$upstream_response_length` of FastCGI counts content; nginx counts the records that it came in.",
+        reason: Reason::Open("nginx's figure is that of the protocol"),
+        before: None,
+        matches: |seen| seen.has("fastcgi_pass") && seen.is("log: $upstream_response_length"),
     },
 ];
 
-/// True when the pair of responses to which the difference belongs is framed by a length on Weir's side alone.
-fn has_known_length(seen: &super::Seen<'_>) -> bool {
-    use crate::side::client::Event;
-    use crate::side::reply::Framing;
+/// True when a pair of responses of the case is so.
+fn any_pair(seen: &Seen<'_>, is_so: impl Fn(&Response, &Response) -> bool) -> bool {
     let Some([a, b]) = seen.sides else {
         return false;
     };
@@ -117,9 +368,24 @@ fn has_known_length(seen: &super::Seen<'_>) -> bool {
         .iter()
         .zip(&b.events)
         .any(|(a, b)| match (&a.1, &b.1) {
-            (Event::Response(a), Event::Response(b)) => {
-                a.framing != Framing::Length && b.framing == Framing::Length && a.body == b.body
-            }
+            (Event::Response(a), Event::Response(b)) => is_so(a, b),
             _ => false,
         })
+}
+
+/// True when a request of the case has one of these fields.
+fn has_field(seen: &Seen<'_>, names: &[&str]) -> bool {
+    seen.case.talk.iter().any(|step| match step {
+        Step::Request { request, .. } => request
+            .fields
+            .iter()
+            .any(|(name, _)| names.contains(&name.as_str())),
+        _ => false,
+    })
+}
+
+/// True when a line of nginx's log has such a variable.
+fn logged(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> bool {
+    let lines = seen.sides.map(|[a, _]| a.log.iter().flatten());
+    lines.is_some_and(|mut pairs| pairs.any(|(name, value)| is_so(name, value)))
 }

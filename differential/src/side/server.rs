@@ -27,6 +27,8 @@ pub struct Refusal {
     pub message: String,
     /// The line of the configuration, where it was named.
     pub line: Option<usize>,
+    /// What else it said of the same case: Weir tells all errors, and orders them in its own way.
+    pub others: Vec<String>,
 }
 
 /// How long a test of a configuration or a stop may take.
@@ -91,6 +93,7 @@ impl Program {
             (false, true) => Ok(vec![Refusal {
                 message: format!("refused without a word: {}", text.trim()),
                 line: None,
+                others: Vec::new(),
             }]),
         }
     }
@@ -193,10 +196,12 @@ fn refusal(line: &str) -> Option<Refusal> {
         (Some(place), Some(number)) => Refusal {
             message: message[..place].to_owned(),
             line: Some(number),
+            others: Vec::new(),
         },
         _ => Refusal {
             message: message.to_owned(),
             line: None,
+            others: Vec::new(),
         },
     })
 }

@@ -1,74 +1,10 @@
-//! From a case that differs to the smallest one that differs in the same class.
-//!
-//! Every way to make the case smaller by one step is tried in one start of the servers; of those that still differ the
-//! smallest is taken, and so on until none does.
+//! All cases that are one step smaller: without a directive, a word, a line of a head, a part of a content.
 
-use crate::batch::{Bench, Outcome};
 use crate::case::tree::{Block, Node};
-use crate::case::{Act, Body, Case, Content, Request, Step, text};
-use crate::judge::judge;
-
-/// No case needs more rounds; a bound all the same.
-const ROUNDS: usize = 60;
-/// How many candidates are tried at a time.
-const AT_ONCE: usize = 120;
-
-/// Reduces a case; it still has an unknown difference of this class.
-pub fn reduce(bench: &Bench, case: &Case, class: &str) -> Case {
-    // Most candidates have lost what they waited for.
-    let bench = &bench.for_reduction();
-    let mut best = case.clone();
-    for _ in 0..ROUNDS {
-        let mut candidates = smaller(&best);
-        candidates.sort_by_key(|case| text::print(case).len());
-        let size = text::print(&best).len();
-        candidates.retain(|case| text::print(case).len() < size);
-        let Some(next) = candidates
-            .chunks(AT_ONCE)
-            .find_map(|candidates| first_that_differs(bench, candidates, class))
-        else {
-            break;
-        };
-        best = next;
-    }
-    best
-}
-
-fn first_that_differs(bench: &Bench, candidates: &[Case], class: &str) -> Option<Case> {
-    // Cases with other ambient directives need another start.
-    let mut rest: Vec<&Case> = candidates.iter().collect();
-    let mut found: Option<Case> = None;
-    while let Some(first) = rest.first() {
-        let ambient = first.ambient.clone();
-        let (same, other): (Vec<&Case>, Vec<&Case>) =
-            rest.into_iter().partition(|case| case.ambient == ambient);
-        rest = other;
-        let same: Vec<Case> = same.into_iter().cloned().collect();
-        let outcomes = bench.run(&same);
-        let mut pairs = same.iter().zip(&outcomes);
-        let differing = pairs.find(|(case, outcome)| differs(bench, case, outcome, class));
-        if let Some((case, _)) = differing {
-            found = match found {
-                Some(before) if text::print(&before).len() <= text::print(case).len() => {
-                    Some(before)
-                }
-                _ => Some(case.clone()),
-            };
-        }
-    }
-    found
-}
-
-/// True when an outcome has an unknown difference of this class.
-pub fn differs(bench: &Bench, case: &Case, outcome: &Outcome, class: &str) -> bool {
-    let judged = judge(case, outcome, bench.programs[0].version);
-    judged
-        .iter()
-        .any(|judged| judged.known.is_none() && judged.difference.class == class)
-}
+use crate::case::{Act, Body, Case, Content, Request, Step};
 
 /// All cases that are one step smaller.
-fn smaller(case: &Case) -> Vec<Case> {
+pub(super) fn smaller(case: &Case) -> Vec<Case> {
     let mut found = Vec::new();
     let trees: [fn(&mut Case) -> &mut Vec<Node>; 4] = [
         |case| &mut case.main,
@@ -234,7 +170,7 @@ fn smaller_talks(case: &Case, found: &mut Vec<Case>) {
     }
 }
 
-fn connection_of(step: &Step) -> Option<usize> {
+pub(super) fn connection_of(step: &Step) -> Option<usize> {
     match step {
         Step::Connect { connection, .. }
         | Step::Send { connection, .. }
@@ -285,6 +221,7 @@ fn smaller_requests(request: &Request) -> Vec<Request> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::text;
 
     #[test]
     fn every_step_makes_a_case_that_can_be_read() {
