@@ -15,12 +15,12 @@ impl Dice {
     /// Dice of their own for a part of the run, which stay the same whatever the other parts take.
     pub fn part(&self, number: u64) -> Self {
         let mut dice = Self::new(self.state ^ number.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        dice.next();
+        dice.roll();
         dice
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.state;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -33,7 +33,7 @@ impl Dice {
         if bound == 0 {
             return 0;
         }
-        let number = self.next() % (bound as u64);
+        let number = self.roll() % (bound as u64);
         usize::try_from(number).unwrap_or(0)
     }
 

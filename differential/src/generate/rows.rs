@@ -384,10 +384,10 @@ impl Generator for Rows {
         let some = |context: &str, dice: &mut Dice| {
             let mut text = String::new();
             for name in &chosen {
-                if dice.chance(1, 2) {
-                    if let Some((_, line)) = directive(context, Some(name), dice) {
-                        text.push_str(&line);
-                    }
+                if dice.chance(1, 2)
+                    && let Some((_, line)) = directive(context, Some(name), dice)
+                {
+                    text.push_str(&line);
                 }
             }
             if dice.chance(1, 6) {

@@ -315,7 +315,7 @@ pub const RULES: &[Rule] = &[
                     .count()
             };
             seen.has("error_page")
-                && (seen.is("field ") || seen.is("log: $sent_http_"))
+                && (seen.is("field ") || seen.is("log: $"))
                 && any_pair(seen, |a, b| tags(a) > 1 && tags(b) < 2)
         },
     },
