@@ -11,7 +11,7 @@ fn with(locations: &str) -> Option<Server> {
     let mut modules = String::new();
     if is_oracle() {
         if !std::path::Path::new(ECHO).exists() {
-            skip_on_oracle("the module is not installed");
+            let _ = skip_on_oracle("the module is not installed");
             return None;
         }
         modules = format!("load_module {NDK}; load_module {ECHO};\n");
