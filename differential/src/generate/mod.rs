@@ -6,12 +6,12 @@ mod filters;
 mod gates;
 mod gateways;
 mod locations;
+mod lua;
+mod others;
 mod pieces;
 mod proxying;
 mod rows;
 mod statics;
-mod lua;
-mod others;
 mod streams;
 
 use crate::case::Case;
