@@ -95,7 +95,6 @@ fn arguments_of_sockets_are_checked() {
         tell(function() socket:receive("x") end)
         tell(function() socket:receiveany(0) end)
         tell(function() socket:send(print) end)
-        tell(function() socket:setkeepalive("x") end)
         ngx.say(socket:getreusedtimes())
         ngx.say(socket:close())
         ngx.say(socket:close())"#,
@@ -112,7 +111,6 @@ fn arguments_of_sockets_are_checked() {
          bad argument #1 to 'receive' (bad pattern argument: x)\n\
          bad argument #1 to 'receiveany' (bad max argument)\n\
          bad argument #1 to 'send' (string, number, boolean, nil, or array table expected, got function)\n\
-         bad argument #1 to 'setkeepalive' (number expected, got string)\n\
          0\n1\nnilclosed\n"
     );
 }
@@ -131,8 +129,10 @@ fn the_time_of_a_read_is_that_of_each_piece() {
             end
             return
         end
-        assert(socket:send("GET /slow HTTP/1.0\r\n\r\n"))
-        ngx.print((assert(socket:receive("*a")):gsub("^.*\r\n\r\n", "")))"#,
+        assert(socket:send("GET /slow HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
+        local content = assert(socket:receive("*a")):match("\r\n\r\n(.*)")
+        -- Without the sizes of the chunks.
+        ngx.print((content:gsub("[^a-z]", "")))"#,
     ) else {
         return;
     };
