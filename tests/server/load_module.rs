@@ -76,7 +76,9 @@ fn what_does_nothing_by_itself_is_one_warning() {
 
     // Then its directive is what stops the server.
     let site = http("server { listen 127.0.0.1:%%PORT%%; fancyindex on; }");
-    let finished = site.main(&lines(&["ngx_http_fancyindex_module"])).run(&["-t"]);
+    let finished = site
+        .main(&lines(&["ngx_http_fancyindex_module"]))
+        .run(&["-t"]);
     assert_eq!(finished.code, 1);
     let said = finished.stderr;
     assert!(said.contains("unknown directive \"fancyindex\""), "{said}");

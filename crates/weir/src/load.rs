@@ -230,14 +230,12 @@ pub(crate) fn load(
             None,
             &mut Level::new(&mut build, &mut names, &mut (), MAIN),
         );
-    } else if startup.identity == Identity::Weir && !startup.paths.named {
-        if let Some(error) = build.diagnostics.pop() {
-            build.report(
-                WITHOUT_A_FILE
-                    .iter()
-                    .fold(error, |error, line| error.note(*line)),
-            );
-        }
+    } else if startup.identity == Identity::Weir
+        && !startup.paths.named
+        && let Some(error) = build.diagnostics.pop()
+    {
+        let notes = WITHOUT_A_FILE.iter();
+        build.report(notes.fold(error, |error, line| error.note(*line)));
     }
     build.diagnostics.append(&mut names.errors);
     let failed = build.has_errors();

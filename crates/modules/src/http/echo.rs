@@ -399,13 +399,11 @@ fn answer(request: &mut Request) -> Step<'_> {
         let conf = request.conf::<Conf>();
         let commands = Arc::clone(&conf.commands);
         let mut at = 0;
-        if commands
-            .iter()
-            .any(|command| matches!(command, Command::ReadBody))
+        let wants_content = |command: &Command| matches!(command, Command::ReadBody);
+        if commands.iter().any(wants_content)
+            && let Err(status) = http::body_reader::read(request).await
         {
-            if let Err(status) = http::body_reader::read(request).await {
-                return Outcome::Status(status);
-            }
+            return Outcome::Status(status);
         }
         loop {
             match commands.get(at) {
