@@ -261,7 +261,7 @@ fn the_whole_connection_comes_with_content_that_nobody_has_read() {
     };
     for framing in ["Content-Length: 8", "Transfer-Encoding: chunked"] {
         let mut connection = server.connect();
-        connection.send(&format!(
+        connection.send(format!(
             "POST / HTTP/1.1\r\nHost: localhost\r\n{framing}\r\n\r\n3\r\none\r\n"
         ));
         let reply = connection.reply().expect(200);
