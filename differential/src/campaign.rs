@@ -17,7 +17,7 @@ pub struct Plan {
     pub areas: Vec<&'static dyn Generator>,
     /// The seed.
     pub seed: u64,
-    /// Ends after so many cases.
+    /// Ends after this many cases.
     pub cases: u64,
     /// Ends after this time; what has begun is finished.
     pub time: Duration,

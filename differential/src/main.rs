@@ -22,7 +22,7 @@ cargo xtask differential [flags]
   --weir PATH     Weir; otherwise the debug build
   --area NAME     only this area; more with commas
   --seed N        other cases (1)
-  --cases N       ends after so many
+  --cases N       ends after this many
   --time T        ends after this time: 30s, 2m, 3h (2m)
   --reduce        makes what differs as small as it can be
   --each N        how many cases of a class are looked at (1)

@@ -50,7 +50,7 @@ impl Behind {
         Ok(behind)
     }
 
-    /// Listens on a unix socket too, until the file is gone and somebody connects.
+    /// Listens on a unix socket too, until the file is gone and a last client connects.
     pub(crate) fn listen(&self, path: &Path) -> io::Result<()> {
         let listener = UnixListener::bind(path)?;
         let own = self.clone();

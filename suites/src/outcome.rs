@@ -93,7 +93,7 @@ impl Row {
         }
     }
 
-    /// Whether somebody has to look.
+    /// Whether it needs a look.
     pub(crate) fn is_bad(&self) -> bool {
         matches!(self.verdict, Verdict::Differs(_) | Verdict::Failed(_))
     }

@@ -122,7 +122,7 @@ fn bench(flags: &mut Flags) -> Outcome {
 /// The differential machine, on a fresh build of Weir. What it finds is its exit code.
 fn differential(flags: &mut Flags) -> Outcome {
     packages::need(&[packages::NGINX])?;
-    // As long as somebody asks for; what hangs inside is bounded there.
+    // As long as the caller asks for; what hangs inside is bounded there.
     let limit = Duration::from_secs(24 * 3600);
     shell::run(
         shell::cargo().args(["build", "--quiet", "--package", "weir"]),

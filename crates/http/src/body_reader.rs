@@ -207,7 +207,7 @@ impl RequestBody {
         self.length > 0 || self.is_wanted
     }
 
-    /// Somebody may read it while the response is sent already: what has come is not to be thrown away before.
+    /// It may be read while the response is sent already: what has come is not to be thrown away before.
     pub fn want(&mut self) {
         self.is_wanted = true;
     }

@@ -102,7 +102,7 @@ impl Response {
         self.transforms = Transforms::default();
     }
 
-    /// Takes the value of `Content-Type` that somebody else wrote: the charset is known as such, so that filters see both,
+    /// Takes the value of `Content-Type` that another party wrote: the charset is known as such, so that filters see both,
     /// and what goes out is the text as it was.
     pub fn set_content_type(&mut self, value: &[u8]) {
         let (media_type, charset) = split_charset(value);

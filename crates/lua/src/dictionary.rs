@@ -206,7 +206,7 @@ impl Entries {
         done(forced)
     }
 
-    /// Whether the value under a key takes so many bytes.
+    /// Whether the value under a key takes this many bytes.
     fn has_room(&self, key: &[u8], weight: u64) -> bool {
         self.by_key.get(key).is_some_and(|entry| {
             !matches!(entry.value, Item::List(_)) && entry.value.weight() == weight

@@ -28,13 +28,13 @@ const NONE: u32 = u32::MAX;
 /// What a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
-    /// The first of so many free ones, in the chain of those.
+    /// The first of this many free ones, in the chain of those.
     Free(u32),
     /// Inside of a row of free ones, or the last of them.
     FreeInside,
-    /// The first of so many that are taken together, or inside of those.
+    /// The first of this many that are taken together, or inside of those.
     Taken(u32),
-    /// In pieces of a size, so many of which are taken.
+    /// In pieces of a size, of which this many are taken.
     Pieces { shift: u32, taken: u32 },
 }
 
@@ -102,7 +102,7 @@ impl Slab {
         u64::from(self.free) * PAGE
     }
 
-    /// Takes so many bytes; `None` when nothing is left for them.
+    /// Takes this many bytes; `None` when nothing is left for them.
     pub(crate) fn take(&mut self, size: u64) -> Option<Block> {
         if size > 1 << MAX_SHIFT {
             return self

@@ -190,7 +190,7 @@ impl Child {
 
     /// Sends it a signal, by number.
     pub fn kill(&self, signal: i32) -> io::Result<()> {
-        // SAFETY: no pointers. The number is that of a child of ours that was not waited for, so that it is nobody else's.
+        // SAFETY: no pointers. The number is that of a child of ours that was not waited for, so no other process has it.
         // JUSTIFICATION: rustix takes the signals that it knows only, and a script names any.
         match unsafe { libc::kill(self.id.cast_signed(), signal) } {
             0 => Ok(()),

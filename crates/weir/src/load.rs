@@ -269,7 +269,7 @@ pub(crate) fn load(
     }
 }
 
-/// What to start instead, for somebody who has no configuration yet.
+/// What to start instead, where there is no configuration yet.
 const WITHOUT_A_FILE: [&str; 3] = [
     "\"weir serve DIR\" serves a folder",
     "\"weir proxy URL\" caches in front of a server",

@@ -84,7 +84,7 @@ pub enum Protocol {
 pub enum Act {
     /// Sends bytes.
     Send(Content),
-    /// Lets so many milliseconds pass, so that what follows is another read.
+    /// Lets this many milliseconds pass, so that what follows is another read.
     Pause(u64),
     /// Closes. Without it the connection stays open for the next request.
     Close,
@@ -138,7 +138,7 @@ pub enum Step {
         /// Where.
         connection: usize,
     },
-    /// Waits until the server behind of this number has received so many requests.
+    /// Waits until the server behind of this number has received this many requests.
     Await {
         /// Which of them.
         upstream: usize,

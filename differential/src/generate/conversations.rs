@@ -39,7 +39,7 @@ const SWITCHES: &[&str] = &[
     "error_page 414 =200 /big.html;",
 ];
 
-/// Heads that somebody sends, or should not. `\n` stands for CR LF.
+/// Heads as clients send them, or should not. `\n` stands for CR LF.
 const HEADS: &[&str] = &[
     "GET / HTTP/1.1\nHost: localhost\n\n",
     "GET /\n",

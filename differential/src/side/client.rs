@@ -28,7 +28,7 @@ pub enum Event {
     Silent(Vec<u8>),
     /// There was no connection.
     Refused,
-    /// A server behind did not get so many requests in time.
+    /// A server behind did not get that many requests in time.
     NotAsked,
 }
 
@@ -108,7 +108,7 @@ impl Datagrams {
         Self(UdpSocket::bind((address, 0)).ok())
     }
 
-    /// Sends one and reads so many; what came stands in one text, each behind its length.
+    /// Sends one and reads this many; what came stands in one text, each behind its length.
     fn ask(&self, to: (&str, u16), bytes: &[u8], replies: usize, patience: Patience) -> Event {
         let Some(socket) = &self.0 else {
             return Event::Refused;

@@ -101,7 +101,7 @@ impl Behind {
         Ok(behind)
     }
 
-    /// Waits until so many requests have come; false when they did not.
+    /// Waits until this many requests have come; false when they did not.
     pub fn await_requests(&self, count: usize, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         let mut state = self.shared.state();
@@ -129,7 +129,7 @@ impl Behind {
         let Some(thread) = self.thread.take() else {
             return;
         };
-        // It waits for somebody: this is one.
+        // It waits for a connection: this is one.
         if self.protocol == Protocol::Udp {
             let waker = UdpSocket::bind((self.address, 0));
             let _ = waker.and_then(|socket| socket.send_to(b"", (self.address, self.port)));

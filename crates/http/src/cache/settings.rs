@@ -53,7 +53,7 @@ pub struct Settings {
     pub uncacheable_time: Duration,
     /// What the client's `Cache-Control` says counts.
     pub request_control: bool,
-    /// A variant by `Accept-Language` answers whoever prefers its language.
+    /// A variant by `Accept-Language` answers clients that prefer its language.
     pub language: bool,
     /// A response to POST that says that it is what GET would get is stored for GET.
     pub post: bool,

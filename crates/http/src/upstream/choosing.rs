@@ -1,4 +1,4 @@
-//! The tries of an exchange whose servers are chosen by somebody else than the group.
+//! The tries of an exchange whose servers are not chosen by the group.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ pub(super) struct Choosing {
 }
 
 impl Choosing {
-    /// Begins, if the group's servers are chosen by somebody.
+    /// Begins, if a script chooses the group's servers.
     pub(super) fn of(group: &Group, selection: &Selection, limit: u32) -> Option<Choosing> {
         Some(Choosing {
             chooser: super::chooser::of(group)?,

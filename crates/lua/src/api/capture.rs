@@ -151,7 +151,7 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
         return fail("subrequests cycle, or there are too many of them");
     };
     let mut request = Box::new(request);
-    // Whoever asks gets the status, and no page that explains it to people.
+    // The script gets the status, and no page that explains it to people.
     request.flow.no_error_page = true;
     // What the client said of its own content is not true of this request.
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;

@@ -205,7 +205,7 @@ enum Outcome<T> {
     Aborted,
 }
 
-/// Waits for `work`, for so many milliseconds at most, and no longer than until the pipe is closed.
+/// Waits for `work`, for this many milliseconds at most, and no longer than until the pipe is closed.
 async fn bounded<T>(way: Option<&Way>, millis: f64, work: impl Future<Output = T>) -> Outcome<T> {
     let never = Notify::new();
     let mut work = std::pin::pin!(work);

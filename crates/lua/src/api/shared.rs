@@ -68,7 +68,7 @@ fn key(stack: &Stack) -> Result<Result<Vec<u8>, &'static str>, Failure> {
     Ok(checked(stack.shown(2)))
 }
 
-/// The key of a function that takes texts and numbers only, and so many arguments.
+/// The key of a function that takes texts and numbers only, and how many arguments it has.
 fn strict_key(stack: &Stack, wanted: i32) -> Result<Result<Vec<u8>, &'static str>, Failure> {
     let given = stack.top();
     if given != wanted {

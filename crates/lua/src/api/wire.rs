@@ -66,7 +66,7 @@ impl Wire {
         sent
     }
 
-    /// So many bytes were sent.
+    /// This many bytes were sent.
     pub(crate) fn count(&self, sent: usize) {
         let counter = match self {
             Wire::Request(client) => &client.sent,

@@ -78,7 +78,7 @@ const HANDLERS: &[&str] = &[
 enum Command {
     /// Words with blanks between, and the end of a line unless `-n` was said.
     Say(Arc<[Expression]>, bool),
-    /// A text so many times.
+    /// A text, repeated this many times.
     Duplicate(Expression, Expression),
     /// What there is leaves now.
     Flush,
@@ -161,7 +161,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_duplicate",
         "number text",
         Arity::exactly(2),
-        "Writes the text so many times, without line feeds.",
+        "Writes the text repeatedly, without line feeds.",
         |conf, line| {
             let command = Command::Duplicate(line.expression(0)?, line.expression(1)?);
             add(conf, line, command)
@@ -178,7 +178,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_sleep",
         "seconds",
         Arity::ONE,
-        "Pauses, with milliseconds: `1.5`. Nobody else waits meanwhile.",
+        "Pauses, with milliseconds: `1.5`. No other request waits meanwhile.",
         |conf, line| {
             let command = Command::Sleep(line.expression(0)?);
             add(conf, line, command)

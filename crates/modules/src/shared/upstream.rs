@@ -87,7 +87,7 @@ impl KeepaliveDraft {
 
 impl Draft {
     /// The settings of the group, for the directive that opened the block. A group needs servers, unless they are `chosen`
-    /// by somebody else.
+    /// by another party.
     pub(crate) fn finished(self, line: &Line, chosen: bool) -> Result<Settings, Diagnostic> {
         // Lines that were refused have said why; the group exists for those who refer to it.
         let has_lines = line

@@ -90,7 +90,7 @@ impl ClientSettings {
         }
     }
 
-    /// The same, with the sessions that somebody else keeps: they are resumed, and new ones are added to them.
+    /// The same, with sessions that the caller keeps: they are resumed, and new ones are added to them.
     pub fn with_sessions(&self, sessions: &Sessions) -> ClientSettings {
         let mut config = ClientConfig::clone(&self.config);
         config.resumption = Resumption::store(Arc::clone(&sessions.0) as Arc<_>);

@@ -117,7 +117,7 @@ fn preferences<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     text
 }
 
-/// How many languages may be preferred to all others: so many keys are looked for.
+/// How many languages may be preferred to all others: as many keys are looked for.
 const MOST_LANGUAGES: usize = 4;
 
 /// The languages that a request prefers to all others, in lower case; none if there are too many.

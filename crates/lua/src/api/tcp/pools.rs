@@ -77,7 +77,7 @@ pub(super) enum Place {
     Free(Option<Slot>),
     /// There are as many as there may be.
     Queue(InQueue),
-    /// So many wait already as may.
+    /// As many wait already as are allowed to.
     Full,
 }
 

@@ -1,4 +1,4 @@
-//! Receiving: a line, so many bytes, all, whatever there is, or up to a mark.
+//! Receiving: a line, a number of bytes, all, whatever there is, or up to a mark.
 
 use std::cell::Cell;
 use std::io;
@@ -31,9 +31,9 @@ pub(in crate::api) enum Wanted {
     All,
     Exactly(usize),
     Any(usize),
-    /// So many bytes, which stay.
+    /// This many bytes, which stay.
     Peek(usize),
-    /// Up to a mark; of what stands before it some so many at a time.
+    /// Up to a mark; what stands before it, at most this many bytes at a time.
     Until(Rc<Mark>, Option<usize>),
 }
 
@@ -217,7 +217,7 @@ pub(super) fn receive_any(stack: &Stack) -> Called {
     }
 }
 
-/// Looks at the first bytes of a client of stream, and leaves them for whoever reads next.
+/// Looks at the first bytes of a client of stream, and leaves them for the next reader.
 pub(super) fn peek(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let n = arguments::number(stack, 2)?;

@@ -39,7 +39,7 @@ enum Wait {
     Pause(Pin<Box<rt::Sleep>>),
     Include(Inclusion),
     Content(Body),
-    /// A text that is still to be written so many times.
+    /// A text, and how often it is still to be written.
     Copies(BString, usize),
 }
 

@@ -1,4 +1,4 @@
-//! The tries of a session whose servers are chosen by somebody else than the group.
+//! The tries of a session whose servers are not chosen by the group.
 
 use std::sync::Arc;
 
