@@ -2,7 +2,7 @@
 
 use flate2::read::MultiGzDecoder;
 use std::io::Read;
-use weir_tests::{Signal, http, skip_on_oracle, until, whole};
+use weir_tests::{Scripted, Signal, http, read_until, send, skip_on_oracle, until, whole};
 
 #[test]
 fn the_combined_format_is_the_default() {
@@ -175,6 +175,41 @@ fn the_log_tells_status_and_bytes_of_each_kind_of_answer() {
     );
     ask("GET /444 HTTP/1.0\r\n\r\n", "444 0 GET /444 HTTP/1.0");
     ask("GET /r\r\n", "200 5 GET /r");
+}
+
+#[test]
+fn the_log_has_a_date_of_content_only_where_there_is_some() {
+    let origin = Scripted::start(|stream, _| {
+        let head = String::from_utf8(read_until(stream, b"\r\n\r\n")).expect("a head");
+        let path = head.split(' ').nth(1).expect("a target");
+        let (status, date) = match path {
+            "/200" => ("200 OK", "Sun, 09 Sep 2001 01:46:40 GMT"),
+            "/odd" => ("404 Not Found", "yesterday"),
+            _ => ("404 Not Found", "Sun, 09 Sep 2001 01:46:40 GMT"),
+        };
+        let head = format!("HTTP/1.1 {status}\r\nLast-Modified: {date}\r\n");
+        send(
+            stream,
+            format!("{head}Content-Length: 0\r\nConnection: close\r\n\r\n"),
+        );
+    });
+    let conf = format!(
+        "log_format date '$status $sent_http_last_modified';
+        server {{ listen 127.0.0.1:%%PORT%%; access_log access.log date; location / {{ proxy_pass http://127.0.0.1:{}; }} }}",
+        origin.port()
+    );
+    let server = http(&conf).start();
+    for path in ["/200", "/404", "/odd"] {
+        assert!(server.get(path).has("Last-Modified"), "{path}");
+    }
+    assert_eq!(
+        server.lines("access.log", 3),
+        [
+            "200 Sun, 09 Sep 2001 01:46:40 GMT",
+            "404 -",
+            "404 yesterday"
+        ]
+    );
 }
 
 #[test]

@@ -160,14 +160,24 @@ fn sent_location(request: &mut Request, out: &mut Vec<u8>) -> bool {
     response_field(request, "location", out)
 }
 
+/// Once the head was written, only a response with content to date has a date, as in nginx; one that is no date stays. The
+/// field was sent all the same.
 fn sent_last_modified(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    match request.out.last_modified {
-        Some(time) => {
+    let is_dated = matches!(request.out.status, 200 | 206 | 304);
+    let is_gone = request.ledger.responded.is_some() && !is_dated;
+    if let Some(time) = request.out.last_modified {
+        if !is_gone {
             proto::date::write_http(time, out);
-            true
         }
-        None => response_field(request, "last_modified", out),
+        return !is_gone;
     }
+    let start = out.len();
+    let is_there = response_field(request, "last_modified", out);
+    if is_there && is_gone && proto::date::parse(&out[start..]).is_some() {
+        out.truncate(start);
+        return false;
+    }
+    is_there
 }
 
 fn sent_etag(request: &mut Request, out: &mut Vec<u8>) -> bool {
