@@ -307,16 +307,29 @@ fn log(oracle: &Observation, weir: &Observation, found: &mut Found) {
         found.add(class, lines(oracle), lines(weir), None);
         return;
     }
-    // A request is logged when it has ended, and which of two ends first is chance.
+    // A request is logged when it has ended, and which of two ends first is chance. Lines are told apart by what the client
+    // sent, and those that tell the same stay in their order: by what was answered, one difference would mix up all of a
+    // target's lines. What both logged alike is no matter of order.
     let in_order = |seen: &Observation| {
         let mut lines = seen.log.clone();
-        lines.sort_by_key(|line| {
-            let mut request = line.iter().filter(|(name, _)| name == "request");
-            (request.next().map(|(_, value)| value.clone()), line.clone())
+        lines.sort_by_cached_key(|line| {
+            let is_sent = |name: &str| {
+                ["request", "remote_user"].contains(&name) || name.starts_with("http_")
+            };
+            let sent = line.iter().filter(|(name, _)| is_sent(name));
+            sent.cloned().collect::<Vec<_>>()
         });
         lines
     };
-    for (i, (a, b)) in in_order(oracle).iter().zip(&in_order(weir)).enumerate() {
+    let (mut left, mut right) = (in_order(oracle), in_order(weir));
+    left.retain(|line| match right.iter().position(|other| other == line) {
+        Some(at) => {
+            right.remove(at);
+            false
+        }
+        None => true,
+    });
+    for (i, (a, b)) in left.iter().zip(&right).enumerate() {
         for name in crate::observe::VARIABLES {
             let value = |line: &[(String, String)]| {
                 let pair = line.iter().find(|(known, _)| known == name);

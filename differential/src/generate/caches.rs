@@ -1,9 +1,11 @@
 //! Caches: what is stored, for how long, under which key, and what is answered from it.
 //!
-//! What must tell a hit from a miss is the number in the answer: each answer of the server behind has its own.
+//! What must tell a hit from a miss is the number in the answer: each answer of the server behind has its own. So one request
+//! more or less changes all that follows, and three of four cases are plain: they have nothing of what the two servers store
+//! differently by choice, and what differs in them is no consequence of a choice.
 
 use crate::case::fill::find;
-use crate::case::{Act, Case, Content, Protocol, Request, Step, Upstream};
+use crate::case::{Act, Body, Case, Content, Protocol, Request, Step, Upstream};
 use crate::random::Dice;
 
 use super::pieces::{file, request};
@@ -113,7 +115,11 @@ impl Generator for Caches {
         } else {
             "P_cache_key $request_method$request_uri; P_param REQUEST_METHOD $request_method; P_param CONTENT_LENGTH $content_length;"
         };
+        let is_plain = dice.chance(3, 4);
         let mut lines = dice.some(SWITCHES, 6).join("\n");
+        if is_plain {
+            lines = lines.replace("P_buffering off;", "");
+        }
         if lines.contains("cache_key") && !key.is_empty() {
             lines = lines.replace("P_cache_key $uri;", "");
         }
@@ -128,7 +134,9 @@ impl Generator for Caches {
             files: vec![file("html/error.html", "error page\n")],
             upstreams: vec![Upstream {
                 protocol,
-                answers: (0..8).map(|i| answer(dice, i, protocol)).collect(),
+                answers: (0..8)
+                    .map(|i| answer(dice, i, protocol, is_plain))
+                    .collect(),
             }],
             ..Case::default()
         };
@@ -139,7 +147,12 @@ impl Generator for Caches {
             } else {
                 dice.word(&targets)
             };
-            case.ask(request(dice, target, 2));
+            let mut asked = request(dice, target, 2);
+            if is_plain {
+                // What brings HEAD alone is stored apart where HEAD is not converted.
+                plain(&mut asked, name == "proxy");
+            }
+            case.ask(asked);
         }
         // What ends within a second is asked for once more when it has ended.
         let first = case.upstreams[0].answers[0].first();
@@ -154,9 +167,20 @@ impl Generator for Caches {
     }
 }
 
-/// The answer of this number.
-fn answer(dice: &mut Dice, number: usize, protocol: Protocol) -> Vec<Act> {
-    let status = dice.word(&[
+/// Leaves what both store alike: a request that may be answered by what another one brought, with no condition.
+fn plain(request: &mut Request, may_be_head: bool) {
+    if !may_be_head || request.method != "HEAD" {
+        request.method = "GET".to_owned();
+    }
+    request.body = Body::None;
+    request
+        .fields
+        .retain(|(name, _)| name != "Authorization" && !name.starts_with("If-"));
+}
+
+/// The answer of this number. A plain one is whole, and nobody else has stored it before.
+fn answer(dice: &mut Dice, number: usize, protocol: Protocol, is_plain: bool) -> Vec<Act> {
+    let mut status = dice.word(&[
         "200 OK",
         "200 OK",
         "200 OK",
@@ -170,11 +194,18 @@ fn answer(dice: &mut Dice, number: usize, protocol: Protocol) -> Vec<Act> {
         "206 Partial Content",
         "301 Moved",
     ]);
+    if is_plain && ["206", "304"].contains(&&status[..3]) {
+        status = "200 OK";
+    }
     let mut head = match protocol {
         Protocol::Http => format!("HTTP/1.1 {status}\r\n"),
         _ => format!("Status: {status}\r\n"),
     };
+    let is_known = |field: &str| is_plain && field.starts_with("Age:");
     for field in dice.some(CACHE_FIELDS, 3) {
+        if is_known(field) {
+            continue;
+        }
         head.push_str(&format!("{field}\r\n"));
     }
     if status.starts_with("206") {

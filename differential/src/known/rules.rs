@@ -152,7 +152,10 @@ pub const RULES: &[Rule] = &[
         reason: Reason::Rfc("RFC 9111, section 5.1"),
         before: None,
         matches: |seen| {
-            seen.has_ending("_cache") && (seen.is("field Age") || seen.is("field Date"))
+            // An `Age` of the origin that is missing here is no choice.
+            seen.has_ending("_cache")
+                && (seen.is("field Date")
+                    || (seen.is("field Age") && !seen.difference.weir.is_empty()))
         },
     },
     Rule {
@@ -168,7 +171,18 @@ pub const RULES: &[Rule] = &[
                 "status 200 206",
                 "status 200 416",
             ];
-            seen.has_ending("_cache") && classes.iter().any(|class| seen.is(class))
+            let follows = [
+                "log: $status",
+                "log: $body_bytes_sent",
+                "log: $request_completion",
+                "log: $sent_http_",
+            ];
+            seen.has_ending("_cache")
+                && (classes.iter().any(|class| seen.is(class))
+                    || (follows.iter().any(|class| seen.is(class))
+                        && any_pair(seen, |a, b| {
+                            a.status == 200 && [206, 416].contains(&b.status)
+                        })))
         },
     },
     Rule {
@@ -349,6 +363,21 @@ pub const RULES: &[Rule] = &[
         reason: Reason::Chance("all are errors, and Weir tells all"),
         before: None,
         matches: |seen| seen.is("refused with other words"),
+    },
+    Rule {
+        name: "head-past-the-cache",
+        text: "A HEAD that passes the cache by, or is known not to be stored, asks the origin for HEAD; nginx asks for GET with \
+               `*_cache_convert_head`, and renews what is stored.",
+        reason: Reason::Open("content that this client does not want is not fetched"),
+        before: None,
+        matches: |seen| {
+            let after = |text: &str, method: &str| text.strip_prefix(method).map(str::to_owned);
+            let oracle = after(&seen.difference.oracle, "GET ");
+            seen.is("behind: first line")
+                && seen.has_ending("_cache")
+                && oracle.is_some()
+                && oracle == after(&seen.difference.weir, "HEAD ")
+        },
     },
     Rule {
         name: "length-of-records",
