@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn what_is_printed_is_what_was_read() {
-        let text = "a;\nserver {\n    if ($a ~ \"x{2};\") {\n        return 200 'b \\' c';\n    }\n    set $b ${a}c;\n    content_by_lua_block { local t = {\"}\"} }\n}\n";
+        let text = "a;\nserver {\n    if ($a ~ \"x{2};\" ) {\n        return 200 'b \\' c';\n    }\n    set $b ${a}c;\n    content_by_lua_block { local t = {\"}\"} }\n}\n";
         let nodes = parse(text).expect("it is a configuration");
         let mut out = String::new();
         print(&nodes, 0, &mut out);
