@@ -1,8 +1,8 @@
 //! Caches: what is stored, for how long, under which key, and what is answered from it.
 //!
 //! What must tell a hit from a miss is the number in the answer: each answer of the server behind has its own. So one request
-//! more or less changes all that follows, and three of four cases are plain: they have nothing of what the two servers store
-//! differently by choice, and what differs in them is no consequence of a choice.
+//! more or less changes all that follows, and three of four cases are plain: they leave out partial answers, conditions, other
+//! methods than GET and HEAD, and `buffering off`, of which some differ by choice and the rest is still to be compared.
 
 use crate::case::fill::find;
 use crate::case::{Act, Body, Case, Content, Protocol, Request, Step, Upstream};
