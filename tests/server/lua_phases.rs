@@ -279,3 +279,15 @@ fn captured_requests_may_have_fields_of_their_own() {
     let reply = server.raw("GET / HTTP/1.0\r\nHost: localhost\r\nX-Test: client\r\n\r\n");
     assert_eq!(reply.expect(200).text(), "ownclientfalse");
 }
+
+#[test]
+fn one_process_alone_has_the_environment_that_the_configuration_gives() {
+    let site = lua(
+        "server { listen 127.0.0.1:%%PORT%%; server_name localhost;
+            location / { content_by_lua_block { ngx.print(os.getenv('GREETING'), ' ', os.getenv('HOME')) } }
+        }",
+    );
+    let Some(site) = site else { return };
+    let server = site.main("master_process off; env GREETING=hello;").start();
+    assert_eq!(server.get("/").expect(200).text(), "hello nil");
+}

@@ -38,6 +38,12 @@ pub(crate) fn run(
     signals: &Signals,
 ) -> i32 {
     let log = &loaded.log;
+    if let Err(error) = process::set_environment(&loaded.core.worker_environment()) {
+        log.plain(
+            Level::Alert,
+            format_args!("setting the environment failed{}", Errno(&error)),
+        );
+    }
     if loaded.core.descriptors.is_none()
         && let Err(error) = process::raise_descriptor_limit()
     {
