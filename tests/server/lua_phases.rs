@@ -281,6 +281,25 @@ fn captured_requests_may_have_fields_of_their_own() {
 }
 
 #[test]
+fn the_head_of_a_request_is_there_as_it_came() {
+    let Some(server) = with(
+        "location = /all { rewrite_by_lua_block { ngx.req.set_header('Foo', 'changed') }
+            content_by_lua_block { ngx.print(ngx.req.raw_header()) } }
+        location = /fields { content_by_lua_block { ngx.print(ngx.req.raw_header(true)) } }
+        location = /sub { content_by_lua_block { ngx.print(ngx.location.capture('/all').body) } }",
+    ) else {
+        return;
+    };
+    let fields = "Host:  localhost\nfoo: 1\r\nodd_name: 2\r\nfoo: 3\nConnection: close\r\n\r\n";
+    for (target, line) in [("/all", true), ("/sub", true), ("/fields", false)] {
+        let head = format!("GET {target} HTTP/1.1\r\n{fields}");
+        let reply = server.raw(&head);
+        let wanted = if line { &*head } else { fields };
+        assert_eq!(reply.expect(200).text(), wanted, "{target}");
+    }
+}
+
+#[test]
 fn one_process_alone_has_the_environment_that_the_configuration_gives() {
     let site = lua(
         "server { listen 127.0.0.1:%%PORT%%; server_name localhost;

@@ -72,6 +72,13 @@ fn raw_header(stack: &Stack) -> Called {
     let mut out = Vec::new();
     scope::with_request(|request| {
         let wire = &request.head.wire;
+        let sent = wire.as_sent();
+        if !sent.is_empty() {
+            let rest = sent.iter().position(|byte| *byte == b'\n');
+            let rest = rest.map_or(sent.len(), |end| end + 1);
+            out.extend_from_slice(if no_line { &sent[rest..] } else { sent });
+            return;
+        }
         if !no_line {
             out.extend_from_slice(wire.request_line());
             out.extend_from_slice(b"\r\n");

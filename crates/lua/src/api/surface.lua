@@ -514,6 +514,7 @@ do
             end,
         }),
     })
+    module("ndk", ndk)
 end
 
 -- Modules that are there, and say that they cannot.

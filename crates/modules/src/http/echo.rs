@@ -578,6 +578,11 @@ fn client_method(request: &mut Request, out: &mut Vec<u8>) -> bool {
 
 fn client_head(request: &mut Request, out: &mut Vec<u8>) -> bool {
     let wire = &request.head.wire;
+    let sent = wire.as_sent();
+    if !sent.is_empty() {
+        out.extend_from_slice(sent);
+        return true;
+    }
     out.extend_from_slice(wire.request_line());
     out.extend_from_slice(b"\r\n");
     for (name, value) in wire.fields.iter() {

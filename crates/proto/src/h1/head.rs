@@ -117,6 +117,18 @@ impl Head {
         self.text(self.line)
     }
 
+    /// The head as it came, from its request line to the empty line at its end, whatever has been made of its fields
+    /// since. Empty for versions that do not send it as text.
+    pub fn as_sent(&self) -> &[u8] {
+        if self.version >= Version::HTTP_2 {
+            return b"";
+        }
+        self.text(Span {
+            start: self.line.start.min(self.text_len),
+            end: self.text_len,
+        })
+    }
+
     /// The method as sent: `$request_method`.
     pub fn method_text(&self) -> &[u8] {
         self.text(self.method_text)
