@@ -281,6 +281,104 @@ fn captured_requests_may_have_fields_of_their_own() {
 }
 
 #[test]
+fn a_script_of_the_rewrite_phase_does_not_run_where_a_rewrite_has_chosen_another_location() {
+    let Some(server) = with(
+        "location /main {
+            rewrite ^/main/last$ /other last;
+            rewrite ^/main/plain$ /other;
+            rewrite ^/main/break$ /main/stays break;
+            rewrite_by_lua_block { return ngx.exit(503) }
+        }
+        location /other { content_by_lua_block { ngx.say('other') } }",
+    ) else {
+        return;
+    };
+    for target in ["/main/last", "/main/plain"] {
+        assert_eq!(server.get(target).expect(200).text(), "other\n", "{target}");
+    }
+    server.get("/main/break").expect(503);
+    server.get("/main").expect(503);
+}
+
+#[test]
+fn a_jump_takes_one_or_two_arguments_and_a_named_location_none() {
+    let Some(server) = with(
+        "location /many { content_by_lua_block { ngx.exec('/there', 'a', 'b') } }
+        location /none { content_by_lua_block { ngx.exec() } }
+        location /named { content_by_lua_block { ngx.exec('@there?a=1', 'b=2') } }
+        location @there { content_by_lua_block { ngx.say('there ', ngx.var.args) } }",
+    ) else {
+        return;
+    };
+    server.get("/many").expect(500);
+    server.get("/none").expect(500);
+    assert_eq!(server.get("/named").expect(200).text(), "there nil\n");
+}
+
+#[test]
+fn a_file_of_a_script_may_come_after_the_start() {
+    let Some(server) = with(
+        "location = /write { content_by_lua_block {
+            local file = assert(io.open(ngx.config.prefix() .. 'late.lua', 'w'))
+            file:write('ngx.say(\"late\")')
+            file:close()
+            ngx.say('written')
+        } }
+        location = /late { content_by_lua_file late.lua; }
+        location = /never {
+            access_by_lua_file never.lua;
+            content_by_lua_block { ngx.say('never') }
+        }
+        location = /filter { header_filter_by_lua_file never.lua; content_by_lua_block { ngx.say('x') } }
+        location = /log { log_by_lua_file never.lua; return 200 logged; }",
+    ) else {
+        return;
+    };
+    server.get("/late").expect(404);
+    server.get("/never").expect(404);
+    assert_eq!(server.get("/log").expect(200).text(), "logged");
+    assert_eq!(server.get("/write").expect(200).text(), "written\n");
+    assert_eq!(server.get("/late").expect(200).text(), "late\n");
+}
+
+#[test]
+fn a_light_thread_cannot_end_a_request_that_waits_for_subrequests() {
+    let Some(server) = with(
+        "location = /wait { content_by_lua_block { ngx.sleep(0.05) ngx.say('waited') } }
+        location = /elsewhere { return 200 elsewhere; }
+        location / { content_by_lua_block {
+            local ends = {
+                exit = function() ngx.exit(403) end,
+                exec = function() ngx.exec('/elsewhere') end,
+                redirect = function() ngx.redirect('/elsewhere') end,
+            }
+            local why
+            ngx.thread.spawn(function()
+                ngx.sleep(0.001)
+                why = select(2, pcall(ends[ngx.var.arg_by]))
+            end)
+            local one = ngx.location.capture('/wait')
+            ngx.print(one.body, why)
+        } }
+        location = /after { content_by_lua_block {
+            ngx.location.capture('/elsewhere')
+            ngx.exit(403)
+        } }",
+    ) else {
+        return;
+    };
+    for by in ["exit", "exec", "redirect"] {
+        let said = server.get(&format!("/?by={by}")).expect(200).text();
+        assert!(
+            said.starts_with("waited\n")
+                && said.ends_with("attempt to abort with pending subrequests"),
+            "{by}: {said}"
+        );
+    }
+    server.get("/after").expect(403);
+}
+
+#[test]
 fn the_head_of_a_request_is_there_as_it_came() {
     let Some(server) = with(
         "location = /all { rewrite_by_lua_block { ngx.req.set_header('Foo', 'changed') }
@@ -309,4 +407,22 @@ fn one_process_alone_has_the_environment_that_the_configuration_gives() {
     let Some(site) = site else { return };
     let server = site.main("master_process off; env GREETING=hello;").start();
     assert_eq!(server.get("/").expect(200).text(), "hello nil");
+}
+
+#[test]
+fn without_a_cache_captured_requests_share_the_machine_of_their_parent() {
+    let site = lua(
+        "server { listen 127.0.0.1:%%PORT%%; server_name localhost; lua_code_cache off;
+        location = /counts { content_by_lua_block { seen = (seen or 0) + 1 ngx.print(seen) } }
+        location = /captures { content_by_lua_block {
+            for _, shares in ipairs { true, false } do
+                ngx.print(ngx.location.capture('/counts', { share_all_vars = shares }).body, ' ')
+            end
+        } } }",
+    );
+    let Some(site) = site else { return };
+    let server = site.tolerate("lua_code_cache is off").start();
+    for _ in 0..2 {
+        assert_eq!(server.get("/captures").expect(200).text(), "1 2 ");
+    }
 }

@@ -13,6 +13,7 @@ use crate::lua::lua;
 fn with(code: &str) -> Option<Server> {
     let block = format!(
         "default_type text/plain;
+        lua_http10_buffering off;
         server {{ listen 127.0.0.1:%%PORT%%; server_name localhost;
             location /hello {{ return 200 hello; }}
             location / {{ content_by_lua_block {{ {code} }} }}

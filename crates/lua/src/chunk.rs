@@ -1,5 +1,6 @@
 //! A piece of Lua code in the configuration: where it came from, and what it is for.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -122,6 +123,15 @@ impl Kind {
         )
     }
 
+    /// Whether its scripts are for requests, so that a file which is not there fails no more than those.
+    fn may_come_late(self) -> bool {
+        self.directs()
+            || matches!(
+                self,
+                Kind::Set | Kind::HeaderFilter | Kind::BodyFilter | Kind::Log
+            )
+    }
+
     /// Whether its scripts have a request whose way they decide, and may redirect it, or ask for others.
     pub(crate) fn directs(self) -> bool {
         self.speaks() && self != Kind::Preread
@@ -220,9 +230,24 @@ impl Chunk {
         }
         let word = line.arg(i).clone();
         let path = line.prefix_path(conf::Access::Read, &word);
-        let code = line.files().read(&path).map_err(|error| {
-            line.error_at(i, format!("open() \"{}\" failed: {error}", path.display()))
-        })?;
+        let read = line.files().read(&path);
+        let code = match read {
+            Ok(code) => code,
+            // It may come until it is wanted.
+            Err(error) if kind.may_come_late() && error.kind() == ErrorKind::NotFound => {
+                let path = path.display();
+                line.warn_at(i, format!("open() \"{path}\" failed: {error}"));
+                line.level
+                    .build
+                    .prefix_for(conf::Access::Read, line.text(i));
+                let source = Source::Named(expression);
+                return Ok(Chunk::new(line, kind, String::new(), source));
+            }
+            Err(error) => {
+                let path = path.display();
+                return Err(line.error_at(i, format!("open() \"{path}\" failed: {error}")));
+            }
+        };
         let shown = path.display().to_string();
         check(line, &code, &shown, word.span)?;
         Ok(Chunk::new(line, kind, shown, Source::File(path, code)))

@@ -30,6 +30,10 @@ pub(crate) fn server_rewrite(request: &mut Request) -> Step<'_> {
 }
 
 pub(crate) fn rewrite(request: &mut Request) -> Step<'_> {
+    // `rewrite` has chosen another location already.
+    if request.flow.uri_changed {
+        return Outcome::Declined.into();
+    }
     at(request, |code| (!code.early.rewrite, &code.rewrite))
 }
 
@@ -103,9 +107,9 @@ pub(crate) fn begin(request: &mut Request, chunk: &Chunk) -> Result<Run, u16> {
     let vm = vm::of(request).ok_or(500_u16)?;
     let function = match vm.function(chunk, request.into()) {
         Ok(function) => function,
-        Err(message) => {
-            request.error(format_args!("{}", message.as_bstr()));
-            return Err(500);
+        Err(unloaded) => {
+            request.error(format_args!("{}", unloaded.message.as_bstr()));
+            return Err(unloaded.status);
         }
     };
     let scope = Scope::new(Rc::clone(&vm), chunk.kind, request.logger().clone());

@@ -61,6 +61,8 @@ pub(crate) struct Scope {
     pub(crate) client_socket: RefCell<Option<Rc<Tcp>>>,
     /// Sockets that a script without a request has connected.
     pub(crate) connected: RefCell<Connected>,
+    /// How many of its light threads wait for subrequests.
+    pub(crate) captures: Cell<usize>,
     /// Why the script failed.
     pub(crate) failure: RefCell<Option<Vec<u8>>>,
     /// Where a run without a request writes.
@@ -106,6 +108,7 @@ impl Scope {
             half: RefCell::default(),
             client_socket: RefCell::default(),
             connected: RefCell::default(),
+            captures: Cell::new(0),
             failure: RefCell::default(),
             log,
         })

@@ -59,8 +59,8 @@ impl ScriptStep for Set {
         };
         let function = match vm.function(&self.chunk, request.into()) {
             Ok(function) => function,
-            Err(message) => {
-                request.error(format_args!("{}", message.as_bstr()));
+            Err(unloaded) => {
+                request.error(format_args!("{}", unloaded.message.as_bstr()));
                 return ScriptProgress::Done(Outcome::Status(500));
             }
         };

@@ -182,8 +182,8 @@ pub(crate) fn begin(session: &mut Session, chunk: &Chunk) -> Result<Run, u16> {
     let vm = vm::of_session(session).ok_or(status::INTERNAL_SERVER_ERROR)?;
     let function = match vm.function(chunk, session.into()) {
         Ok(function) => function,
-        Err(message) => {
-            session.error(format_args!("{}", message.as_bstr()));
+        Err(unloaded) => {
+            session.error(format_args!("{}", unloaded.message.as_bstr()));
             return Err(status::INTERNAL_SERVER_ERROR);
         }
     };

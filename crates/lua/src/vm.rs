@@ -85,7 +85,7 @@ fn known(key: Key) -> Option<Rc<Vm>> {
 }
 
 /// The machine of the request's configuration on this loop, made at its first use.
-pub(crate) fn of(request: &Request) -> Option<Rc<Vm>> {
+pub(crate) fn of(request: &mut Request) -> Option<Rc<Vm>> {
     let vm = match known((Engine::Http, request.site.generation)) {
         Some(vm) => vm,
         None => {
@@ -97,9 +97,8 @@ pub(crate) fn of(request: &Request) -> Option<Rc<Vm>> {
     if request.conf::<Code>().code_cache {
         return (!vm.broken.get()).then_some(vm);
     }
-    // Without a cache each request has a machine of its own.
-    let own: Rc<Own> = request.shared();
-    own.of(&vm)
+    // Without a cache each request has a machine of its own, a subrequest too where no script has asked for it.
+    request.state_or_default::<Own>().of(&vm)
 }
 
 /// The machine of the session's configuration on this loop, likewise.
@@ -122,8 +121,8 @@ pub(crate) fn of_session(session: &mut Session) -> Option<Rc<Vm>> {
 }
 
 /// The machine that a request has to itself.
-#[derive(Default)]
-struct Own(RefCell<Option<Rc<Vm>>>);
+#[derive(Clone, Default)]
+pub(crate) struct Own(RefCell<Option<Rc<Vm>>>);
 
 impl Own {
     fn of(&self, vm: &Vm) -> Option<Rc<Vm>> {
@@ -290,7 +289,7 @@ impl Vm {
         let scope = vm.scope(Kind::Init);
         let function = vm
             .function(chunk, Guest::Nobody)
-            .map_err(|message| message.to_str_lossy().into_owned())?;
+            .map_err(|unloaded| unloaded.message.to_str_lossy().into_owned())?;
         let mut run = Run::new(Rc::clone(&scope), &function, &settings.limits);
         match run.finish_now(Guest::Nobody) {
             End::Through(_) | End::Exit(0) => Ok(()),
@@ -308,7 +307,7 @@ impl Vm {
             Ok(function) => {
                 Run::new(scope, &function, &self.settings.limits).finish_now(Guest::Nobody)
             }
-            Err(message) => {
+            Err(Unloaded { message, .. }) => {
                 self.log
                     .plain(Level::Error, format_args!("{}", message.as_bstr()));
                 End::Failed
@@ -317,7 +316,7 @@ impl Vm {
     }
 
     /// The function that a chunk compiles to. `guest` is who needs it, for names that are made of variables.
-    pub(crate) fn function(&self, chunk: &Chunk, guest: Guest<'_>) -> Result<Rc<Ref>, Vec<u8>> {
+    pub(crate) fn function(&self, chunk: &Chunk, guest: Guest<'_>) -> Result<Rc<Ref>, Unloaded> {
         let number = chunk.number as usize;
         if let Some(Some(known)) = self.functions.borrow().get(number) {
             return Ok(Rc::clone(known));
@@ -331,7 +330,9 @@ impl Vm {
             Source::File(_, code) => self.compiled(chunk, &chunk.name, code, true),
             Source::Named(expression) => {
                 let name = match guest {
-                    Guest::Nobody => return Err(b"the name of the file needs a request".to_vec()),
+                    Guest::Nobody => {
+                        return Err(b"the name of the file needs a request".to_vec().into());
+                    }
                     Guest::Request(request) => request.value(expression),
                     Guest::Session(session) => session.value(expression),
                 };
@@ -358,7 +359,7 @@ impl Vm {
         name: &str,
         code: &[u8],
         keep: bool,
-    ) -> Result<Rc<Ref>, Vec<u8>> {
+    ) -> Result<Rc<Ref>, Unloaded> {
         let key = (name.to_owned(), code.to_vec());
         let known = self.by_content.borrow().get(&key).cloned();
         let function = match known {
@@ -400,13 +401,29 @@ const MAX_FUNCTIONS: usize = 1000;
 
 /// Reads a file of code. Waits for the disk: for files that are read while their configuration serves, which happens
 /// once for each, or always when `lua_code_cache` is off, which is for development.
-fn read(path: &std::path::Path) -> Result<Vec<u8>, Vec<u8>> {
+fn read(path: &std::path::Path) -> Result<Vec<u8>, Unloaded> {
     std::fs::read(path).map_err(|error| {
         rt::sandbox::note_refusal(path, &error);
-        format!(
-            "failed to load external Lua file \"{}\": {error}",
-            path.display()
-        )
-        .into_bytes()
+        let shown = path.display();
+        let message =
+            format!("failed to load external Lua file \"{shown}\": cannot open {shown}: {error}");
+        Unloaded {
+            message: message.into_bytes(),
+            status: 404,
+        }
     })
+}
+
+/// Why there is no function of a chunk.
+pub(crate) struct Unloaded {
+    pub(crate) message: Vec<u8>,
+    /// What a request that wanted it is answered.
+    pub(crate) status: u16,
+}
+
+impl From<Vec<u8>> for Unloaded {
+    fn from(message: Vec<u8>) -> Unloaded {
+        let status = 500;
+        Unloaded { message, status }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::Poll;
 
 use bstr::BString;
@@ -17,7 +17,8 @@ use super::{Called, Functions};
 use crate::luajit::stack::Kind;
 use crate::luajit::{Ref, Stack, Value, fail};
 use crate::operation::{Operation, Reply};
-use crate::scope;
+use crate::scope::{self, Scope};
+use crate::vm::Own;
 
 pub(super) const CORE: Functions = &[("capture", capture)];
 
@@ -60,7 +61,30 @@ fn capture(stack: &Stack) -> Called {
         let made = scope::with_request(|request| begin(request, wanted))??;
         requests.push(made);
     }
-    super::wait(Operation::task(all(requests)))
+    let counted = Counted::new(&scope::with(Rc::clone)?);
+    super::wait(Operation::task(async move {
+        let replies = all(requests).await;
+        drop(counted);
+        replies
+    }))
+}
+
+/// A light thread that waits for subrequests, until they are through or it is ended.
+struct Counted(Weak<Scope>);
+
+impl Counted {
+    fn new(scope: &Rc<Scope>) -> Counted {
+        scope.captures.set(scope.captures.get() + 1);
+        Counted(Rc::downgrade(scope))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if let Some(scope) = self.0.upgrade() {
+            scope.captures.set(scope.captures.get() - 1);
+        }
+    }
 }
 
 /// Reads the table on top.
@@ -151,6 +175,10 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
         return fail("subrequests cycle, or there are too many of them");
     };
     let mut request = Box::new(request);
+    if let Some(own) = parent.state::<Own>() {
+        let own = own.clone();
+        request.set_state(own);
+    }
     // The script gets the status, and no page that explains it to people.
     request.flow.no_error_page = true;
     // What the client said of its own content is not true of this request.

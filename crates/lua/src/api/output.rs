@@ -197,7 +197,20 @@ fn exit(stack: &Stack) -> Called {
     let Some(code) = stack.number(1) else {
         return fail("bad argument #1 to 'exit' (number expected)");
     };
-    end(Operation::Exit(code as i32))
+    let code = code as i32;
+    // These end the request whatever it waits for.
+    if !matches!(code, -1 | 408 | 444 | 499) {
+        need_no_captures()?;
+    }
+    end(Operation::Exit(code))
+}
+
+/// Fails while light threads of the script wait for subrequests: the response would go its way without them.
+pub(super) fn need_no_captures() -> Result<(), Failure> {
+    match scope::with(|scope| scope.captures.get())? {
+        0 => Ok(()),
+        _ => fail("attempt to abort with pending subrequests"),
+    }
 }
 
 /// Fails where a script has no request whose way it decides.

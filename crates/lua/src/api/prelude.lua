@@ -384,7 +384,11 @@ function ngx.location.capture_multi(list)
 end
 
 -- `ngx.exec`, `ngx.req.set_uri`
-function ngx.exec(uri, args)
+function ngx.exec(uri, args, ...)
+    local more = select("#", ...)
+    if more > 0 then
+        error("expecting one or two arguments, but got " .. more + 2, 2)
+    end
     if type(args) == "table" then
         args = ngx.encode_args(args)
     end

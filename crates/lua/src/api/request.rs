@@ -193,6 +193,9 @@ fn set_uri(stack: &Stack) -> Called {
     if jump && !matches!(kind, Script::ServerRewrite | Script::Rewrite) {
         return fail(kind.refusal());
     }
+    if jump {
+        super::output::need_no_captures()?;
+    }
     // The third argument says that the path is meant to have any byte.
     if !stack.boolean(3)
         && let Some(bad) = path.iter().find(|byte| is_unsafe(**byte))

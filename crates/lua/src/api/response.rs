@@ -353,6 +353,7 @@ fn redirect(stack: &Stack) -> Called {
              ngx.HTTP_SEE_OTHER, and ngx.HTTP_TEMPORARY_REDIRECT are allowed",
         );
     }
+    super::output::need_no_captures()?;
     if scope::with(|scope| scope.head_sent.get())? {
         return fail("attempt to call ngx.redirect after sending out the headers");
     }
@@ -374,7 +375,11 @@ fn exec(stack: &Stack) -> Called {
     if scope::with(|scope| scope.head_sent.get())? {
         return fail("attempt to call ngx.exec after sending out response headers");
     }
+    super::output::need_no_captures()?;
     if target.starts_with(b"@") {
+        // A named location takes no arguments.
+        let end = target.find_byte(b'?').unwrap_or(target.len());
+        let target = &target[..end];
         return super::output::end(Operation::Exec(target.into(), BString::default()));
     }
     let Some((path, mut args)) = internal_uri(&target) else {
