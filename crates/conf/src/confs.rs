@@ -1,8 +1,9 @@
 //! The structs of one block: one per table, of types that only the modules know.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::contexts::Contexts;
 use crate::table::Rows;
@@ -43,17 +44,58 @@ pub type TableSet = Vec<&'static dyn Rows>;
 /// let mut server = confs.child(1);
 /// dispatch(line.node.block.nodes(), &mut server, Some(confs), &mut line.level.inner(SERVER));
 /// ```
+///
+/// A struct is that of the block around it until something changes it here.
 pub struct Confs {
-    groups: Vec<Vec<Box<dyn AnyConf>>>,
+    groups: Vec<Vec<Slot>>,
     index: Rc<Index>,
     /// Nothing was inherited: the defaults of the rows have still to be applied.
     pub(crate) needs_defaults: bool,
+}
+
+/// The struct of one table in one block.
+struct Slot {
+    conf: Arc<dyn AnyConf>,
+    /// It is still the struct of the block around this one.
+    is_shared: bool,
+}
+
+impl Slot {
+    fn own(conf: Arc<dyn AnyConf>) -> Slot {
+        Slot {
+            conf,
+            is_shared: false,
+        }
+    }
+
+    /// The struct of a block inside the block of this one.
+    fn child(&self, table: &dyn Rows) -> Slot {
+        match table.shares(&*self.conf) {
+            true => Slot {
+                conf: Arc::clone(&self.conf),
+                is_shared: true,
+            },
+            false => Slot::own(table.child(&*self.conf)),
+        }
+    }
+
+    /// The struct, to change. Blocks that share it keep it as it is.
+    fn change(&mut self, table: &dyn Rows) -> &mut dyn AnyConf {
+        if std::mem::take(&mut self.is_shared) {
+            self.conf = table.child(&*self.conf);
+        } else if Arc::strong_count(&self.conf) > 1 {
+            self.conf = table.copy(&*self.conf);
+        }
+        Arc::get_mut(&mut self.conf).expect("a struct that was made just now is shared by nobody")
+    }
 }
 
 /// The tables and where each name is found in them; made once for an engine and shared by all its blocks.
 pub(crate) struct Index {
     groups: Vec<TableSet>,
     by_name: HashMap<&'static str, Vec<RowId>>,
+    /// The group and the table of each type of struct.
+    by_type: HashMap<TypeId, (usize, usize)>,
 }
 
 /// A row of a table of a group.
@@ -67,13 +109,15 @@ pub(crate) struct RowId {
 impl Confs {
     /// New structs for an outermost block. The rows' defaults are applied by [`crate::dispatch()`].
     pub fn new(groups: Vec<TableSet>) -> Confs {
-        let created = groups
-            .iter()
-            .map(|tables| tables.iter().map(|table| table.create()).collect())
-            .collect();
+        let create = |tables: &TableSet| -> Vec<Slot> {
+            let confs = tables.iter().map(|table| table.create());
+            confs.map(Slot::own).collect()
+        };
+        let created: Vec<Vec<Slot>> = groups.iter().map(create).collect();
+        let index = Index::new(groups, &created);
         Confs {
             groups: created,
-            index: Rc::new(Index::new(groups)),
+            index: Rc::new(index),
             needs_defaults: true,
         }
     }
@@ -81,16 +125,13 @@ impl Confs {
     /// The structs of a block inside this one, inherited. Groups before `first_group` are closed there: their
     /// directives are not allowed, and they have no structs.
     pub fn child(&self, first_group: usize) -> Confs {
-        let groups = self.groups.iter().enumerate().map(|(group, confs)| {
+        let groups = self.groups.iter().enumerate().map(|(group, slots)| {
             if group < first_group {
                 return Vec::new();
             }
-            let tables = &self.index.groups[group];
-            confs
-                .iter()
-                .zip(tables)
-                .map(|(conf, table)| table.child(&**conf))
-                .collect()
+            let tables = self.index.groups[group].iter();
+            let slots = slots.iter().zip(tables);
+            slots.map(|(slot, table)| slot.child(*table)).collect()
         });
         Confs {
             groups: groups.collect(),
@@ -101,28 +142,31 @@ impl Confs {
 
     /// The struct of type `C`, if this block has one.
     pub fn get<C: 'static>(&self) -> Option<&C> {
-        self.groups
-            .iter()
-            .flatten()
-            .find_map(|conf| (&**conf as &dyn Any).downcast_ref())
+        let &(group, table) = self.index.by_type.get(&TypeId::of::<C>())?;
+        let slot = self.groups[group].get(table)?;
+        Some(downcast(&*slot.conf))
     }
 
-    /// As [`Confs::get`], to change.
+    /// As [`Confs::get`], to change. It makes the struct this block's own, so a caller that may have nothing to change
+    /// looks first: [`Confs::change_if`].
     pub fn get_mut<C: 'static>(&mut self) -> Option<&mut C> {
-        self.groups
-            .iter_mut()
-            .flatten()
-            .find_map(|conf| (&mut **conf as &mut dyn Any).downcast_mut())
+        let &(group, table) = self.index.by_type.get(&TypeId::of::<C>())?;
+        Some(downcast_mut(self.slot(group, table)?))
     }
 
-    /// The structs of a group in the order of its tables; none if the group is closed here.
-    pub fn group(&self, group: usize) -> &[Box<dyn AnyConf>] {
-        &self.groups[group]
+    /// Changes the struct of type `C` where there is something to change.
+    pub fn change_if<C: 'static>(&mut self, is_needed: fn(&C) -> bool, change: fn(&mut C)) {
+        if self.get().is_some_and(is_needed)
+            && let Some(conf) = self.get_mut()
+        {
+            change(conf);
+        }
     }
 
     /// Takes the structs of a group out, when the block is complete. The group is closed afterwards.
-    pub fn take_group(&mut self, group: usize) -> Vec<Box<dyn AnyConf>> {
-        std::mem::take(&mut self.groups[group])
+    pub fn take_group(&mut self, group: usize) -> Vec<Arc<dyn AnyConf>> {
+        let slots = std::mem::take(&mut self.groups[group]);
+        slots.into_iter().map(|slot| slot.conf).collect()
     }
 
     /// The tables of a group.
@@ -135,12 +179,24 @@ impl Confs {
         self.groups.len()
     }
 
+    /// The struct of a table, if its group is open here.
+    pub(crate) fn conf(&self, group: usize, table: usize) -> Option<&dyn AnyConf> {
+        self.groups[group].get(table).map(|slot| &*slot.conf)
+    }
+
+    /// Whether the struct of a table is still that of the block around this one; `None` if its group is closed here.
+    pub(crate) fn is_shared(&self, group: usize, table: usize) -> Option<bool> {
+        self.groups[group].get(table).map(|slot| slot.is_shared)
+    }
+
     pub(crate) fn index(&self) -> Rc<Index> {
         self.index.clone()
     }
 
     pub(crate) fn slot(&mut self, group: usize, table: usize) -> Option<&mut dyn AnyConf> {
-        self.groups[group].get_mut(table).map(|conf| &mut **conf)
+        let rows = self.index.groups[group].get(table)?;
+        let slot = self.groups[group].get_mut(table)?;
+        Some(slot.change(*rows))
     }
 
     /// The row that takes `name` in `context`, among the groups open here.
@@ -153,8 +209,16 @@ impl Confs {
 }
 
 impl Index {
-    fn new(groups: Vec<TableSet>) -> Index {
+    fn new(groups: Vec<TableSet>, created: &[Vec<Slot>]) -> Index {
+        let mut by_type = HashMap::new();
+        for (group, slots) in created.iter().enumerate() {
+            for (table, slot) in slots.iter().enumerate() {
+                let place = by_type.entry((*slot.conf).type_id());
+                place.or_insert((group, table));
+            }
+        }
         let mut index = Index {
+            by_type,
             groups,
             by_name: HashMap::new(),
         };
@@ -183,7 +247,11 @@ impl Index {
     }
 
     pub(crate) fn table(&self, id: RowId) -> &'static dyn Rows {
-        self.groups[id.group][id.table]
+        self.rows_of(id.group, id.table)
+    }
+
+    pub(crate) fn rows_of(&self, group: usize, table: usize) -> &'static dyn Rows {
+        self.groups[group][table]
     }
 
     pub(crate) fn info(&self, id: RowId) -> crate::table::RowInfo {

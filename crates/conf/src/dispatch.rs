@@ -266,18 +266,16 @@ fn finish(confs: &mut Confs, parents: Option<&Confs>, level: &mut Level) {
     let index = confs.index();
     for group in 0..confs.group_count() {
         for table in 0..index.group_len(group) {
-            let parent = parents
-                .and_then(|parents| parents.group(group).get(table))
-                .map(|conf| &**conf);
-            let id = RowId {
-                group,
-                table,
-                row: 0,
-            };
+            let rows = index.rows_of(group, table);
+            let is_shared = confs.is_shared(group, table);
+            if !is_shared.is_some_and(|is_shared| rows.finishes(is_shared, level)) {
+                continue;
+            }
+            let parent = parents.and_then(|parents| parents.conf(group, table));
             let Some(conf) = confs.slot(group, table) else {
                 continue;
             };
-            if let Err(error) = index.table(id).finish(conf, parent, level) {
+            if let Err(error) = rows.finish(conf, parent, level) {
                 level.report(error);
             }
         }

@@ -48,12 +48,13 @@
 //! opens a block and is given all structs of the block around it.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use base::BString;
 
 use crate::confs::{AnyConf, Confs, downcast, downcast_mut};
-use crate::contexts::Contexts;
+use crate::contexts::{Contexts, SERVER};
 use crate::diagnostic::Diagnostic;
 use crate::expression::Expression;
 use crate::level::Level;
@@ -194,12 +195,24 @@ pub type Finish<C> = fn(&mut C, parent: Option<&C>, &mut Level) -> Result<(), Di
 
 /// The directives of one module for one kind of block, and how its struct is inherited.
 ///
+/// A block without a directive of the table shares the struct of the block around it, so that ten thousand locations
+/// that say nothing of a module cost nothing for it. The first directive makes the struct the block's own.
+///
 /// With `.finish(…)` or `.inherit(…)` after it, name the type: `Table::<Conf>::new(&[…]).finish(…)`, because a
 /// method call hides from the compiler which type the rows are for.
 pub struct Table<C: 'static> {
     rows: &'static [Directive<C>],
     finish: Option<Finish<C>>,
-    inherit: Option<fn(&C) -> C>,
+    /// The finish function has nothing to do where the struct is shared.
+    finishes_changed: bool,
+    inherit: Option<Inherit<C>>,
+}
+
+/// Another way to make a block's struct than cloning the outer one.
+#[derive(Clone, Copy)]
+struct Inherit<C: 'static> {
+    make: fn(&C) -> C,
+    shares: fn(&C) -> bool,
 }
 
 impl<C: 'static> Table<C> {
@@ -208,19 +221,29 @@ impl<C: 'static> Table<C> {
         Table {
             rows,
             finish: None,
+            finishes_changed: false,
             inherit: None,
         }
     }
 
-    /// With a function to run when a block's own rows have been applied, before its child blocks.
+    /// With a function to run when a block's own rows have been applied, before its child blocks. It runs in every block,
+    /// which therefore has a struct of its own; [`Table::finish_changed`] is cheaper.
     pub const fn finish(mut self, finish: Finish<C>) -> Table<C> {
         self.finish = Some(finish);
         self
     }
 
-    /// With another way to make a child's struct than cloning the parent's: for what is not inherited.
-    pub const fn inherit(mut self, inherit: fn(&C) -> C) -> Table<C> {
-        self.inherit = Some(inherit);
+    /// With a function to run in blocks that have directives of this table, in outermost blocks and in servers. For what
+    /// follows from the struct alone: elsewhere the finished struct of the block around it counts.
+    pub const fn finish_changed(mut self, finish: Finish<C>) -> Table<C> {
+        self.finishes_changed = true;
+        self.finish(finish)
+    }
+
+    /// With another way to make a child's struct than cloning the parent's: for what is not inherited. `shares` tells
+    /// whether the parent's struct serves a child that has no directive of the table.
+    pub const fn inherit(mut self, make: fn(&C) -> C, shares: fn(&C) -> bool) -> Table<C> {
+        self.inherit = Some(Inherit { make, shares });
         self
     }
 
@@ -309,10 +332,16 @@ pub trait Rows: Sync {
     fn info(&self, row: usize) -> RowInfo;
 
     /// The struct of an outermost block, before defaults.
-    fn create(&self) -> Box<dyn AnyConf>;
+    fn create(&self) -> Arc<dyn AnyConf>;
+
+    /// Whether the struct of the block around it serves a block that has no directive of the table.
+    fn shares(&self, parent: &dyn AnyConf) -> bool;
 
     /// The struct of a block inside the block of `parent`.
-    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf>;
+    fn child(&self, parent: &dyn AnyConf) -> Arc<dyn AnyConf>;
+
+    /// The same struct once more.
+    fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf>;
 
     /// Applies a line to the struct by row `row`. Arity, braces and context have been checked.
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic>;
@@ -324,6 +353,10 @@ pub trait Rows: Sync {
         line: &mut Line,
         confs: &mut Confs,
     ) -> Result<(), Diagnostic>;
+
+    /// Whether [`Rows::finish`] has something to do in this block. `is_shared`: the struct is still that of the block
+    /// around it.
+    fn finishes(&self, is_shared: bool, level: &mut Level) -> bool;
 
     /// Runs the table's finish function, if it has one.
     fn finish(
@@ -361,16 +394,24 @@ impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
         }
     }
 
-    fn create(&self) -> Box<dyn AnyConf> {
-        Box::new(C::default())
+    fn create(&self) -> Arc<dyn AnyConf> {
+        Arc::new(C::default())
     }
 
-    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
-        let parent = downcast::<C>(parent);
-        Box::new(
-            self.inherit
-                .map_or_else(|| parent.clone(), |inherit| inherit(parent)),
-        )
+    fn shares(&self, parent: &dyn AnyConf) -> bool {
+        let shares = self.inherit.as_ref().map(|inherit| inherit.shares);
+        shares.is_none_or(|shares| shares(downcast(parent)))
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        match &self.inherit {
+            Some(inherit) => Arc::new((inherit.make)(downcast(parent))),
+            None => self.copy(parent),
+        }
+    }
+
+    fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        Arc::new(downcast::<C>(conf).clone())
     }
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
@@ -387,6 +428,11 @@ impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
             Setter::Deferred(_, set) => set(line, confs),
             _ => Ok(()),
         }
+    }
+
+    fn finishes(&self, is_shared: bool, level: &mut Level) -> bool {
+        let is_needed = !is_shared || !self.finishes_changed || level.context == SERVER;
+        self.finish.is_some() && is_needed
     }
 
     fn finish(

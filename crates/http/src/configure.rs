@@ -4,7 +4,7 @@
 //! inherit from those of the block around it, applies its own directives to them, and leaves what came of it with the
 //! [`Builder`], which the blocks inside find again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ use crate::module::{Answer, Filter, Handler, Module, Phase};
 use crate::request::Request;
 use crate::route::Tree;
 use crate::site::{
-    ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Positions, Server, ServerId,
+    ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Positions, Server,
+    ServerId,
 };
 
 /// The group of tables whose structs belong to `http`.
@@ -61,6 +62,19 @@ pub struct Builder {
     named: Vec<(BString, LocationId)>,
     /// The present server takes CONNECT.
     connect: bool,
+    /// Where structs stand: the same in all servers, and in all locations.
+    server_positions: Option<Arc<Positions>>,
+    location_positions: Option<Arc<Positions>>,
+    same: Same,
+}
+
+/// What locations have in common and share.
+#[derive(Default)]
+struct Same {
+    /// By the handlers with their phases, and by the filters.
+    pipelines: HashMap<(Vec<(Phase, usize)>, Vec<usize>), Arc<Pipeline>>,
+    /// By the addresses of the two structs that it is made of, which live as long as the locations do.
+    cores: HashMap<(usize, usize), Arc<LocationConf>>,
 }
 
 /// A block that is being read.
@@ -120,6 +134,9 @@ pub fn http(
         open: Vec::new(),
         named: Vec::new(),
         connect: false,
+        server_positions: None,
+        location_positions: None,
+        same: Same::default(),
     };
     let mut confs = Confs::new(groups(modules));
     if let Some(core) = confs.get_mut::<LocationConf>() {
@@ -202,8 +219,10 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     builder
         .listens
         .extend(listen::claims(&core, server, line.node.span));
-    let positions = Positions::of(&server_confs);
-    let confs = ConfSet::new(positions, server_confs);
+    let positions = builder
+        .server_positions
+        .get_or_insert_with(|| Positions::of(&server_confs));
+    let confs = ConfSet::new(positions.clone(), server_confs);
     builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),
@@ -243,9 +262,7 @@ pub fn location(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> 
     for module in line.level.engine::<Builder>().modules {
         (module.nested)(&mut confs);
     }
-    if let Some(core) = confs.get_mut::<LocationConf>() {
-        core.enter_child();
-    }
+    confs.change_if(LocationConf::has_own_part, LocationConf::enter_child);
     let id = open(line, name.clone(), kind.clone(), None);
     dispatch(
         line.node.block.nodes(),
@@ -368,14 +385,13 @@ fn open(
 
 /// Freezes the innermost open block. What is given back is the tree of the locations inside it.
 fn close(line: &mut Line, confs: &mut Confs) -> Tree {
-    let core = confs.get::<LocationConf>().cloned().unwrap_or_default();
-    let delivery = confs
-        .get::<core::DeliveryConf>()
-        .cloned()
-        .unwrap_or_default();
+    let core = whole_core(confs, &mut line.level.engine::<Builder>().same.cores);
     let structs = confs.take_group(LOCATION_GROUP);
-    let positions = Positions::of(&structs);
     let builder = line.level.engine::<Builder>();
+    let positions = builder
+        .location_positions
+        .get_or_insert_with(|| Positions::of(&structs))
+        .clone();
     let frame = builder
         .open
         .pop()
@@ -383,15 +399,19 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     let mut location = Location {
         name: frame.name,
         kind: frame.kind,
-        core: Arc::new(LocationConf { delivery, ..core }),
+        core,
         confs: ConfSet::new(positions, structs),
         tree: Tree::default(),
         limit_except: frame.limit_except,
         adds_slash: false,
-        phases: Phases::default(),
-        filters: Box::default(),
+        pipeline: Arc::default(),
     };
-    freeze(&mut location, builder.modules, frame.answer);
+    freeze(
+        &mut location,
+        builder.modules,
+        frame.answer,
+        &mut builder.same,
+    );
     builder.locations[frame.id.0 as usize] = Some(location);
     Tree::build(
         frame
@@ -401,11 +421,36 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     )
 }
 
+/// The engine's settings of a block. Blocks that change none of them share those of the block around them.
+fn whole_core(
+    confs: &Confs,
+    known: &mut HashMap<(usize, usize), Arc<LocationConf>>,
+) -> Arc<LocationConf> {
+    let (Some(core), Some(delivery)) = (
+        confs.get::<LocationConf>(),
+        confs.get::<core::DeliveryConf>(),
+    ) else {
+        return Arc::default();
+    };
+    let key = (
+        std::ptr::from_ref(core).addr(),
+        std::ptr::from_ref(delivery).addr(),
+    );
+    let whole = known.entry(key).or_insert_with(|| {
+        Arc::new(LocationConf {
+            delivery: delivery.clone(),
+            ..core.clone()
+        })
+    });
+    Arc::clone(whole)
+}
+
 /// Collects the handlers and filters that run in a location. `named` is who answers, if that is its own doing.
 fn freeze(
     location: &mut Location,
     modules: &'static [&'static Module],
     named: Option<&'static Answer>,
+    same: &mut Same,
 ) {
     let active: Vec<&Module> = modules
         .iter()
@@ -431,12 +476,24 @@ fn freeze(
         location.adds_slash =
             answers.iter().any(|answer| answer.adds_slash) && location.name.ends_with(b"/");
     }
-    location.phases = Phases::collect(handlers.into_iter());
     let filters: Vec<(&'static str, Filter)> = active
         .iter()
         .filter_map(|module| Some((module.name, module.filter?)))
         .collect();
-    location.filters = filters.into();
+    let addresses = handlers
+        .iter()
+        .map(|(phase, handler)| (*phase, *handler as usize));
+    let key = (
+        addresses.collect(),
+        filters.iter().map(|(_, filter)| *filter as usize).collect(),
+    );
+    let pipeline = same.pipelines.entry(key).or_insert_with(|| {
+        Arc::new(Pipeline {
+            phases: Phases::collect(handlers.into_iter()),
+            filters: filters.into(),
+        })
+    });
+    location.pipeline = Arc::clone(pipeline);
 }
 
 /// What kind of location the present one is, for directives that care.

@@ -11,7 +11,7 @@ use crate::request::Request;
 /// Runs the filters of the request's location.
 pub fn run(request: &mut Request) -> Verdict {
     let site = Rc::clone(&request.site);
-    for (name, filter) in site.location(request.location).filters.iter() {
+    for (name, filter) in site.location(request.location).pipeline.filters.iter() {
         request.debug(format_args!("http filter: {name}"));
         let verdict = filter(request);
         if verdict != Verdict::Pass {

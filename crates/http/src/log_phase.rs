@@ -9,7 +9,7 @@ use crate::request::Request;
 /// Whether [`end`] has anything to do.
 pub fn is_wanted(request: &Request) -> bool {
     let location = request.site.location(request.location);
-    location.core.post_action.is_some() || !location.phases[Phase::Log].is_empty()
+    location.core.post_action.is_some() || !location.pipeline.phases[Phase::Log].is_empty()
 }
 
 /// Runs `post_action` and the log handlers.
@@ -21,7 +21,7 @@ pub async fn end(request: &mut Request) {
 /// Runs the log handlers of the request's location.
 pub async fn log(request: &mut Request) {
     let site = Rc::clone(&request.site);
-    for handler in &site.location(request.location).phases[Phase::Log] {
+    for handler in &site.location(request.location).pipeline.phases[Phase::Log] {
         // Nothing can be decided any more, so what a handler says does not count.
         let _ = handler(request).outcome().await;
     }

@@ -144,7 +144,7 @@ pub struct Answer {
 static NO_ROWS: Table<()> = Table::new(&[]);
 
 /// The phases of a request, in the order in which they run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Phase {
     /// The head is complete. Handlers may still change who the client is (`realip`).
     PostRead,

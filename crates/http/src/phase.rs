@@ -143,7 +143,7 @@ impl Walk {
             let site = &request.site;
             let phases = match phase {
                 Phase::PostRead | Phase::ServerRewrite => &site.server(request.server).phases,
-                _ => &site.location(self.location).phases,
+                _ => &site.location(self.location).pipeline.phases,
             };
             if let Some(&handler) = phases[phase].get(self.next) {
                 request.debug(format_args!("{phase:?} phase: {}", self.next));

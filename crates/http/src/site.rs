@@ -138,9 +138,16 @@ pub struct Location {
     pub limit_except: Option<(u32, LocationId)>,
     /// A path without the slash at this location's end is redirected to the one with it.
     pub adds_slash: bool,
-    /// The handlers that run in it.
+    /// What runs in it.
+    pub pipeline: Arc<Pipeline>,
+}
+
+/// What runs in a location. Locations in which the same runs share it.
+#[derive(Default)]
+pub struct Pipeline {
+    /// The handlers by phase.
     pub phases: Phases,
-    /// The filters that its responses pass, with the names of their modules.
+    /// The filters that responses pass, with the names of their modules.
     pub filters: Box<[(&'static str, Filter)]>,
 }
 
@@ -198,7 +205,7 @@ pub enum Satisfy {
 /// The structs of a block's tables, found by their type.
 pub struct ConfSet {
     positions: Arc<Positions>,
-    confs: Box<[Box<dyn AnyConf>]>,
+    confs: Box<[Arc<dyn AnyConf>]>,
 }
 
 /// Where the struct of each type is: a table with open addressing, at most half full. A request asks it many times.
@@ -208,7 +215,7 @@ pub(crate) struct Positions {
 
 impl Positions {
     /// The positions of structs that stand in the order of their tables.
-    pub(crate) fn of(confs: &[Box<dyn AnyConf>]) -> Arc<Positions> {
+    pub(crate) fn of(confs: &[Arc<dyn AnyConf>]) -> Arc<Positions> {
         let mut slots = vec![None; (confs.len() * 2).next_power_of_two()].into_boxed_slice();
         for (index, conf) in confs.iter().enumerate() {
             let id = (**conf).type_id();
@@ -228,7 +235,7 @@ impl Positions {
         hasher.0 as usize & (slots - 1)
     }
 
-    fn find(&self, id: TypeId) -> Option<usize> {
+    pub(crate) fn find(&self, id: TypeId) -> Option<usize> {
         let mut at = Positions::start(id, self.slots.len());
         loop {
             match self.slots[at] {
@@ -263,7 +270,7 @@ impl Hasher for FirstWord {
 
 impl ConfSet {
     /// Structs of one group, in the order of its tables.
-    pub(crate) fn new(positions: Arc<Positions>, confs: Vec<Box<dyn AnyConf>>) -> ConfSet {
+    pub(crate) fn new(positions: Arc<Positions>, confs: Vec<Arc<dyn AnyConf>>) -> ConfSet {
         ConfSet {
             positions,
             confs: confs.into(),

@@ -124,11 +124,7 @@ static MODULE: Module = Module {
         (Phase::Log, phases::log),
     ],
     enabled: is_used,
-    nested: |confs| {
-        if let Some(code) = confs.get_mut::<Code>() {
-            code.nested();
-        }
-    },
+    nested: |confs| confs.change_if::<Code>(|code| code.content.is_some(), Code::nested),
     trial: |site| vm::trial(site.main_confs.get(), home::Engine::Http),
     commit: |site, zones| vm::Vm::trial(site.main_confs.get(), home::Engine::Http, zones),
     start: worker::start,

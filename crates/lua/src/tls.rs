@@ -24,10 +24,10 @@ static HTTP_ROWS: [Directive<Tls>; ROWS] = rows(HTTP_SERVER_LOCATION);
 static STREAM_ROWS: [Directive<Tls>; ROWS] = rows(STREAM_AND_SERVER);
 
 /// The rows in `http` and what it holds.
-pub(crate) static HTTP: Table<Tls> = Table::<Tls>::new(&HTTP_ROWS).finish(finish);
+pub(crate) static HTTP: Table<Tls> = Table::<Tls>::new(&HTTP_ROWS).finish_changed(finish);
 
 /// The same rows in `stream`.
-pub(crate) static STREAM: Table<Tls> = Table::<Tls>::new(&STREAM_ROWS).finish(finish);
+pub(crate) static STREAM: Table<Tls> = Table::<Tls>::new(&STREAM_ROWS).finish_changed(finish);
 
 const fn row(
     name: &'static str,

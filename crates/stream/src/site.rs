@@ -109,11 +109,11 @@ impl Index<Phase> for Phases {
 
 /// The structs of a block's tables, found by their type. There are few, and a session asks few times: they are searched
 /// in a row.
-pub struct ConfSet(Box<[Box<dyn AnyConf>]>);
+pub struct ConfSet(Box<[Arc<dyn AnyConf>]>);
 
 impl ConfSet {
     /// Structs of one group, in the order of its tables.
-    pub(crate) fn new(confs: Vec<Box<dyn AnyConf>>) -> ConfSet {
+    pub(crate) fn new(confs: Vec<Arc<dyn AnyConf>>) -> ConfSet {
         ConfSet(confs.into())
     }
 

@@ -615,7 +615,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         set: Setter::Custom(Arity::ONE, Repeat::Once, |_, line| line.number(0, 0, i64::MAX).map(drop)),
     },
 ])
-.finish(|conf, outer, level| {
+.finish_changed(|conf, outer, level| {
     // Without a log of its own, http writes to the one of main.
     if outer.is_none() && level.seen("error_log").is_none() {
         conf.log = level.shared::<MainLog>().0.clone();
@@ -775,7 +775,12 @@ fn types(conf: &mut LocationConf, line: &mut Line) -> Result<(), Diagnostic> {
 }
 
 impl LocationConf {
-    /// What does not pass from a location to the locations inside it.
+    /// Whether there is something that does not pass from a location to the locations inside it.
+    pub(crate) fn has_own_part(&self) -> bool {
+        self.post_action.is_some()
+    }
+
+    /// Forgets it.
     pub(crate) fn enter_child(&mut self) {
         self.post_action = None;
     }

@@ -46,7 +46,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])
-.inherit(Rules::inherited);
+.inherit(Rules::inherited, |_| true);
 
 fn judge(request: &mut Request) -> Step<'_> {
     let judgement = request.conf::<Rules>().judge(&request.remote.address);

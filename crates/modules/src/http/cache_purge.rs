@@ -36,9 +36,7 @@ pub(crate) static MODULE: Module = Module {
         adds_slash: false,
     }),
     nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            *conf = Conf::default();
-        }
+        confs.change_if::<Conf>(|conf| conf.cache.is_some(), |conf| *conf = Conf::default())
     },
     ..Module::EMPTY
 };

@@ -117,7 +117,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.finish(take_maps);
+.finish_changed(take_maps);
 
 /// Maps are kept with the configuration that is being built, and with the locations.
 #[derive(Clone, Default)]

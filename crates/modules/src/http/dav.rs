@@ -82,7 +82,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.finish(|conf, _, level| {
+.finish_changed(|conf, _, level| {
     level.build.needs().changes_roots |= conf.methods & !OFF != 0;
     Ok(())
 });

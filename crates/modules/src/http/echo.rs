@@ -46,9 +46,10 @@ pub(crate) static MODULE: Module = Module {
         !(conf.commands.is_empty() && conf.before.is_empty() && conf.after.is_empty())
     },
     nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.commands = Arc::default();
-        }
+        confs.change_if::<Conf>(
+            |conf| !conf.commands.is_empty(),
+            |conf| conf.commands = Arc::default(),
+        );
     },
     variables: VARIABLES,
     ..Module::EMPTY

@@ -130,7 +130,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         ),
     },
 ])
-.finish(|conf, _, level| {
+.finish_changed(|conf, _, level| {
     level.require(conf.set_header.iter().map(|(_, value)| value));
     conf.fields = FieldPlan::new(DIRECTIVE_NAMES, &conf.set_header);
     Ok(())
@@ -150,9 +150,7 @@ struct Conf {
 
 /// A nested location has a `grpc_pass` of its own or none.
 fn nested(confs: &mut Confs) {
-    if let Some(conf) = confs.get_mut::<Conf>() {
-        conf.pass = None;
-    }
+    confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None);
 }
 
 /// The host and port of an address, as `:authority` says it.

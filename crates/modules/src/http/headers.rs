@@ -100,8 +100,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.inherit(Conf::inherited)
-.finish(|conf, outer, _| {
+.inherit(Conf::inherited, Conf::serves_inner)
+.finish_changed(|conf, outer, _| {
     conf.headers.finish(outer.map(|outer| &outer.headers));
     conf.trailers.finish(outer.map(|outer| &outer.trailers));
     Ok(())
@@ -150,6 +150,11 @@ enum Inherit {
 }
 
 impl Conf {
+    /// Whether all that counts here counts in a block inside that says nothing itself.
+    fn serves_inner(&self) -> bool {
+        self.headers.inherit != Inherit::Off && self.trailers.inherit != Inherit::Off
+    }
+
     fn inherited(&self) -> Conf {
         let inherited = |lines: &Lines| Lines {
             own: Vec::new(),

@@ -43,9 +43,7 @@ pub(crate) static MODULE: Module = Module {
     location: &DIRECTIVES,
     enabled: |_| false,
     nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            *conf = Conf::default();
-        }
+        confs.change_if::<Conf>(|conf| conf.check.is_some(), |conf| *conf = Conf::default())
     },
     start,
     stop: |_| drop(CHECKS.take()),

@@ -90,7 +90,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.finish(open_default);
+.finish_changed(open_default);
 
 /// Formats are kept with the configuration that is being built, not in a struct.
 #[derive(Clone, Default)]

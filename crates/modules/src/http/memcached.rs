@@ -37,11 +37,7 @@ pub(crate) static MODULE: Module = Module {
         handler: pass,
         adds_slash: true,
     }),
-    nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.pass = None;
-        }
-    },
+    nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
     ..Module::EMPTY
 };
 

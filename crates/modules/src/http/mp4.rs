@@ -39,11 +39,7 @@ pub(crate) static MODULE: Module = Module {
     location: &DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
-    nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.on = false;
-        }
-    },
+    nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
     ..Module::EMPTY
 };
 

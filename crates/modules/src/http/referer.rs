@@ -64,7 +64,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Ignored(Arity::ONE, "Weir's tables size themselves"),
     },
 ])
-.finish(|conf, _, _| match (conf.none || conf.blocked) && conf.is_empty() {
+.finish_changed(|conf, _, _| match (conf.none || conf.blocked) && conf.is_empty() {
     false => Ok(()),
     true => Err(Diagnostic::error(
         "the \"none\" or \"blocked\" referers are specified in the \"valid_referers\" directive without any valid referer",

@@ -28,11 +28,7 @@ pub(crate) static MODULE: Module = Module {
         handler: pass,
         adds_slash: true,
     }),
-    nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.pass = None;
-        }
-    },
+    nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
     ..Module::EMPTY
 };
 
@@ -85,7 +81,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
 ])
-.finish(|conf, _, level| conf.params.settle(level));
+.finish_changed(|conf, _, level| conf.params.settle(level));
 
 /// What directives say about a location.
 #[derive(Clone, Default)]

@@ -72,7 +72,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Text(|c| &mut c.secret),
     },
 ])
-.finish(settle);
+.finish_changed(settle);
 
 #[derive(Clone, Debug, Default)]
 struct Conf {

@@ -129,7 +129,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.ignore_recycled),
     },
 ])
-.finish(|conf, _, level| {
+.finish_changed(|conf, _, level| {
     // Expressions of pages are compiled while they are served.
     level.build.needs().executable_memory |= conf.on;
     Ok(())

@@ -50,11 +50,7 @@ pub(crate) static MODULE: Module = Module {
         )
         .volatile(),
     ],
-    nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.on = false;
-        }
-    },
+    nested: |confs| confs.change_if::<Conf>(|conf| conf.on, |conf| conf.on = false),
     ..Module::EMPTY
 };
 

@@ -77,7 +77,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.last_modified),
     },
 ])
-.finish(prepare);
+.finish_changed(prepare);
 
 #[derive(Clone, Debug, Default)]
 struct Conf {

@@ -40,7 +40,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
           not inherit it.",
     set: Setter::Custom(Arity::at_least(2), Repeat::Once, read),
 }])
-.inherit(|_| Conf::default());
+.inherit(|_| Conf::default(), |outer| outer.plan.is_none());
 
 #[derive(Clone, Debug, Default)]
 struct Conf {

@@ -39,11 +39,7 @@ pub(crate) static MODULE: Module = Module {
         handler: tunnel,
         adds_slash: false,
     }),
-    nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.pass = None;
-        }
-    },
+    nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
     ..Module::EMPTY
 };
 

@@ -34,9 +34,7 @@ pub(crate) static MODULE: Module = Module {
         adds_slash: false,
     }),
     nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.format = None;
-        }
+        confs.change_if::<Conf>(|conf| conf.format.is_some(), |conf| conf.format = None)
     },
     ..Module::EMPTY
 };

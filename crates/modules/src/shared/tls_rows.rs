@@ -185,6 +185,11 @@ pub(crate) fn want(line: &mut Line, prefix: &'static str) {
     line.shared::<Wanted>().0.insert(prefix);
 }
 
+/// Whether [`want`] was called in this block.
+pub(crate) fn is_wanted(prefix: &str, level: &mut Level) -> bool {
+    level.shared::<Wanted>().0.contains(prefix)
+}
+
 /// Called when the rows of a block were applied: makes settings of them, if they are used. `prefix` is `proxy_`.
 pub(crate) fn finish(
     secure: &mut Secure,

@@ -40,7 +40,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])
-.inherit(Rules::inherited);
+.inherit(Rules::inherited, |_| true);
 
 fn judge(session: &mut Session) -> Step<'_> {
     match session.conf::<Rules>().judge(&session.remote.address) {

@@ -47,11 +47,7 @@ pub(crate) static MODULE: Module = Module {
         )
         .volatile(),
     ],
-    nested: |confs| {
-        if let Some(conf) = confs.get_mut::<Conf>() {
-            conf.pass = None;
-        }
-    },
+    nested: |confs| confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None),
     ..Module::EMPTY
 };
 
@@ -142,7 +138,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.finish(|conf, _, level| conf.params.settle(level));
+.finish_changed(|conf, _, level| conf.params.settle(level));
 
 /// What directives say about a location.
 #[derive(Clone, Default)]

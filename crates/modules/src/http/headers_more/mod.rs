@@ -94,7 +94,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         }),
     },
 ])
-.finish(|conf, _, _| {
+.finish_changed(|conf, _, _| {
     conf.response.finish();
     conf.request.finish();
     Ok(())

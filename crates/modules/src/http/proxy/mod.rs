@@ -229,7 +229,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.pass_trailers),
     },
 ])
-.finish(finish);
+.finish_changed(finish);
 
 #[derive(Clone, Default)]
 pub(crate) struct Conf {
@@ -250,9 +250,7 @@ pub(crate) struct Conf {
 
 /// A nested location has a `proxy_pass` of its own or none.
 fn nested(confs: &mut Confs) {
-    if let Some(conf) = confs.get_mut::<Conf>() {
-        conf.pass = None;
-    }
+    confs.change_if::<Conf>(|conf| conf.pass.is_some(), |conf| conf.pass = None);
 }
 
 fn finish(conf: &mut Conf, _parent: Option<&Conf>, level: &mut Level) -> Result<(), Diagnostic> {

@@ -114,7 +114,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Flag(|c| &mut c.warn_uninitialized),
     },
 ])
-.inherit(|outer| Conf { commands: Vec::new(), ..*outer })
+.inherit(|outer| Conf { commands: Vec::new(), ..*outer }, |outer| outer.commands.is_empty())
 .finish(|conf, _, level| {
     for (index, step) in std::mem::take(&mut level.shared::<ScriptSteps>().0) {
         conf.put(index, Command::Foreign(Foreign(step)));

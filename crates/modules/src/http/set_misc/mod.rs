@@ -292,7 +292,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, upstream_list),
     },
 ])
-.inherit(|outer| Conf { last: Arc::default(), ..outer.clone() });
+// Every block has a number of its own.
+.inherit(|outer| Conf { last: Arc::default(), ..outer.clone() }, |_| false);
 
 /// The lists of `upstream_list`.
 #[derive(Clone, Debug, Default)]

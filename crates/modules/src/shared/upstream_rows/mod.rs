@@ -14,7 +14,7 @@ mod cache_rows;
 mod rows;
 
 use std::marker::PhantomData;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use conf::confs::{downcast, downcast_mut};
 use conf::{AnyConf, Confs, Diagnostic, Level, Line, RowInfo, Rows, Table};
@@ -147,16 +147,24 @@ impl<P: 'static> Rows for Prefixed<P> {
         self.infos()[row].1
     }
 
-    fn create(&self) -> Box<dyn AnyConf> {
-        Box::new(Upstream::<P> {
+    fn create(&self) -> Arc<dyn AnyConf> {
+        Arc::new(Upstream::<P> {
             settings: Settings::default(),
             protocol: PhantomData,
         })
     }
 
-    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
-        let settings = downcast::<Upstream<P>>(parent).settings.clone();
-        Box::new(Upstream::<P> {
+    fn shares(&self, _: &dyn AnyConf) -> bool {
+        true
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        self.copy(parent)
+    }
+
+    fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        let settings = downcast::<Upstream<P>>(conf).settings.clone();
+        Arc::new(Upstream::<P> {
             settings,
             protocol: PhantomData,
         })
@@ -173,6 +181,11 @@ impl<P: 'static> Rows for Prefixed<P> {
 
     fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
         Ok(())
+    }
+
+    fn finishes(&self, is_shared: bool, level: &mut Level) -> bool {
+        // The directive that passes requests on, which is another table's, may ask for TLS here.
+        !is_shared || self.secure && tls_rows::is_wanted(self.prefix, level)
     }
 
     fn finish(
@@ -218,12 +231,20 @@ impl<P: 'static> Rows for Bare<P> {
         }
     }
 
-    fn create(&self) -> Box<dyn AnyConf> {
+    fn create(&self) -> Arc<dyn AnyConf> {
         self.common.create()
     }
 
-    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
+    fn shares(&self, parent: &dyn AnyConf) -> bool {
+        self.common.shares(parent)
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Arc<dyn AnyConf> {
         self.common.child(parent)
+    }
+
+    fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        self.common.copy(conf)
     }
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
@@ -239,13 +260,17 @@ impl<P: 'static> Rows for Bare<P> {
         Ok(())
     }
 
+    fn finishes(&self, _: bool, _: &mut Level) -> bool {
+        // There are no buffers to check, and no fields to hide.
+        false
+    }
+
     fn finish(
         &self,
         _: &mut dyn AnyConf,
         _: Option<&dyn AnyConf>,
         _: &mut Level,
     ) -> Result<(), Diagnostic> {
-        // There are no buffers to check, and no fields to hide.
         Ok(())
     }
 }

@@ -2,12 +2,13 @@
 //! ([`crate::shared::tls_rows`]), and two of stream's own.
 
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::stream::module::status;
 use ::stream::{Module, Session};
 use bstr::BStr;
-use conf::confs::{downcast, downcast_mut};
+use conf::confs::downcast_mut;
 use conf::contexts::STREAM_AND_SERVER;
 use conf::{
     AnyConf, Arity, Confs, Diagnostic, Directive, Level, Line, Repeat, RowInfo, Rows, Setter, Table,
@@ -84,12 +85,20 @@ impl Rows for AllRows {
         }
     }
 
-    fn create(&self) -> Box<dyn AnyConf> {
-        Box::new(Conf::default())
+    fn create(&self) -> Arc<dyn AnyConf> {
+        OWN.create()
     }
 
-    fn child(&self, parent: &dyn AnyConf) -> Box<dyn AnyConf> {
-        Box::new(downcast::<Conf>(parent).clone())
+    fn shares(&self, parent: &dyn AnyConf) -> bool {
+        OWN.shares(parent)
+    }
+
+    fn child(&self, parent: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        OWN.child(parent)
+    }
+
+    fn copy(&self, conf: &dyn AnyConf) -> Arc<dyn AnyConf> {
+        OWN.copy(conf)
     }
 
     fn apply(&self, row: usize, conf: &mut dyn AnyConf, line: &mut Line) -> Result<(), Diagnostic> {
@@ -101,6 +110,11 @@ impl Rows for AllRows {
 
     fn apply_deferred(&self, _: usize, _: &mut Line, _: &mut Confs) -> Result<(), Diagnostic> {
         Ok(())
+    }
+
+    fn finishes(&self, _: bool, _: &mut Level) -> bool {
+        // What is used in a server is not known in `stream`.
+        true
     }
 
     fn finish(
