@@ -377,6 +377,8 @@ impl Parser<'_> {
         } else {
             let mut inside = Vec::new();
             let end = self.statements(lexer, Surroundings::Braces(head), depth + 1, &mut inside);
+            // Most blocks have a line or two, and a vector begins with room for four.
+            inside.shrink_to_fit();
             (Block::Nodes(inside), end)
         };
         let mut words = words.into_iter();

@@ -21,8 +21,8 @@ use crate::module::{Answer, Filter, Handler, Module, Phase};
 use crate::request::Request;
 use crate::route::Tree;
 use crate::site::{
-    ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Positions, Server,
-    ServerId,
+    Chunks, ConfSet, Frozen, Location, LocationId, LocationKind, Phases, Pipeline, Positions,
+    Server, ServerId,
 };
 
 /// The group of tables whose structs belong to `http`.
@@ -73,6 +73,7 @@ pub struct Builder {
 struct Same {
     /// By the handlers with their phases, and by the filters.
     pipelines: HashMap<(Vec<(Phase, usize)>, Vec<usize>), Arc<Pipeline>>,
+    chunks: Chunks,
     /// By the addresses of the two structs that it is made of, which live as long as the locations do.
     cores: HashMap<(usize, usize), Arc<LocationConf>>,
 }
@@ -162,13 +163,17 @@ pub fn http(
             return Err(last.unwrap_or_else(|| line.error("unknown variable")));
         }
     };
+    let chunks = &mut builder.same.chunks;
+    // Every block was closed, and the list is made in place: there may be hundreds of thousands.
+    let mut locations: Vec<Location> = builder.locations.into_iter().map_while(|one| one).collect();
+    locations.shrink_to_fit();
     let main_confs = confs.take_group(MAIN_GROUP);
     let outer_confs = confs.take_group(LOCATION_GROUP);
     let frozen = Frozen {
-        main_confs: ConfSet::new(Positions::of(&main_confs), main_confs),
-        outer_confs: ConfSet::new(Positions::of(&outer_confs), outer_confs),
+        main_confs: ConfSet::new(Positions::of(&main_confs), &main_confs, chunks),
+        outer_confs: ConfSet::new(Positions::of(&outer_confs), &outer_confs, chunks),
         servers: builder.servers,
-        locations: builder.locations.into_iter().flatten().collect(),
+        locations,
         endpoints,
         variables,
         identity,
@@ -222,7 +227,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
     let positions = builder
         .server_positions
         .get_or_insert_with(|| Positions::of(&server_confs));
-    let confs = ConfSet::new(positions.clone(), server_confs);
+    let confs = ConfSet::new(positions.clone(), &server_confs, &mut builder.same.chunks);
     builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),
@@ -400,7 +405,7 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
         name: frame.name,
         kind: frame.kind,
         core,
-        confs: ConfSet::new(positions, structs),
+        confs: ConfSet::new(positions, &structs, &mut builder.same.chunks),
         tree: Tree::default(),
         limit_except: frame.limit_except,
         adds_slash: false,

@@ -4,6 +4,7 @@
 //! `Rc<Site>`, so that the count that every request moves is not one that all processors fight over.
 
 use std::any::{Any, TypeId};
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::{Deref, Index};
@@ -203,9 +204,31 @@ pub enum Satisfy {
 }
 
 /// The structs of a block's tables, found by their type.
+///
+/// They stand in chunks, and blocks share the chunks in which they do not differ: a location that sets one thing costs a
+/// chunk and not the whole list.
 pub struct ConfSet {
     positions: Arc<Positions>,
-    confs: Box<[Arc<dyn AnyConf>]>,
+    chunks: Box<[Arc<Chunk>]>,
+}
+
+/// How many structs stand together. A list of 62 is smallest at 8: as many chunks as structs in each.
+const CHUNK: usize = 8;
+
+/// The structs of some tables. The last chunk is filled up with its last struct.
+type Chunk = [Arc<dyn AnyConf>; CHUNK];
+
+/// Chunks that are there, by the addresses of the structs in them.
+#[derive(Default)]
+pub(crate) struct Chunks(HashMap<[usize; CHUNK], Arc<Chunk>>);
+
+impl Chunks {
+    fn share(&mut self, confs: &[Arc<dyn AnyConf>]) -> Arc<Chunk> {
+        let at = |index: usize| &confs[index.min(confs.len() - 1)];
+        let key = std::array::from_fn(|index| Arc::as_ptr(at(index)).addr());
+        let make = || Arc::new(std::array::from_fn(|index| Arc::clone(at(index))));
+        Arc::clone(self.0.entry(key).or_insert_with(make))
+    }
 }
 
 /// Where the struct of each type is: a table with open addressing, at most half full. A request asks it many times.
@@ -235,7 +258,7 @@ impl Positions {
         hasher.0 as usize & (slots - 1)
     }
 
-    pub(crate) fn find(&self, id: TypeId) -> Option<usize> {
+    fn find(&self, id: TypeId) -> Option<usize> {
         let mut at = Positions::start(id, self.slots.len());
         loop {
             match self.slots[at] {
@@ -270,10 +293,15 @@ impl Hasher for FirstWord {
 
 impl ConfSet {
     /// Structs of one group, in the order of its tables.
-    pub(crate) fn new(positions: Arc<Positions>, confs: Vec<Arc<dyn AnyConf>>) -> ConfSet {
+    pub(crate) fn new(
+        positions: Arc<Positions>,
+        confs: &[Arc<dyn AnyConf>],
+        known: &mut Chunks,
+    ) -> ConfSet {
+        let chunks = confs.chunks(CHUNK).map(|confs| known.share(confs));
         ConfSet {
             positions,
-            confs: confs.into(),
+            chunks: chunks.collect(),
         }
     }
 
@@ -292,7 +320,7 @@ impl ConfSet {
 
     /// The struct at a position that [`ConfSet::position_of`] gave for the same type.
     pub fn at<C: Any>(&self, position: usize) -> &C {
-        conf::confs::downcast(&*self.confs[position])
+        conf::confs::downcast(&*self.chunks[position / CHUNK][position % CHUNK])
     }
 }
 
