@@ -203,8 +203,8 @@ pub type Finish<C> = fn(&mut C, parent: Option<&C>, &mut Level) -> Result<(), Di
 pub struct Table<C: 'static> {
     rows: &'static [Directive<C>],
     finish: Option<Finish<C>>,
-    /// The finish function has nothing to do where the struct is shared.
-    finishes_changed: bool,
+    /// Whether it has something to do in a block that shares its struct with the block around it.
+    finishes_shared: fn(&mut Level) -> bool,
     inherit: Option<Inherit<C>>,
 }
 
@@ -221,7 +221,7 @@ impl<C: 'static> Table<C> {
         Table {
             rows,
             finish: None,
-            finishes_changed: false,
+            finishes_shared: |_| true,
             inherit: None,
         }
     }
@@ -235,8 +235,17 @@ impl<C: 'static> Table<C> {
 
     /// With a function to run in blocks that have directives of this table, in outermost blocks and in servers. For what
     /// follows from the struct alone: elsewhere the finished struct of the block around it counts.
-    pub const fn finish_changed(mut self, finish: Finish<C>) -> Table<C> {
-        self.finishes_changed = true;
+    pub const fn finish_changed(self, finish: Finish<C>) -> Table<C> {
+        self.finish_changed_or(|level| level.context == SERVER, finish)
+    }
+
+    /// With a function to run in outermost blocks, in blocks that have directives of this table, and wherever `or` says.
+    pub const fn finish_changed_or(
+        mut self,
+        or: fn(&mut Level) -> bool,
+        finish: Finish<C>,
+    ) -> Table<C> {
+        self.finishes_shared = or;
         self.finish(finish)
     }
 
@@ -431,8 +440,7 @@ impl<C: Clone + Default + Send + Sync + 'static> Rows for Table<C> {
     }
 
     fn finishes(&self, is_shared: bool, level: &mut Level) -> bool {
-        let is_needed = !is_shared || !self.finishes_changed || level.context == SERVER;
-        self.finish.is_some() && is_needed
+        self.finish.is_some() && (!is_shared || (self.finishes_shared)(level))
     }
 
     fn finish(

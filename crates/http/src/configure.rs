@@ -228,6 +228,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         .server_positions
         .get_or_insert_with(|| Positions::of(&server_confs));
     let confs = ConfSet::new(positions.clone(), &server_confs, &mut builder.same.chunks);
+    builder.same.chunks.clear();
     builder.places.push(line.node.span);
     builder.servers.push(Server {
         name: core.name.clone(),

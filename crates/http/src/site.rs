@@ -223,6 +223,11 @@ type Chunk = [Arc<dyn AnyConf>; CHUNK];
 pub(crate) struct Chunks(HashMap<[usize; CHUNK], Arc<Chunk>>);
 
 impl Chunks {
+    /// Forgets them: what the next server has in common with this one is too little to search among all.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     fn share(&mut self, confs: &[Arc<dyn AnyConf>]) -> Arc<Chunk> {
         let at = |index: usize| &confs[index.min(confs.len() - 1)];
         let key = std::array::from_fn(|index| Arc::as_ptr(at(index)).addr());

@@ -115,7 +115,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     },
 ])
 .inherit(|outer| Conf { commands: Vec::new(), ..*outer }, |outer| outer.commands.is_empty())
-.finish(|conf, _, level| {
+.finish_changed_or(|level| !level.shared::<ScriptSteps>().0.is_empty(), |conf, _, level| {
     for (index, step) in std::mem::take(&mut level.shared::<ScriptSteps>().0) {
         conf.put(index, Command::Foreign(Foreign(step)));
     }

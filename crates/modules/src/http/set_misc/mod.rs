@@ -17,10 +17,11 @@ mod random;
 mod time;
 mod uri;
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
 
 use ::http::module::{ScriptProgress, ScriptStep, ScriptSteps};
+use ::http::site::LocationId;
 use ::http::{Module, Outcome, Request};
 use bstr::BString;
 use conf::{
@@ -100,7 +101,11 @@ fn last(words: usize) -> &'static [usize] {
 }
 
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
-    one!("set_encode_base64", "The text in base64.", codec::encode_base64),
+    one!(
+        "set_encode_base64",
+        "The text in base64.",
+        codec::encode_base64
+    ),
     one!(
         "set_decode_base64",
         "What the text says in base64; 500 if it is none.",
@@ -116,14 +121,26 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "What the text says in base64 for URLs; 500 if it is none.",
         codec::decode_base64url
     ),
-    one!("set_encode_hex", "The text in hexadecimal digits.", codec::encode_hex),
+    one!(
+        "set_encode_hex",
+        "The text in hexadecimal digits.",
+        codec::encode_hex
+    ),
     one!(
         "set_decode_hex",
         "What the text says in hexadecimal digits; 500 if it is none.",
         codec::decode_hex
     ),
-    one!("set_md5", "The MD5 digest of the text, in hexadecimal digits.", codec::md5),
-    one!("set_sha1", "The SHA-1 digest of the text, in hexadecimal digits.", codec::sha1),
+    one!(
+        "set_md5",
+        "The MD5 digest of the text, in hexadecimal digits.",
+        codec::md5
+    ),
+    one!(
+        "set_sha1",
+        "The SHA-1 digest of the text, in hexadecimal digits.",
+        codec::sha1
+    ),
     set!(
         "set_hmac_sha1",
         "$variable secret text",
@@ -150,16 +167,32 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "The text without percent signs, each plus sign a space.",
         uri::unescape
     ),
-    one!("set_quote_sql_str", "The text in quotes for SQL, as MySQL has them.", quote::sql),
-    one!("set_quote_pgsql_str", "The text in quotes for SQL, as PostgreSQL has them.", quote::pgsql),
-    one!("set_quote_json_str", "The text in quotes for JSON; `null` for an empty one.", quote::json),
+    one!(
+        "set_quote_sql_str",
+        "The text in quotes for SQL, as MySQL has them.",
+        quote::sql
+    ),
+    one!(
+        "set_quote_pgsql_str",
+        "The text in quotes for SQL, as PostgreSQL has them.",
+        quote::pgsql
+    ),
+    one!(
+        "set_quote_json_str",
+        "The text in quotes for JSON; `null` for an empty one.",
+        quote::json
+    ),
     set!(
         "set_if_empty",
         "$variable text",
         Arity::exactly(2),
         |_| &[0, 1],
         "The text, if the variable is empty.",
-        |_, inputs| Ok(inputs.into_iter().find(|text| !text.is_empty()).unwrap_or_default().into())
+        |_, inputs| Ok(inputs
+            .into_iter()
+            .find(|text| !text.is_empty())
+            .unwrap_or_default()
+            .into())
     ),
     set!(
         "set_encode_base32",
@@ -178,7 +211,11 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         Arity::between(1, 2),
         last,
         "What the text says in base32; empty if it is none.",
-        |request, inputs| Ok(request.conf::<Conf>().base32.decode(&inputs[0]).unwrap_or_default())
+        |request, inputs| Ok(request
+            .conf::<Conf>()
+            .base32
+            .decode(&inputs[0])
+            .unwrap_or_default())
     ),
     Directive {
         name: "set_base32_padding",
@@ -291,9 +328,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         doc: "A list of names of upstream groups that `set_hashed_upstream` chooses from.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, upstream_list),
     },
-])
-// Every block has a number of its own.
-.inherit(|outer| Conf { last: Arc::default(), ..outer.clone() }, |_| false);
+]);
 
 /// The lists of `upstream_list`.
 #[derive(Clone, Debug, Default)]
@@ -304,8 +339,8 @@ struct Lists(Vec<(BString, Arc<[BString]>)>);
 struct Conf {
     base32: Alphabet,
     base32_padding: bool,
-    /// The number after the one that `set_rotate` gave last in this place; 0 before there is one.
-    last: Arc<AtomicI64>,
+    /// The numbers that `set_rotate` gave last, by place. All blocks share them.
+    last: Arc<Mutex<HashMap<LocationId, i64>>>,
 }
 
 /// One line.

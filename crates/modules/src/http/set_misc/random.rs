@@ -1,6 +1,6 @@
 //! Random numbers and texts, and numbers in turn.
 
-use std::sync::atomic::Ordering;
+use std::sync::PoisonError;
 
 use ::http::Request;
 use bstr::{BStr, BString};
@@ -64,21 +64,20 @@ pub(super) fn rotate(request: &mut Request, inputs: Vec<BString>) -> Result<Vec<
         |name: &str, text: &BStr| format!("set_rotate: bad \"{name}\" argument value: \"{text}\"");
     let (from, to) = bounds(&inputs[1..], bad)?;
     let said = &inputs[0];
-    let mut current = base::text::decimal(said);
+    let current = base::text::decimal(said);
     if current.is_none() && !said.is_empty() {
         request.log(
             Level::Error,
             format_args!("set_rotate: bad current value: \"{said}\""),
         );
     }
-    // What is kept is the number that comes next; 0 before there is one.
-    let last = &request.conf::<Conf>().last;
-    if current.is_none() {
-        current = Some(last.load(Ordering::Relaxed) - 1).filter(|last| *last >= 0);
-    }
+    let place = request.location;
+    let conf = request.conf::<Conf>();
+    let mut known = conf.last.lock().unwrap_or_else(PoisonError::into_inner);
+    let current = current.or_else(|| known.get(&place).copied().filter(|last| *last >= 0));
     let next = current.and_then(|current| current.checked_add(1));
     let next = next.filter(|next| (from..=to).contains(next));
     let next = next.unwrap_or(from);
-    last.store(next.saturating_add(1), Ordering::Relaxed);
+    known.insert(place, next);
     Ok(next.to_string().into())
 }
