@@ -262,3 +262,62 @@ impl Index {
         self.groups[group].len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    #[derive(Clone, Default)]
+    struct Plain(u32);
+
+    #[derive(Clone, Default)]
+    struct Own(u32);
+
+    static PLAIN: Table<Plain> = Table::new(&[]);
+    static OWN: Table<Own> = Table::<Own>::new(&[]).inherit(|_| Own(0), |outer| outer.0 == 0);
+
+    fn confs() -> Confs {
+        Confs::new(vec![vec![&PLAIN, &OWN]])
+    }
+
+    fn address<C: 'static>(confs: &Confs) -> *const C {
+        confs.get::<C>().expect("there is a table of it")
+    }
+
+    #[test]
+    fn a_block_shares_a_struct_until_it_changes_it() {
+        let mut outer = confs();
+        outer.get_mut::<Plain>().expect("there").0 = 7;
+        let mut inner = outer.child(0);
+        assert_eq!(address::<Plain>(&outer), address::<Plain>(&inner));
+        inner.get_mut::<Plain>().expect("there").0 = 8;
+        assert_eq!(outer.get::<Plain>().expect("there").0, 7);
+        assert_eq!(inner.get::<Plain>().expect("there").0, 8);
+    }
+
+    #[test]
+    fn what_is_changed_later_does_not_reach_the_blocks_inside() {
+        let mut outer = confs();
+        let inner = outer.child(0);
+        outer.get_mut::<Plain>().expect("there").0 = 7;
+        assert_eq!(inner.get::<Plain>().expect("there").0, 0);
+    }
+
+    #[test]
+    fn what_is_not_inherited_is_shared_only_where_it_is_the_same() {
+        let mut outer = confs();
+        assert_eq!(address::<Own>(&outer), address::<Own>(&outer.child(0)));
+        outer.get_mut::<Own>().expect("there").0 = 7;
+        assert_eq!(outer.child(0).get::<Own>().expect("there").0, 0);
+        assert_eq!(outer.get::<Own>().expect("there").0, 7);
+    }
+
+    #[test]
+    fn nothing_is_made_where_nothing_is_to_be_changed() {
+        let outer = confs();
+        let mut inner = outer.child(0);
+        inner.change_if::<Plain>(|plain| plain.0 != 0, |plain| plain.0 = 0);
+        assert_eq!(address::<Plain>(&outer), address::<Plain>(&inner));
+    }
+}

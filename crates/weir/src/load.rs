@@ -69,8 +69,10 @@ pub(crate) struct Loaded {
     pub(crate) core: Core,
     /// The same, as engines see it.
     pub(crate) main: Main,
-    /// The engines' parts.
+    /// The engines' parts. A master drops them when everything is open: [`Loaded::forget_engines`].
     pub(crate) engines: Vec<Arc<dyn Configuration>>,
+    /// The folders that engines name: they must exist before a worker starts.
+    pub(crate) directories: Vec<PathBuf>,
     /// What it needs of the system while it serves.
     pub(crate) needs: Needs,
     /// Everything that was read.
@@ -86,6 +88,14 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// Drops what only a process that serves needs: of thousands of servers it is nearly all. A worker that is forked
+    /// afterwards reads the same texts again, so nothing is lost, and no page of it is held twice.
+    pub(crate) fn forget_engines(&mut self) {
+        self.engines.clear();
+        self.messages.forget_sources();
+        rt::process::give_memory_back();
+    }
+
     /// Writes the warnings to the error log.
     pub(crate) fn log_warnings(&self) {
         self.messages.log(&self.log);
@@ -112,6 +122,13 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
+    /// Drops the texts. The messages must have been shown and logged.
+    pub(crate) fn forget_sources(&mut self) {
+        self.diagnostics = Vec::new();
+        self.sources = SourceMap::default();
+        self.nodes = Vec::new();
+    }
+
     /// Of a file that is included many times, each message is kept once.
     fn new(mut diagnostics: Vec<Diagnostic>, sources: SourceMap, nodes: Vec<Node>) -> Messages {
         let mut seen = HashSet::new();
@@ -253,10 +270,12 @@ pub(crate) fn load(
             let main = core.main(build.shared.get_or_default::<Context>(), prefix);
             let engines = std::mem::take(&mut core.engines);
             let core = core.clone();
+            let directories = engines.iter().flat_map(|engine| engine.directories());
             Ok(Loaded {
                 log: core.log.clone(),
                 core,
                 main,
+                directories: directories.collect(),
                 engines,
                 needs,
                 snapshot,

@@ -110,12 +110,13 @@ impl Master {
     /// A master that has everything open and no worker yet.
     pub(crate) fn new(
         startup: Arc<Startup>,
-        loaded: Loaded,
+        mut loaded: Loaded,
         opened: Opened,
         (pid_file, watchers): (PidFile, Watchers),
         signals: Signals,
         (other, orphans): (Option<Other>, Vec<Orphan>),
     ) -> Master {
+        loaded.forget_engines();
         Master {
             refuge: Refuge::new(&startup.paths),
             orphans,
@@ -534,7 +535,6 @@ impl Master {
             logs: Vec::new(),
         };
         let core = self.loaded.core.clone();
-        self.loaded.engines.clear();
         // The master's descriptor reads the master's signals; a process needs its own.
         let log = self.log().clone();
         match Signals::block(&Signal::ALL) {
@@ -590,7 +590,7 @@ impl Master {
             return self.return_to_service();
         }
         self.notice(format_args!("reconfiguring"));
-        let loaded = match crate::load::load_from_disk(&self.startup) {
+        let mut loaded = match crate::load::load_from_disk(&self.startup) {
             Ok(loaded) => loaded,
             Err(failure) => {
                 failure.log(self.log());
@@ -621,6 +621,7 @@ impl Master {
                 .sockets
                 .remove_files_missing_in(&opened.sockets, &loaded.log);
         }
+        loaded.forget_engines();
         self.loaded = loaded;
         self.opened = opened;
         prepare::redirect_stderr(self.log(), &self.opened.logs);

@@ -102,8 +102,7 @@ pub(crate) fn redirect_stderr(log: &Logger, logs: &Logs) {
 /// Makes the folders that engines name, for nobody but the worker's user.
 pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
-    let wanted = loaded.engines.iter();
-    let wanted: Vec<PathBuf> = wanted.flat_map(|engine| engine.directories()).collect();
+    let wanted = &loaded.directories;
     let mkdir_failed = |path: &Path, error: &io::Error| {
         format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
     };
@@ -113,7 +112,7 @@ pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), 
         modes::make_folder(temporary, modes::PUBLIC_FOLDER)
             .map_err(|error| mkdir_failed(temporary, &error))?;
     }
-    for path in &wanted {
+    for path in wanted {
         modes::make_folder(path, modes::PRIVATE_FOLDER)
             .map_err(|error| mkdir_failed(path, &error))?;
         // What cannot be looked at is told by who wants to use it.
@@ -132,10 +131,9 @@ pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), 
 pub(crate) fn mend_directories(loaded: &Loaded) {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
     let Some(user) = user else { return };
-    let engines = loaded.engines.iter();
-    for path in engines.flat_map(|engine| engine.directories()) {
+    for path in &loaded.directories {
         // It is tried again; what the folder is for says in the log what it lacks.
-        let _ = mend_directory(&path, user);
+        let _ = mend_directory(path, user);
     }
 }
 

@@ -121,13 +121,18 @@ impl Worker {
     pub(crate) fn apply(&mut self, generation: &Generation) -> Result<(), String> {
         self.attach(&generation.logs);
         let files = Box::new(generation.snapshot.clone());
-        let loaded = match crate::load::load(&self.startup, files, self.files.clone()) {
+        let mut loaded = match crate::load::load(&self.startup, files, self.files.clone()) {
             Ok(loaded) => loaded,
             Err(failure) => {
                 failure.log(&self.log);
                 return Err(failure.0.text(self.startup.identity.program()));
             }
         };
+        loaded.messages.forget_sources();
+        if !self.runs() {
+            // No loop waits for the allocator yet.
+            rt::process::give_memory_back();
+        }
         self.use_loaded(loaded, generation)
     }
 

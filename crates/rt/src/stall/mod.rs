@@ -57,18 +57,9 @@ pub fn sample(handle: &Handle, turn: u64) -> Option<Vec<String>> {
         Some(stack) => unwind::frames(&stack),
         None => vec![in_kernel(thread)],
     };
-    give_memory_back();
+    // Tables of the whole program were read for a few names.
+    crate::process::give_memory_back();
     Some(frames)
-}
-
-/// Tables of the whole program were read for a few names; the allocator would keep their memory.
-fn give_memory_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number only, and locks what it works on.
-    // JUSTIFICATION: without it a server of 20 MB has 100 MB after its first sample.
-    unsafe {
-        libc::malloc_trim(0);
-    }
 }
 
 /// A thread that does not take a signal waits in the kernel, for a disk as a rule.
