@@ -232,10 +232,13 @@ static SQUEEZE: Table<Squeeze> = Table::<Squeeze>::new(&[
     }
     Ok(())
 })
-.inherit(|parent| Squeeze {
-    target: None,
-    ..parent.clone()
-});
+.inherit(
+    |parent| Squeeze {
+        target: None,
+        ..parent.clone()
+    },
+    |parent| parent.target.is_none(),
+);
 
 const fn row(
     name: &'static str,
@@ -607,9 +610,9 @@ fn groups_can_be_taken_out() {
     let server = &mut built.servers[0];
     let confs = server.confs.take_group(SERVER_GROUP);
     assert_eq!(confs::downcast::<Names>(&*confs[0]).names, ["a", "b"]);
-    assert!(server.confs.group(SERVER_GROUP).is_empty());
+    assert!(server.confs.take_group(SERVER_GROUP).is_empty());
     assert!(
-        server.confs.group(MAIN_GROUP).is_empty(),
+        server.confs.take_group(MAIN_GROUP).is_empty(),
         "closed in a server"
     );
 }
