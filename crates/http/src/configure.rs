@@ -68,11 +68,13 @@ pub struct Builder {
     same: Same,
 }
 
+/// The addresses of the handlers with their phases, and those of the filters.
+type PipelineKey = (Vec<(Phase, usize)>, Vec<usize>);
+
 /// What locations have in common and share.
 #[derive(Default)]
 struct Same {
-    /// By the handlers with their phases, and by the filters.
-    pipelines: HashMap<(Vec<(Phase, usize)>, Vec<usize>), Arc<Pipeline>>,
+    pipelines: HashMap<PipelineKey, Arc<Pipeline>>,
     chunks: Chunks,
     /// By the addresses of the two structs that it is made of, which live as long as the locations do.
     cores: HashMap<(usize, usize), Arc<LocationConf>>,
