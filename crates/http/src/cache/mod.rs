@@ -112,7 +112,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
                 true
             })
         },
-        "The `Last-Modified` of the stale object that is being renewed.",
+        "The `Last-Modified` header of the stale object being revalidated.",
     )
     .volatile(),
     Variable::new(
@@ -125,7 +125,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
                 true
             })
         },
-        "The `ETag` of the stale object that is being renewed.",
+        "The `ETag` header of the stale object being revalidated.",
     )
     .volatile(),
     Variable::new(
@@ -138,7 +138,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
             base::text::write_number(age.into(), out);
             true
         },
-        "How old the object is that was served, in seconds.",
+        "The age of the object that was served, in seconds.",
     )
     .volatile(),
 ];

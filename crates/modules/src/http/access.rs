@@ -33,7 +33,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
-        doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
+        doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
     },
     Directive {
@@ -42,7 +42,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
-        doc: "Keeps this address or network out, with 403. Of all `allow` and `deny` lines the first that matches decides.",
+        doc: "Denies access from this address or network, with 403. The first matching `allow` or `deny` decides.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])

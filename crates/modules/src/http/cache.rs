@@ -25,7 +25,7 @@ use rt::error_log::{Level, Logger};
 
 pub(crate) static MODULE: Module = Module {
     name: "cache",
-    doc: "Caches of responses.",
+    doc: "Caches for responses.",
     main: &DIRECTIVES,
     complete: Caches::check,
     commit: |site, zones| {
@@ -63,11 +63,11 @@ const fn row(name: &'static str) -> Directive<Caches> {
         default: None,
         contexts: HTTP,
         since: "0.1",
-        doc: "A cache: its folder, and `keys_zone`, its name with a size that bounds the number of objects (40 bytes each). \
-              An object that nobody asks for goes after `inactive` (10 minutes); `max_size` bounds the folder, `min_free` \
-              is what the file system shall keep free, `memory` (64 MB) is for small objects that are in use. `levels`, \
-              `use_temp_path`, `purger` and the parameters of nginx's loader, manager and purger have no meaning here and \
-              are accepted.",
+        doc: "Defines a cache: its directory and `keys_zone`, a name with a size that limits the number of objects (40 \
+              bytes each). An object that is not requested within `inactive` (10 minutes) is removed; `max_size` \
+              limits the directory, `min_free` is the space to keep free in the file system, `memory` (64 MB) is for \
+              small objects in use. `levels`, `use_temp_path`, `purger` and the parameters of nginx's cache loader, \
+              manager and purger are accepted and have no effect.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| path(line)),
     }
 }

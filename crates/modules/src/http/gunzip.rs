@@ -20,7 +20,7 @@ use crate::shared::transform::{Transform, Transformed};
 
 pub(crate) static MODULE: Module = Module {
     name: "gunzip",
-    doc: "Unpacks compressed responses for clients that do not take them.",
+    doc: "Decompresses responses for clients that do not accept gzip.",
     location: &DIRECTIVES,
     filter: Some(unpack),
     enabled: |location| location.confs.get::<Conf>().on,
@@ -34,7 +34,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether responses with `Content-Encoding: gzip` are unpacked for clients that do not take them.",
+        doc: "Whether to decompress responses with `Content-Encoding: gzip` for clients that do not accept it.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {

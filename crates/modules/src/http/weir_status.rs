@@ -25,7 +25,7 @@ use rt::stats::Stats;
 
 pub(crate) static MODULE: Module = Module {
     name: "weir_status",
-    doc: "Shows what the event loops, the thread pools and the caches are doing.",
+    doc: "Shows the state of event loops, thread pools and caches.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["weir_status"],
@@ -47,7 +47,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Answers with the state of the event loops, of the thread pools and of the caches, as a table or as JSON.",
+    doc: "Responds with the state of event loops, thread pools and caches, as a table or as JSON.",
     set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, line| {
         let formats = [Format::Text, Format::Json];
         conf.format = Some(match line.get(0) {
