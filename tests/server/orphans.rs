@@ -284,7 +284,7 @@ fn a_worker_of_a_killed_master_does_not_stay_beside_the_new_binary() {
         let (background, old_master) = Background::new("", "").start();
         let old = background.worker();
         kill_process(old_master, Signal::USR2).expect("it lives");
-        background.says(" serves");
+        background.says(" is ready");
         let new_master = background.pid().expect("the new one's file");
         assert_ne!(new_master, old_master);
         let workers = workers_in(&background.log());

@@ -362,7 +362,7 @@ fn a_folder_that_is_replaced_is_served_again_by_a_new_worker() {
     std::fs::rename(server.path("site.new"), &site).expect("it is ours");
     let served = until(|| (server.get("/a").text() == "new").then_some(()));
     assert!(served.is_some());
-    server.line("error.log", "files of worker_sandbox have changed");
+    server.line("error.log", "the files of worker_sandbox have changed");
 }
 
 #[test]

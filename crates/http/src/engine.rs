@@ -121,7 +121,7 @@ fn check_pools(main: &Main, line: &mut Line) {
                 .collect();
             let error = Diagnostic::error(format!("unknown thread pool \"{name}\""), span);
             line.level
-                .report(error.note(format!("declared are: {}", declared.join(", "))));
+                .report(error.note(format!("defined are: {}", declared.join(", "))));
         }
     }
 }

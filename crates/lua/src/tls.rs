@@ -150,10 +150,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
 fn protocols(conf: &mut Tls, line: &mut Line) -> Result<(), Diagnostic> {
     conf.secure.protocols = line.bits(Protocols::WORDS, conf.secure.protocols)?;
     if Protocols::from_bits(conf.secure.protocols).is_none() {
-        return Err(line.error(format!(
-            "no version of TLS that can be had in \"{}\"",
-            line.name()
-        )));
+        return Err(line.error(format!("no supported TLS version in \"{}\"", line.name())));
     }
     Ok(())
 }
@@ -174,7 +171,7 @@ fn finish(conf: &mut Tls, _: Option<&Tls>, level: &mut Level) -> Result<(), Diag
         .settle(changed, PREFIX, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| plain(problem.message))?;
     for what in missing {
-        let mut note = plain(format!("\"lua_ssl_ciphers\": {what} is not to be had"));
+        let mut note = plain(format!("\"lua_ssl_ciphers\": {what} is not supported"));
         note.severity = conf::Severity::Warn;
         level.report(note);
     }

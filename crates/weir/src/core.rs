@@ -348,7 +348,7 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "Rejected: OpenSSL engines do not exist in Weir.",
         Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
             let message = format!("ENGINE_by_id(\"{}\") failed", line.text(0));
-            Err(line.error_at(0, message).note("Weir's TLS has no engines; remove the line"))
+            Err(line.error_at(0, message).note("Weir does not use OpenSSL, so there are no engines; remove this line"))
         }),
     ),
     row(
@@ -501,7 +501,7 @@ fn set_load_module(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
     match modules::judge(&name) {
         Loadable::BuiltIn => {}
         Loadable::Idle => {
-            let message = format!("module \"{name}\" is not available, its directives are errors");
+            let message = format!("module \"{name}\" is not available; its directives are errors");
             let mut warning = line.error_at(0, message);
             warning.severity = Severity::Warn;
             line.level.report(warning);
@@ -509,8 +509,8 @@ fn set_load_module(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
         Loadable::Unknown => {
             let error = line.error_at(0, format!("module \"{name}\" is not available"));
             core.unknown_modules.push(error.note(
-                "Weir loads no shared objects; remove the line if none of the module's directives is used and it does \
-                 nothing of its own, or say \"load_module_unknown warn;\"",
+                "Weir cannot load dynamic modules; remove this line if you use none of its directives and it does \
+                 nothing without them, or add \"load_module_unknown warn;\"",
             ));
         }
     }

@@ -79,7 +79,7 @@ pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
                 return Ok(());
             }
             let error = line.error_at(0, format!("invalid event type \"{}\"", line.text(0)));
-            Err(error.note("\"epoll\" is what there is on Linux; the line may as well be left out"))
+            Err(error.note("only \"epoll\" is available on Linux; you can remove this line"))
         }),
     ),
     row(

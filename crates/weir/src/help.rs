@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use conf::describe::{self, Support};
+use conf::describe::{self, Support, WIDTH};
 
 use crate::engines;
 use crate::identity::Identity;
@@ -12,7 +12,7 @@ use crate::identity::Identity;
 pub(crate) fn options_text(identity: Identity) -> String {
     let program = identity.program();
     let subcommands = match identity {
-        Identity::Weir => "\n\"weir --help\" shows what else there is.\n\n",
+        Identity::Weir => "\nSee \"weir --help\" for Weir's own commands.\n\n",
         Identity::Nginx => "\n",
     };
     format!(
@@ -37,28 +37,28 @@ Options:
 
 /// The text of `--help`.
 pub(crate) const USAGE: &str = "\
-Weir is a web server and caching reverse proxy. It reads nginx.conf as it is.
+Weir is a web server and caching reverse proxy. It reads your existing nginx.conf.
 
-Without a configuration:
-  weir serve DIR [--port N] [--listen ADDRESS]   serve a folder, http://127.0.0.1:8080
-  weir proxy URL [--port N] [--listen ADDRESS]   stand before another server, and cache what may be
+Without a configuration file:
+  weir serve DIR [--port N] [--listen ADDRESS]   serve a directory at http://127.0.0.1:8080
+  weir proxy URL [--port N] [--listen ADDRESS]   reverse-proxy another server and cache what is cacheable
 
-With one (options as nginx has them, `weir -h` lists them all):
-  weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf
-  weir -c FILE                run a configuration; add -g 'daemon off;' to stay in the foreground
-  weir -t [-c FILE]           test it: every error, with its line and what to do
-  weir check [-c FILE]        what attackers could use in it, and what would leak; also as JSON
-  weir -s reload              stop, quit, reopen or reload a running server
-  weir upgrade [-c FILE]      replace the binary of a running server; no connection is lost
+With a configuration file (same options as nginx, see `weir -h`):
+  weir                        run /etc/weir/weir.conf, or else /etc/nginx/nginx.conf
+  weir -c FILE                run FILE; add -g 'daemon off;' to stay in the foreground
+  weir -t [-c FILE]           test the configuration and report every error
+  weir check [-c FILE]        find vulnerabilities and leaks in the configuration
+  weir -s SIGNAL              stop, quit, reopen or reload a running server
+  weir upgrade [-c FILE]      replace the binary of a running server without dropping connections
 
-A cache's folder:
+Cache directories:
   weir cache ls|stat|verify PATH
-  weir cache show PATH URL    what is stored of it, and with which head
-  weir cache purge PATH --key TEXT (--prefix, --tag, --all; --soft makes stale)
+  weir cache show PATH URL    show the stored response header of a URL
+  weir cache purge PATH --key TEXT (or --prefix, --tag, --all; --soft marks objects as stale)
 
-To look things up:
-  weir help [DIRECTIVE]       what a directive does, its default and where it may stand
-  weir COMMAND --help         what a command of these takes
+Help:
+  weir help [DIRECTIVE]       what a directive does, its default and contexts; $NAME for a variable
+  weir COMMAND --help         the options of one of these commands
   weir --version
 
 Examples:
@@ -98,9 +98,9 @@ fails they get what was kept. Each request is a line on standard output, with wh
 pub(crate) const UPGRADE: &str = "\
 usage: weir upgrade [-c FILE] [-p PREFIX] [-e FILE] [-g DIRECTIVES]
 
-Replaces the binary of a running server by the one that is on the disk now: sockets, idle connections and
-the cache go over to it, and no request fails. The options say which server is meant, as they did when it
-was started.
+Replaces the binary of a running server with the one now on disk. Listening sockets, idle connections and
+the cache are handed over, and no request fails. Give the same options as when the server was started; they
+identify it.
 ";
 
 /// What a command takes, if it has a page.
@@ -116,13 +116,13 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
     }
 }
 
-/// The one directive that is no row: the reader of the language itself follows it.
+/// The one directive without a row: the parser of the language itself follows it.
 const INCLUDE: &str = "include file | mask;
   context: any
   since:   0.1
 
-Reads another file, or all files that a mask matches, in its place. A relative path counts from the folder of
-the configuration file.
+Includes another file, or all files that match a mask, at this point. A relative path is resolved against the
+directory of the configuration file.
 ";
 
 /// `weir help [DIRECTIVE]`. The answer is the exit code.
@@ -132,8 +132,11 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         return 0;
     };
     let directives = engines::directives();
-    // A reader types what stands in the file.
+    // Users paste what is in the file.
     let name = name.trim_end_matches(';');
+    if let Some(variable) = name.strip_prefix('$') {
+        return help_variable(variable);
+    }
     if name == "include" {
         print!("{INCLUDE}");
         return 0;
@@ -142,7 +145,7 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         print!("{text}");
         return 0;
     }
-    eprintln!("weir: there is no directive \"{name}\"");
+    eprintln!("weir: unknown directive \"{name}\"");
     let known = conf::known::all().map(|known| known.name);
     if let Some(near) = describe::nearest(name, directives.iter().map(|row| row.name).chain(known))
     {
@@ -151,22 +154,36 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     1
 }
 
-/// All directives by module, in lines that fit a terminal.
+/// `weir help $NAME`: each variable of this name, and those of a family such as `$http_`.
+fn help_variable(name: &str) -> i32 {
+    let mut found = false;
+    for page in engines::pages() {
+        let is_meant = |variable: &&describe::VariableInfo| match variable.family {
+            true => name.starts_with(variable.name),
+            false => name == variable.name,
+        };
+        for variable in page.variables.iter().filter(is_meant) {
+            found = true;
+            println!("{}\n  module: {}\n", variable.shown(), page.name);
+            println!("{}\n", describe::wrapped(variable.doc, "", WIDTH));
+        }
+    }
+    if !found {
+        eprintln!("weir: unknown variable \"${name}\"");
+    }
+    i32::from(!found)
+}
+
+/// All directives by module. A module without directives has nothing to show here.
 fn directive_list() -> String {
-    const WIDTH: usize = 78;
     let mut text = String::from("Directives:\n");
     for page in engines::pages() {
-        let _ = writeln!(text, "\n{}", page.name);
-        let mut column = WIDTH;
-        for row in describe::rows(page.tables.iter().copied()) {
-            if column + row.name.len() + 2 > WIDTH {
-                text.push_str(if column == WIDTH { "  " } else { "\n  " });
-                column = 2;
-            }
-            let _ = write!(text, "{}  ", row.name);
-            column += row.name.len() + 2;
+        let rows = describe::rows(page.tables.iter().copied());
+        let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        if !names.is_empty() {
+            let names = describe::wrapped(&names.join("  "), "  ", WIDTH);
+            let _ = writeln!(text, "\n{}\n{names}", page.name);
         }
-        text.push('\n');
     }
     text
 }

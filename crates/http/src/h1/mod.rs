@@ -383,7 +383,10 @@ impl Connection {
             SendError::Body(error) => {
                 // A producer that stops short has said why itself.
                 if !matches!(error, BodyError::Producer | BodyError::Withdrawn) {
-                    request.log(Level::Alert, format_args!("response was cut: {error}"));
+                    request.log(
+                        Level::Alert,
+                        format_args!("response was truncated: {error}"),
+                    );
                 }
                 // The client must be able to tell: the framing is left incomplete, or, where the end of the connection
                 // is the end of the content, the connection ends otherwise.

@@ -141,7 +141,7 @@ fn authenticate(request: &mut Request) -> Step<'_> {
         if **hash == Hash::Unknown {
             request.log(
                 Level::Crit,
-                format_args!("user \"{name}\": the format of the password's hash is not known"),
+                format_args!("user \"{name}\": unknown password hash format"),
             );
             return Outcome::Status(500);
         }
@@ -258,7 +258,9 @@ async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
         return Ok(users);
     }
     if metadata.len > MAX_FILE {
-        return Err(io::Error::other("a password file may have 64 megabytes"));
+        return Err(io::Error::other(
+            "a password file must not exceed 64 megabytes",
+        ));
     }
     let owned = path.to_owned();
     let users = pool

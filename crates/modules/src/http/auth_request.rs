@@ -72,7 +72,7 @@ const OFF: &str = "off";
 fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let Some(registry) = line.level.registry::<Request>() else {
-        return Err(line.error("there are no variables here"));
+        return Err(line.error("variables are not allowed here"));
     };
     let defined = match registry.is_defined(name) {
         true => registry.slot(name),

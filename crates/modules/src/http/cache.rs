@@ -150,7 +150,7 @@ fn tell_found(log: &Logger, name: &BStr, path: &Path, found: Found) {
         log.plain(
             Level::Warn,
             format_args!(
-                "{mended} files in \"{path}\" were open to other users; their mode is 0600 now"
+                "{mended} files in \"{path}\" were accessible to other users; their mode is now 0600"
             ),
         );
     }
@@ -222,7 +222,7 @@ fn start(engine: &HttpLoop) {
                     News::Trouble(why) => log.plain(
                         Level::Crit,
                         format_args!(
-                            "{why}, keys_zone \"{name}\": requests go past it where it fails"
+                            "{why}, keys_zone \"{name}\": requests bypass the cache when it fails"
                         ),
                     ),
                     News::Well => log.plain(

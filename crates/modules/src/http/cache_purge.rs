@@ -90,7 +90,7 @@ fn answer(request: &mut Request) -> Step<'_> {
             None => of_arguments(request),
         };
         let Some(target) = target else {
-            let error = "name what is meant: key, prefix, tag or all";
+            let error = "specify one of key, prefix, tag or all";
             return respond(request, 400, &json!({ "error": error }));
         };
         let method = request.method;

@@ -136,7 +136,7 @@ impl Transform for Members {
             {
                 Ok(Status::StreamEnd) => self.is_between = true,
                 Ok(Status::Ok | Status::BufError) if self.decoder.total_out() > before => {}
-                _ => return Err(failed(request, "it ends before its end")),
+                _ => return Err(failed(request, "it ends prematurely")),
             }
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Transform for Members {
 
 fn failed(request: &Request, why: &str) -> BodyError {
     request.error(format_args!(
-        "inflate() failed: {why} while unpacking the response"
+        "inflate() failed: {why} while decompressing the response"
     ));
     BodyError::Producer
 }

@@ -172,7 +172,7 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
         }
         out.push('\n');
     }
-    out.push_str("\nturns by time, each column less than so many microseconds\nloop");
+    out.push_str("\niterations by duration, each column below this many microseconds\nloop");
     let columns = loops
         .iter()
         .filter_map(|state| state.stats.as_ref())

@@ -209,7 +209,7 @@ pub(crate) fn finish(
         .settle(changed, prefix, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| plain(problem.message))?;
     for what in missing {
-        let mut note = plain(format!("\"{prefix}ssl_ciphers\": {what} is not to be had"));
+        let mut note = plain(format!("\"{prefix}ssl_ciphers\": {what} is not supported"));
         note.severity = conf::Severity::Warn;
         level.report(note);
     }
@@ -226,16 +226,13 @@ fn protocols(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
     let old = Protocols::old(conf.protocols);
     if !old.is_empty() {
         line.warn(format!(
-            "{} in \"{}\" can not be had: TLS begins with version 1.2 here",
+            "{} in \"{}\" is not supported: Weir requires TLS 1.2 or later",
             old.join(", "),
             line.name()
         ));
     }
     if Protocols::from_bits(conf.protocols).is_none() {
-        return Err(line.error(format!(
-            "no version of TLS that can be had in \"{}\"",
-            line.name()
-        )));
+        return Err(line.error(format!("no supported TLS version in \"{}\"", line.name())));
     }
     Ok(())
 }

@@ -167,7 +167,7 @@ fn certificate(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
             let message = format!("invalid identifier \"{}\"", text.as_bstr());
             return Err(line
                 .error_at(index, message)
-                .note("wildcards need a proof by DNS, which is not supported"));
+                .note("wildcards require the DNS challenge, which is not supported"));
         }
     }
     conf.wanted = Some(wanted);
@@ -282,7 +282,7 @@ fn start(engine: &HttpLoop) {
             engine.log.plain(
                 Level::Error,
                 format_args!(
-                    "acme: a server with \"acme_certificate\" has no whole name; wildcards need a proof by DNS, \
+                    "acme: a server with \"acme_certificate\" has no complete name; wildcards require the DNS challenge, \
                      which is not supported"
                 ),
             );
