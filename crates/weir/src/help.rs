@@ -71,27 +71,28 @@ Examples:
 pub(crate) const SERVE: &str = "\
 usage: weir serve DIR [--port N] [--listen ADDRESS]
 
-Serves a folder as a site until Ctrl-C: index files, listings, ranges, gzip. Each request is a line on
-standard output. Nothing is written into the folder.
+Serves a directory over HTTP until Ctrl-C, with index files, listings, ranges and gzip. Requests are
+logged to standard output. Nothing is written to the directory.
 
-  -p, --port N           the port; 8080 or the next free one where none is given
-  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
-                         address of this machine, with or without a port
+  -p, --port N           port to listen on (default: 8080, or the next free port)
+  -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
+                         interfaces)
 ";
 
 /// `weir proxy --help`.
 pub(crate) const PROXY: &str = "\
 usage: weir proxy URL [--port N] [--listen ADDRESS] [--insecure]
 
-Passes all requests on to the server at URL until Ctrl-C, and keeps what that one allows to be kept, until
-the end, in a temporary folder: clients that ask for the same at once make one request, and while the server
-fails they get what was kept. Each request is a line on standard output, with what the cache did.
+Passes requests to the server at URL until Ctrl-C, and caches its cacheable responses in a temporary
+directory, which is removed at the end. Concurrent requests for the same resource are collapsed into one,
+and while the server fails, stale responses are served. Requests are logged to standard output, with the
+cache status.
 
-  -p, --port N           the port; 8080 or the next free one where none is given
-  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
-                         address of this machine, with or without a port
-  -k, --insecure         believe the certificate of an https server, whatever it says. Else it must be for
-                         the name in URL and signed by somebody whom this system trusts (SSL_CERT_FILE)
+  -p, --port N           port to listen on (default: 8080, or the next free port)
+  -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
+                         interfaces)
+  -k, --insecure         do not verify the TLS certificate of the origin (default: verify the name in URL
+                         and the chain against the system's CAs, or SSL_CERT_FILE)
 ";
 
 /// `weir upgrade --help`.
