@@ -79,7 +79,11 @@ impl Background {
 
     /// Kills the master, and waits until the worker knows it.
     fn kill(&self, master: Pid) {
-        let lines = || self.log().matches("this worker process goes on").count();
+        let lines = || {
+            self.log()
+                .matches("this worker process keeps serving")
+                .count()
+        };
         let before = lines();
         kill_process(master, Signal::KILL).expect("it lives");
         if !is_oracle() {
@@ -252,7 +256,7 @@ fn a_server_that_cannot_start_leaves_the_worker_as_it_is() {
         assert!(status.is_some_and(|status| !status.success()));
         assert_eq!(background.worker(), old);
     }
-    background.says("goes on serving");
+    background.says("keeps serving");
     std::fs::write(&path, good).expect("ours");
     let (background, master) = background.start();
     assert!(is_gone(old), "{}", background.log());

@@ -250,7 +250,7 @@ fn a_path_that_begins_with_a_variable_opens_everything_and_that_is_said() {
     let block = "server { listen 127.0.0.1:%%PORT%%; set $top /usr; root $top/share; }";
     let Some(site) = sandbox(block) else { return };
     let server = site.start();
-    server.line("error.log", "every file may be read");
+    server.line("error.log", "all files are readable");
 }
 
 #[test]

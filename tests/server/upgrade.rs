@@ -40,7 +40,7 @@ fn start_new(server: &Server) {
 
 /// The same when one has come and gone.
 fn start_new_again(server: &Server) {
-    let serving = || server.read("error.log").matches(" serves\n").count();
+    let serving = || server.read("error.log").matches(" is ready\n").count();
     let before = serving();
     server.signal(Signal::USR2);
     assert!(until(|| (serving() > before).then_some(())).is_some());
