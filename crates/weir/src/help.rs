@@ -1,12 +1,15 @@
 //! What the program tells about itself: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
 
 use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use conf::describe::{self, Support, WIDTH};
 
 use crate::engines;
 use crate::identity::Identity;
+use crate::status_help;
 
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
 pub(crate) fn options_text(identity: Identity) -> String {
@@ -57,7 +60,7 @@ Cache directories:
   weir cache purge PATH --key TEXT (or --prefix, --tag, --all; --soft marks objects as stale)
 
 Help:
-  weir help [DIRECTIVE]       what a directive does, its default and contexts; $NAME for a variable
+  weir help [DIRECTIVE]       what a directive does, its default and contexts; also $VARIABLE or a status
   weir COMMAND --help         the options of one of these commands
   weir --version
 
@@ -129,7 +132,7 @@ directory of the configuration file.
 /// `weir help [DIRECTIVE]`. The answer is the exit code.
 pub(crate) fn help(name: Option<&str>) -> i32 {
     let Some(name) = name else {
-        print!("{USAGE}\n{}", directive_list());
+        show(&format!("{USAGE}\n{}", directive_list()));
         return 0;
     };
     let directives = engines::directives();
@@ -137,6 +140,10 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     let name = name.trim_end_matches(';');
     if let Some(variable) = name.strip_prefix('$') {
         return help_variable(variable);
+    }
+    if let Some(text) = name.parse().ok().and_then(status_help::of) {
+        print!("{text}");
+        return 0;
     }
     if name == "include" {
         print!("{INCLUDE}");
@@ -153,6 +160,35 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         eprintln!("  did you mean \"{near}\"? weir help {near}");
     }
     1
+}
+
+/// Shows a long text, by the user's pager on a terminal.
+fn show(text: &str) {
+    let is_shown =
+        std::io::stdout().is_terminal() && page(text).is_ok_and(|status| status.success());
+    if !is_shown {
+        // Who closes the pipe has read enough.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+    }
+}
+
+/// Runs the pager as git and man do: `$PAGER`, or `less`, which ends by itself if the text fits on the screen.
+fn page(text: &str) -> std::io::Result<std::process::ExitStatus> {
+    let pager = std::env::var("PAGER")
+        .ok()
+        .filter(|pager| !pager.is_empty());
+    let mut pager = Command::new("/bin/sh")
+        .args(["-c", pager.as_deref().unwrap_or("less")])
+        .env(
+            "LESS",
+            std::env::var_os("LESS").unwrap_or_else(|| "FRX".into()),
+        )
+        .stdin(Stdio::piped())
+        .spawn()?;
+    if let Some(mut input) = pager.stdin.take() {
+        let _ = input.write_all(text.as_bytes());
+    }
+    pager.wait()
 }
 
 /// `weir help $NAME`: each variable of this name, and those of a family such as `$http_`.
@@ -221,7 +257,9 @@ fn index() -> String {
         let file = page.name.replace(['/', ' '], "-");
         let _ = writeln!(text, "- [{}]({file}.md): {}", page.name, page.about);
     }
-    text.push_str("- [compatibility](compatibility.md): every directive of nginx, and what Weir does with it.\n");
+    text.push_str(
+        "- [compatibility](compatibility.md): how Weir treats each directive of nginx.\n",
+    );
     text
 }
 
@@ -232,7 +270,7 @@ fn compatibility() -> String {
         .filter(|support| **support != Support::No)
         .count();
     let mut text = format!(
-        "{GENERATED}# Compatibility with nginx 1.31\n\n{done} of {} directives are known.\n\n| directive | Weir |\n|---|---|\n",
+        "{GENERATED}# Compatibility with nginx 1.31\n\nWeir accepts {done} of nginx's {} directives.\n\n| directive | Weir |\n|---|---|\n",
         support.len()
     );
     for (name, support) in support {

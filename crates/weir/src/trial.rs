@@ -105,7 +105,7 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
             "the trial run of the configuration ended on signal {number}"
         )),
         Ok(Exit::Code(code)) => Err(format!(
-            "code in the configuration exited its process with code {code}"
+            "code in the configuration ended its process with exit code {code}"
         )),
         Err(error) => Err(format!("waitpid() failed{}", Errno(&error))),
     }

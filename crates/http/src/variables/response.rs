@@ -35,7 +35,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "limit_rate",
         limit_rate,
-        "The rate limit of this response, in bytes per second; can be set to change it.",
+        "The rate limit that was set for this response through the variable, in bytes per second; 0 if none.",
     )
     .volatile()
     .settable(set_limit_rate),
