@@ -19,7 +19,7 @@ use crate::shared::access::{Judgement, Rules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
-    doc: "Limits access by client address.",
+    doc: "Restricts access by client address.",
     location: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
     enabled: |location| !location.confs.get::<Rules>().is_empty(),

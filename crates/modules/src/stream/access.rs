@@ -12,7 +12,7 @@ use crate::shared::access::{Judgement, Rules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
-    doc: "Limits access by client address.",
+    doc: "Restricts access by client address.",
     server: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
     enabled: |server| !server.confs.get::<Rules>().is_empty(),
