@@ -59,7 +59,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
             Next::Leave => {
                 let engine = Rc::clone(&connection.engine);
                 let client = Rc::clone(&connection.client);
-                // So that it is the only one who knows the client.
+                // `must_stay` and `send_away` need the only reference to the client.
                 drop(connection);
                 if engine.must_stay(&client) {
                     client.idle.stay();
