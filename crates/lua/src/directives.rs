@@ -78,7 +78,7 @@ pub(crate) const fn word<C>(
         default: None,
         contexts,
         since: "0.1",
-        doc: "The same, with the code in a string or, for `_file`, in a file.",
+        doc: "Like the directive with `_block`, but with the code in a string or, for `_file`, in a file.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, set),
     }
 }
@@ -210,7 +210,7 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         default: None,
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The same, with the code in a string. The arguments are `ngx.arg[1]`, `ngx.arg[2]` and so on.",
+        doc: "Like `set_by_lua_block`, but with the code in a string. The arguments are `ngx.arg[1]`, `ngx.arg[2]` and so on.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set::read),
     },
     Directive {
@@ -219,7 +219,7 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         default: None,
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The same, with the code in a file.",
+        doc: "Like `set_by_lua`, but with the code in a file.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set::read),
     },
     block(

@@ -116,7 +116,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "file",
             None,
             places,
-            "The private key (PEM) of that certificate.",
+            "The private key (PEM) of the client certificate.",
             Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.secure.certificate_key = Some(Expression::literal(line.text(0)));
                 Ok(())

@@ -194,7 +194,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Obsolete: has no effect but a warning. Browsers no longer support server push.",
+        doc: "Obsolete: has no effect, and causes a warning. Browsers no longer support server push.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
     },
     Directive {
@@ -203,7 +203,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Obsolete: has no effect but a warning. Browsers no longer support server push.",
+        doc: "Obsolete: has no effect, and causes a warning. Browsers no longer support server push.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
     },
     Directive {

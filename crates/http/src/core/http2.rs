@@ -102,7 +102,7 @@ const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Co
         default: None,
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Obsolete: has no effect but a warning that names the replacement.",
+        doc: "Obsolete: has no effect, and causes a warning that names the replacement.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |_, line| {
             warn_of_obsolete(line);
             Ok(())

@@ -189,7 +189,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_blocking_sleep",
         "seconds",
         Arity::ONE,
-        "The same as `echo_sleep`: it never blocks an event loop.",
+        "The same as `echo_sleep`: neither blocks an event loop.",
         |conf, line| {
             let command = Command::Sleep(line.expression(0)?);
             add(conf, line, command)

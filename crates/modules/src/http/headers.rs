@@ -84,7 +84,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The same for `add_trailer`.",
+        doc: "How `add_trailer` lines of the outer block are inherited: see `add_header_inherit`.",
         set: Setter::Word(&INHERIT_WORDS, |c, i| c.trailers.inherit = INHERIT[i]),
     },
     Directive {

@@ -121,7 +121,7 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "ssl_certificate_key",
         "file",
         None,
-        "The private key (PEM) of that certificate: a file, or `data:` and the key itself.",
+        "The private key (PEM) of the client certificate: a file, or `data:` and the key itself.",
         Setter::OptionalValue(|c| &mut c.certificate_key),
     ),
     row(

@@ -137,7 +137,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable secret text",
         Arity::exactly(3),
         |_| &[1, 2],
-        "The same with HMAC-SHA-256.",
+        "The HMAC-SHA-256 of the text with this secret, as raw bytes.",
         |_, inputs| codec::hmac(codec::SHA256, &inputs)
     ),
     one!(

@@ -134,7 +134,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "busy_buffers_size",
         "size",
         None,
-        "How much of that may be busy sending to the client. Checked as in nginx, and has no other effect.",
+        "How much of the buffers may be busy sending to the client. Checked as in nginx, and has no other effect.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.busy_buffers_size = Some(line.size(0)?);
             Ok(())
