@@ -161,7 +161,10 @@ fn obtains(challenge: &str) {
     assert_eq!(known.len(), 3, "account, certificate, key: {known:?}");
 
     // Pebble says when it wishes it to be renewed.
-    server.line("error.log", "acme: \"pebble\" wishes the certificate");
+    server.line(
+        "error.log",
+        "acme: \"pebble\" suggests renewing the certificate",
+    );
 
     // A reload keeps it, and orders nothing.
     server.signal(weir_tests::Signal::HUP);

@@ -227,10 +227,10 @@ fn an_authority_that_misbehaves_costs_nothing_but_its_certificate() {
         {WITNESS}"
     ));
     let server = site.tolerate("acme: no certificate").start();
-    server.line("error.log", "status 200 that is no ACME");
+    server.line("error.log", "status 200 that is not ACME");
     for (fault, message) in [
-        (Fault::Unavailable, "status 500 that is no ACME"),
-        (Fault::Endless, "the answer is too long"),
+        (Fault::Unavailable, "status 500 that is not ACME"),
+        (Fault::Endless, "the response is too long"),
         (Fault::Redirects, "too many redirects"),
         (Fault::BadNonce, "acme:error:badNonce"),
         (Fault::RefusedProof, "could not connect"),
@@ -238,7 +238,7 @@ fn an_authority_that_misbehaves_costs_nothing_but_its_certificate() {
         (Fault::UnknownAccount, "acme:error:accountDoesNotExist"),
         (
             Fault::RateLimited,
-            "acme:error:rateLimited); the next try is in 86400 s",
+            "acme:error:rateLimited); next attempt in 86400 s",
         ),
     ] {
         authority.does(&server, fault, message);
@@ -273,7 +273,7 @@ fn addresses_of_an_authority_that_are_none_are_refused() {
         }}"
     ));
     let server = site.tolerate("acme: no certificate").start();
-    server.line("error.log", "status 200 that is no ACME");
+    server.line("error.log", "status 200 that is not ACME");
     assert!(!server.path("acme_hostile").exists(), "state_path is off");
 }
 
@@ -329,7 +329,7 @@ fn what_an_authority_says_about_renewal_is_believed_within_limits() {
     let past = window("2001-01-01T00:00:00", "2001-01-02T00:00:00");
     let future = window("9990-01-01T00:00:00", "9999-12-31T23:59:59");
     let reversed = window("2031-01-02T00:00:00", "2031-01-01T00:00:00");
-    let early = "key values mismatch); the next try is in";
+    let early = "key values mismatch); next attempt in";
     for (content, again, orders, message) in [
         // A certificate is renewed at once, which this authority can not do; and that is tried again as any failure is.
         (past, "1", 1, early),
@@ -341,10 +341,10 @@ fn what_an_authority_says_about_renewal_is_believed_within_limits() {
             "{\"suggestedWindow\":7}",
             "0",
             0,
-            "says nothing about the renewal of certificates",
+            "returned no renewal information for certificates",
         ),
-        ("{", "0", 0, "status 200 that is no ACME"),
-        ("<html>", "-1", 0, "status 200 that is no ACME"),
+        ("{", "0", 0, "status 200 that is not ACME"),
+        ("<html>", "-1", 0, "status 200 that is not ACME"),
     ] {
         let authority = Authority::start();
         *authority.fault.lock().expect("nobody panics with it") = Fault::Renewal(content, again);

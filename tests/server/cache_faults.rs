@@ -164,7 +164,7 @@ fn a_folder_that_vanishes_is_said_and_made_anew() {
     ask(&server, 100_000, "a");
     fs::remove_dir_all(&path).expect("the store's folder");
     ask(&server, 100_000, "a");
-    server.line("error.log", "has vanished");
+    server.line("error.log", "has disappeared");
     let stored = until(|| {
         ask(&server, 100_000, "b");
         (path.join("store").exists() && ask(&server, 100_000, "b") == "HIT").then_some(())

@@ -158,7 +158,7 @@ fn the_command_line_lists_verifies_and_leaves_a_running_server_alone() {
     let shown = run(&["cache", "show", &path, "http://example.org/d/b"]);
     for text in [
         "/d/b\n",
-        "of it\n",
+        ", complete\n",
         "status    200\n",
         "page/d/b\n",
         "  ETag: \"",

@@ -36,11 +36,11 @@ fn findings_have_their_line_why_and_what_to_write() {
     assert_eq!(finished.code, 1, "{}", finished.stderr);
     let place = site.path("nginx.conf").display().to_string();
     for text in [
-        format!("attack: \"/img../\" leads out of the folder \"/srv/img/\" in {place}:4"),
+        format!("attack: \"/img../\" escapes from the directory \"/srv/img/\" in {place}:4"),
         "alias-traversal: ".to_owned(),
-        "= write the name of the location with a slash at its end".to_owned(),
-        format!("risk: $uri can have line ends in it in {place}:5"),
-        "2 findings, 1 for attackers to use".to_owned(),
+        "= fix: add a trailing slash to the location".to_owned(),
+        format!("risk: $uri can contain line breaks in {place}:5"),
+        "2 findings, 1 exploitable".to_owned(),
     ] {
         assert!(
             finished.stdout.contains(&text),
@@ -63,7 +63,7 @@ fn findings_are_there_for_programs_too() {
         "{text}"
     );
     for part in [
-        "{\"rule\": \"alias-traversal\", \"danger\": \"attack\", \"message\": \"\\\"/img../\\\" leads out",
+        "{\"rule\": \"alias-traversal\", \"danger\": \"attack\", \"message\": \"\\\"/img../\\\" escapes from",
         "nginx.conf\", \"line\": 4, \"column\": 21, \"text\": \"alias /srv/img/;\", \"why\": \"",
         "{\"rule\": \"line-ends\", \"danger\": \"risk\"",
     ] {
@@ -146,18 +146,18 @@ fn a_test_warns_of_what_attackers_can_use() {
     // There may be a proxy in front that brings clients.
     let local = test("127.0.0.1");
     assert_eq!(local.code, 0, "{}", local.stderr);
-    assert!(local.stderr.contains("leads out"), "{}", local.stderr);
+    assert!(local.stderr.contains("escapes from"), "{}", local.stderr);
     let finished = test("0.0.0.0");
     assert_eq!(finished.code, 0, "{}", finished.stderr);
     assert!(
         finished
             .stderr
-            .contains("[warn] \"/img../\" leads out of the folder"),
+            .contains("[warn] \"/img../\" escapes from the directory"),
         "{}",
         finished.stderr
     );
     assert!(
-        !finished.stderr.contains("line ends"),
+        !finished.stderr.contains("line breaks"),
         "{}",
         finished.stderr
     );

@@ -138,6 +138,41 @@ fn help_explains_a_directive() {
 }
 
 #[test]
+fn help_explains_variables_and_statuses() {
+    if skip_on_oracle("nginx has no such command") {
+        return;
+    }
+    for (name, text) in [
+        ("$http_host", "A request header"),
+        ("$remote_addr", "The client address"),
+        ("502", "502 Bad Gateway\n"),
+        ("location", "longest matching prefix"),
+    ] {
+        let help = run(&["help", name]);
+        assert_eq!(help.code, 0, "{name}: {}", help.stderr);
+        // Lines are broken where they fit.
+        let words = help.stdout.replace('\n', " ");
+        assert!(words.contains(text.trim()), "{}", help.stdout);
+    }
+    assert_eq!(run(&["help", "$nothing"]).code, 1);
+    assert_eq!(run(&["help", "299"]).code, 1);
+    let list = run(&["help"]).stdout;
+    let is_heading = |line: &&str| !line.is_empty() && !line.starts_with(' ');
+    let lines: Vec<&str> = list
+        .lines()
+        .skip_while(|line| *line != "Directives:")
+        .skip(1)
+        .collect();
+    assert!(lines.iter().all(|line| line.len() <= 80), "{list}");
+    assert!(
+        lines
+            .windows(2)
+            .all(|pair| !is_heading(&pair[0]) || pair[1].starts_with("  ")),
+        "no empty section: {list}"
+    );
+}
+
+#[test]
 fn the_test_touches_nothing_that_runs() {
     let server =
         http("server { listen 127.0.0.1:%%PORT%%; location / { return 200 ok; } }").start();

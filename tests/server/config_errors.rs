@@ -572,7 +572,7 @@ fn what_nginx_knows_and_weir_does_not_yet_is_named_so() {
         finished.stderr
     );
     assert!(
-        finished.stderr.contains("not yet in Weir"),
+        finished.stderr.contains("does not support it yet"),
         "{}",
         finished.stderr
     );

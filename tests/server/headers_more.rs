@@ -210,7 +210,7 @@ fn a_length_that_is_taken_away_makes_chunks() {
 
 #[test]
 fn a_length_that_is_set_is_that_of_what_is_sent() {
-    if skip_on_oracle("nginx sends the rest behind the response: compat.md, Modules of others") {
+    if skip_on_oracle("nginx sends the rest behind the response: compat.md, Third-party modules") {
         return;
     }
     let Some(server) = with(

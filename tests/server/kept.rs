@@ -320,7 +320,7 @@ fn another_binary_ends_what_can_not_move_between_two_requests() {
         .multiplexed
         .hear(|heard| heard.stream() == Some(stream));
     server.signal(Signal::USR2);
-    server.line("error.log", " serves");
+    server.line("error.log", " is ready");
     // Sent before the end: answered, and told that it is the last one.
     for client in &mut clients.secure {
         client.request("/");

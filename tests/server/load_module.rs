@@ -69,7 +69,7 @@ fn what_does_nothing_by_itself_is_one_warning() {
     assert_eq!(finished.code, 0);
     assert_eq!(
         finished.first_line(),
-        "weir: [warn] module \"ngx_mail_module\" is not available, its directives are errors in %%DIR%%/nginx.conf:1"
+        "weir: [warn] module \"ngx_mail_module\" is not available; its directives are errors in %%DIR%%/nginx.conf:1"
     );
     let said = finished.stderr;
     assert_eq!(said.matches("[warn]").count(), 1, "{said}");

@@ -68,7 +68,7 @@ fn a_missing_semicolon_that_makes_no_error_is_a_warning() {
     .test();
     assert_eq!(finished.code, 0, "{}", finished.stderr);
     let warning =
-        "[warn] \"server_name\" has another directive among its words in %%DIR%%/nginx.conf:6";
+        "[warn] \"server_name\" has another directive among its parameters in %%DIR%%/nginx.conf:6";
     assert!(finished.stderr.contains(warning), "{}", finished.stderr);
 }
 
@@ -79,14 +79,14 @@ fn a_missing_brace_is_found_by_the_depth_of_lines() {
         "unexpected end of file, expecting \"}\" in %%DIR%%/nginx.conf:9",
         &[
             "5 |     location / {",
-            "= the block that starts here has no end; by the indentation its \"}\" is missing before line 7",
+            "= this block is never closed; judging by the indentation, its \"}\" is missing before line 7",
         ],
     );
     // Without depth only nginx's line and the outermost open block are left.
     mistake(
         "events {}\nhttp {\nserver {\nlisten 8081;\n}\n",
         "unexpected end of file, expecting \"}\" in %%DIR%%/nginx.conf:6",
-        &["2 | http {", "= the block that starts here has no end"],
+        &["2 | http {", "= this block is never closed"],
     );
 }
 
@@ -108,12 +108,12 @@ fn a_quote_without_an_end() {
     mistake(
         "events {}\nhttp {\n  log_format x \"$uri;\n  server {\n    return 200 \"x\";\n  }\n}\n",
         "unexpected \"x\" in %%DIR%%/nginx.conf:5",
-        &["= this ends the quote that was opened in line 3: is its end missing there?"],
+        &["= this closes the quote opened in line 3: is the closing quote missing there?"],
     );
     mistake(
         "events {}\nhttp {\n  log_format x '$uri;\n}\n",
         "unexpected end of file, expecting \";\" or \"}\" in %%DIR%%/nginx.conf:5",
-        &["= the quote that starts here has no end"],
+        &["= this quote is never closed"],
     );
 }
 

@@ -79,7 +79,11 @@ impl Background {
 
     /// Kills the master, and waits until the worker knows it.
     fn kill(&self, master: Pid) {
-        let lines = || self.log().matches("this worker process goes on").count();
+        let lines = || {
+            self.log()
+                .matches("this worker process keeps serving")
+                .count()
+        };
         let before = lines();
         kill_process(master, Signal::KILL).expect("it lives");
         if !is_oracle() {
@@ -252,7 +256,7 @@ fn a_server_that_cannot_start_leaves_the_worker_as_it_is() {
         assert!(status.is_some_and(|status| !status.success()));
         assert_eq!(background.worker(), old);
     }
-    background.says("goes on serving");
+    background.says("keeps serving");
     std::fs::write(&path, good).expect("ours");
     let (background, master) = background.start();
     assert!(is_gone(old), "{}", background.log());
@@ -284,7 +288,7 @@ fn a_worker_of_a_killed_master_does_not_stay_beside_the_new_binary() {
         let (background, old_master) = Background::new("", "").start();
         let old = background.worker();
         kill_process(old_master, Signal::USR2).expect("it lives");
-        background.says(" serves");
+        background.says(" is ready");
         let new_master = background.pid().expect("the new one's file");
         assert_ne!(new_master, old_master);
         let workers = workers_in(&background.log());

@@ -166,7 +166,7 @@ fn what_is_no_origin_is_told() {
         return;
     }
     for (arguments, told) in [
-        (&["proxy"][..], "which origin?"),
+        (&["proxy"][..], "missing argument URL"),
         (&["proxy", "ftp://a"][..], "http and https are"),
         (&["proxy", "http://a b"][..], "is not a URL"),
         (&["proxy", "a", "--porte", "1"][..], "usage: weir proxy URL"),

@@ -250,7 +250,7 @@ fn a_path_that_begins_with_a_variable_opens_everything_and_that_is_said() {
     let block = "server { listen 127.0.0.1:%%PORT%%; set $top /usr; root $top/share; }";
     let Some(site) = sandbox(block) else { return };
     let server = site.start();
-    server.line("error.log", "every file may be read");
+    server.line("error.log", "all files are readable");
 }
 
 #[test]
@@ -362,7 +362,7 @@ fn a_folder_that_is_replaced_is_served_again_by_a_new_worker() {
     std::fs::rename(server.path("site.new"), &site).expect("it is ours");
     let served = until(|| (server.get("/a").text() == "new").then_some(()));
     assert!(served.is_some());
-    server.line("error.log", "files of worker_sandbox have changed");
+    server.line("error.log", "the files of worker_sandbox have changed");
 }
 
 #[test]

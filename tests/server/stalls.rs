@@ -31,7 +31,7 @@ fn new_clients_do_not_wait_for_a_loop_that_is_stuck() {
         server.get("/").expect(200);
         let mut stuck = server.connect();
         stuck.request("GET", "/block", &[]);
-        let line = server.line("error.log", "is stuck for");
+        let line = server.line("error.log", "has been stuck for");
         assert!(line.contains("[warn]"), "{line}");
         let began = Instant::now();
         let mut slow = 0;
@@ -51,6 +51,6 @@ fn new_clients_do_not_wait_for_a_loop_that_is_stuck() {
                 .then_some(())
         });
         assert!(named.is_some(), "{}", server.read("error.log"));
-        server.line("error.log", "a turn took");
+        server.line("error.log", "an iteration took");
     }
 }

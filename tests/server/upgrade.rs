@@ -35,12 +35,12 @@ fn start_new(server: &Server) {
         until(|| pid_in(server, "nginx.pid.oldbin")).is_some(),
         "the old pid file is moved"
     );
-    server.line("error.log", " serves");
+    server.line("error.log", " is ready");
 }
 
 /// The same when one has come and gone.
 fn start_new_again(server: &Server) {
-    let serving = || server.read("error.log").matches(" serves\n").count();
+    let serving = || server.read("error.log").matches(" is ready\n").count();
     let before = serving();
     server.signal(Signal::USR2);
     assert!(until(|| (serving() > before).then_some(())).is_some());
@@ -114,7 +114,7 @@ fn the_way_back_brings_the_connections_back() {
     let old = pid_in(&server, "nginx.pid");
     start_new(&server);
     signal(&server, "nginx.pid.oldbin", Signal::HUP);
-    server.line("error.log", "still serves");
+    server.line("error.log", "still serving");
     for client in &mut clients {
         client.get("/").expect(200);
     }
@@ -174,7 +174,7 @@ fn the_cache_goes_to_the_process_that_serves() {
     // The way back: nothing has changed.
     start_new(&server);
     signal(&server, "nginx.pid.oldbin", Signal::HUP);
-    server.line("error.log", "still serves");
+    server.line("error.log", "still serving");
     let old = pid_in(&server, "nginx.pid.oldbin");
     signal(&server, "nginx.pid", Signal::QUIT);
     assert!(until(|| (pid_in(&server, "nginx.pid") == old).then_some(())).is_some());

@@ -18,7 +18,12 @@ fn a_table_for_people_and_json_for_programs() {
     let page = server.get("/text").expect(200);
     assert_eq!(page.field("Content-Type"), "text/plain");
     let text = page.text();
-    for part in ["loop connections", "\n   0 ", "turns by time", "\npool "] {
+    for part in [
+        "loop connections",
+        "\n   0 ",
+        "iterations by duration",
+        "\npool ",
+    ] {
         assert!(text.contains(part), "{part:?} in {text}");
     }
     let page = server.get("/json").expect(200);

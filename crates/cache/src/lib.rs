@@ -1,8 +1,8 @@
 //! The cache: a disk store and the fills that write into it. It knows no HTTP.
 //!
 //! - [`Store`]: objects by key, on disk in log-structured segments, with the index in memory.
-//! - [`Writer`] and [`Follower`]: a fill is an object of the cache, not of a request. Whoever fetches an object
-//!   writes it once; everybody who wants it follows with a cursor of his own while it grows.
+//! - [`Writer`] and [`Follower`]: a fill is an object of the cache, not of a request. The fetch writes
+//!   it once; each client follows with a cursor of its own while it grows.
 //!
 //! Heads, tags and times are the caller's: the crate keeps them and gives them back. Why the store is as it is
 //! stands in `docs/design/2026-11-21-cache-store.md`, its bytes in `format.rs`.

@@ -358,7 +358,7 @@ pub(crate) fn check_directory(core: &Core) {
     match (ours, there) {
         (Ok(ours), Ok(there)) if ours == there => return,
         (_, Err(error)) => core.report(&format!(
-            "cache \"{}\" has vanished: {error}",
+            "cache directory \"{}\" has disappeared: {error}",
             core.options.path.display()
         )),
         _ => core.report(&format!(

@@ -325,7 +325,7 @@ impl Core {
     /// Lets an object go whose body is not what was written.
     pub(crate) fn lose(&self, hash: u64, location: Location, segment: &Segment) {
         self.report(&format!(
-            "what an object in \"{}\" names is damaged",
+            "an object in \"{}\" refers to damaged data",
             segment.path.display()
         ));
         self.index.remove_at(hash, location);
@@ -334,7 +334,7 @@ impl Core {
     /// Says that somebody else has written to a segment.
     pub(crate) fn suspect(&self, segment: &Segment) {
         self.report(&format!(
-            "\"{}\" was changed by somebody else: what it has is compared before it is used, and is fetched anew where it is damaged",
+            "\"{}\" was modified by another process: its contents are verified before use, and damaged objects are fetched again",
             segment.path.display()
         ));
     }
@@ -781,7 +781,7 @@ impl Store {
                 .and_then(|()| crate::load::write_checkpoint(core, log));
             log.give_away();
             if let Err(error) = ended.and_then(|()| core.lock.unlock()) {
-                core.report(&format!("the end of the store failed: {error}"));
+                core.report(&format!("closing the store failed: {error}"));
                 // It goes with the descriptor, at the latest.
                 let _ = core.lock.unlock();
             }

@@ -119,11 +119,11 @@ pub fn survey(path: &Path, verify: bool, mut each: impl FnMut(&Listed)) -> io::R
 fn seed_of(path: &Path) -> io::Result<u64> {
     let bytes = match fs::read(path.join("store")) {
         Err(error) if error.kind() == io::ErrorKind::NotFound && path.is_dir() => {
-            return Err(io::Error::other("there is no cache of Weir in it"));
+            return Err(io::Error::other("not a Weir cache directory"));
         }
         read => read?,
     };
-    let damaged = || io::Error::other("its file \"store\" is damaged, or not of Weir");
+    let damaged = || io::Error::other("its file \"store\" is damaged or was not written by Weir");
     format::read_store(&bytes).ok_or_else(damaged)
 }
 
@@ -263,7 +263,7 @@ fn held(
         if !is_sound {
             let key = String::from_utf8_lossy(description.key.text()).into_owned();
             survey.tell(format!(
-                "\"{key}\": the body is damaged from byte {} on",
+                "\"{key}\": the body is damaged from byte {}",
                 extent.offset
             ));
         }

@@ -65,7 +65,7 @@ fn look_for_damage(core: &Arc<Core>) {
     if let Some(segment) = chosen.filter(|segment| !segment.sample(place)) {
         segment.distrust();
         core.report(&format!(
-            "\"{}\" is damaged: what it has is compared before it is used, and is fetched anew where it is damaged",
+            "\"{}\" is damaged: its contents are verified before use, and damaged objects are fetched again",
             segment.path.display()
         ));
     }

@@ -100,7 +100,7 @@ pub fn help(name: &str, rows: &[RowInfo]) -> Option<String> {
     let known = known::find(name)?;
     let contexts = known.contexts.replace(',', ", ");
     Some(format!(
-        "{}\n  context: {contexts}\n\nKnown to nginx 1.31, not yet in Weir.\n",
+        "{}\n  context: {contexts}\n\nnginx 1.31 has it; Weir does not support it yet.\n",
         known.syntax_line()
     ))
 }
@@ -110,9 +110,39 @@ fn help_of(info: &RowInfo) -> String {
     let _ = writeln!(out, "  default: {}", info.default.unwrap_or("none"));
     let _ = writeln!(out, "  context: {}", info.contexts.text());
     let _ = writeln!(out, "  since:   {}", info.since);
-    let _ = writeln!(out, "\n{}", info.doc.trim());
+    let _ = writeln!(out, "\n{}", wrapped(info.doc, "", WIDTH));
     if let Kind::Ignored(why) = info.kind {
         let _ = writeln!(out, "\nAccepted without effect: {why}");
+    }
+    out
+}
+
+/// The columns of help: a terminal has 80.
+pub const WIDTH: usize = 78;
+
+/// A text in lines of at most `width` columns, where its words allow, each after `indent`. Two spaces between words
+/// stay two.
+pub fn wrapped(text: &str, indent: &str, width: usize) -> String {
+    let mut out = String::new();
+    let mut column = 0;
+    let mut gap = 0;
+    for word in text.trim().split(' ') {
+        if word.is_empty() {
+            gap += 1;
+            continue;
+        }
+        let length = word.chars().count();
+        if column == 0 || column + gap + length > width {
+            out.push_str(if column == 0 { "" } else { "\n" });
+            out.push_str(indent);
+            column = indent.len();
+        } else {
+            out.extend(std::iter::repeat_n(' ', gap));
+            column += gap;
+        }
+        out.push_str(word);
+        column += length;
+        gap = 1;
     }
     out
 }
@@ -305,8 +335,22 @@ mod tests {
             missing.starts_with("gzip on | off;\n  context: http, server, location"),
             "{missing}"
         );
-        assert!(missing.ends_with("not yet in Weir.\n"));
+        assert!(missing.ends_with("does not support it yet.\n"));
         assert_eq!(help("nonsense"), None);
+    }
+
+    #[test]
+    fn lines_are_as_wide_as_they_may_be() {
+        for (text, expected) in [
+            ("", ""),
+            ("ab", "  ab"),
+            ("abc  de f", "  abc\n  de f"),
+            ("ab  cd ef", "  ab\n  cd ef"),
+            ("a  b c", "  a  b\n  c"),
+            ("abcdefghi j", "  abcdefghi\n  j"),
+        ] {
+            assert_eq!(wrapped(text, "  ", 7), expected, "{text}");
+        }
     }
 
     #[test]

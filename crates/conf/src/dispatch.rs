@@ -161,14 +161,14 @@ fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
             .iter()
             .fold(first.contexts, |all, row| all.or(row.contexts));
         let error = at_name(format!("\"{name}\" directive is not allowed here"));
-        return error.note(format!("it may stand in: {}", contexts.text()));
+        return error.note(format!("allowed in: {}", contexts.text()));
     }
     let error = at_name(format!("unknown directive \"{name}\""));
     if let Some(advice) = former::advice(&name) {
         return error.note(advice);
     }
     if let Some(known) = known::find(&name) {
-        let error = error.note("known to nginx 1.31, not yet in Weir");
+        let error = error.note("nginx 1.31 has it; Weir does not support it yet");
         return error.note(format!("syntax: {}", known.syntax_line()));
     }
     // First what may stand here, then anything of ours, then anything of nginx's.
@@ -233,7 +233,10 @@ fn report_failure(
 ) {
     let Err(mut error) = result else {
         if let Some(missing) = swallowed {
-            let text = format!("\"{}\" has another directive among its words", info.name);
+            let text = format!(
+                "\"{}\" has another directive among its parameters",
+                info.name
+            );
             level.report(explain(Diagnostic::warning(text, node.head), Some(missing)));
         }
         return;

@@ -11,9 +11,9 @@ pub(crate) fn advice(name: &str) -> Option<&'static str> {
 const EXACT: &[(&str, &str)] = &[
     (
         "ssl",
-        "removed in nginx 1.25.1: \"listen 443 ssl;\" says for each address whether it speaks TLS",
+        "removed in nginx 1.25.1: use \"listen 443 ssl;\", which enables TLS for one address",
     ),
-    ("spdy", "SPDY is gone; \"http2 on;\" switches HTTP/2 on"),
+    ("spdy", "SPDY was removed; use \"http2 on;\" for HTTP/2"),
     (
         "limit_zone",
         "removed in nginx 1.7.6: use limit_conn_zone and limit_conn",
@@ -32,52 +32,52 @@ const EXACT: &[(&str, &str)] = &[
     ),
     (
         "aio_threads",
-        "use \"aio threads;\"; a thread_pool says how many there are",
+        "use \"aio threads;\", with \"thread_pool\" for the number of threads",
     ),
 ];
 
 /// By the beginning of the name.
 const FAMILIES: &[(&str, &str)] = &[
-    ("spdy_", "SPDY is gone; \"http2 on;\" switches HTTP/2 on"),
+    ("spdy_", "SPDY was removed; use \"http2 on;\" for HTTP/2"),
     (
         "js_",
-        "of the module njs, which Weir does not have; the *_by_lua_block directives do the same in Lua",
+        "from the module njs, which Weir does not have; the *_by_lua_block directives do the same in Lua",
     ),
     (
         "pagespeed",
-        "of ngx_pagespeed, which is no longer maintained",
+        "from ngx_pagespeed, which is no longer maintained",
     ),
     (
         "passenger_",
-        "of Phusion Passenger, which Weir does not have: run the application by itself, and proxy_pass to it",
+        "from Phusion Passenger, which Weir does not have: run the application separately, and proxy_pass to it",
     ),
     (
         "modsecurity",
-        "of ModSecurity, which Weir does not have; a filter in front of Weir, or access_by_lua_block, can do it",
+        "from ModSecurity, which Weir does not have; use a WAF in front of Weir, or access_by_lua_block",
     ),
     (
         "vhost_traffic_status",
-        "of the module vts, which Weir does not have; stub_status counts connections and requests",
+        "from the module vts, which Weir does not have; stub_status counts connections and requests",
     ),
     (
         "fancyindex",
-        "of the module fancyindex, which Weir does not have; autoindex shows folders",
+        "from the module fancyindex, which Weir does not have; use autoindex with \"autoindex_style pretty;\"",
     ),
     (
         "push_stream",
-        "of the module push-stream, which Weir does not have",
+        "from the module push-stream, which Weir does not have",
     ),
-    ("rtmp", "of the module rtmp, which Weir does not have"),
+    ("rtmp", "from the module rtmp, which Weir does not have"),
     (
         "upload_",
-        "of the module upload, which Weir does not have; an application takes uploads through proxy_pass",
+        "from the module upload, which Weir does not have; let an application take uploads through proxy_pass",
     ),
     (
         "auth_pam",
-        "of the module auth_pam, which Weir does not have; auth_request asks a service of yours",
+        "from the module auth_pam, which Weir does not have; use auth_request with a service of your own",
     ),
     (
         "auth_ldap",
-        "of the module auth_ldap, which Weir does not have; auth_request asks a service of yours",
+        "from the module auth_ldap, which Weir does not have; use auth_request with a service of your own",
     ),
 ];

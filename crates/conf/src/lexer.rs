@@ -239,7 +239,7 @@ impl<'t> Lexer<'t> {
         let Some(end) = end else {
             let error = self.unexpected_end(self.span(self.at, (self.at + 1).max(start)));
             errors.push(match quoted {
-                true => error.note("the quote that starts here has no end"),
+                true => error.note("this quote is never closed"),
                 false => error,
             });
             self.give_up();
@@ -304,7 +304,7 @@ impl<'t> Lexer<'t> {
             return errors.push(error.note(expected));
         }
         errors.push(error.note(format!(
-            "this ends the quote that was opened in line {}: is its end missing there?",
+            "this closes the quote opened in line {}: is the closing quote missing there?",
             feeds(&self.text[..start]) + 1
         )));
         self.give_up();

@@ -404,12 +404,13 @@ impl Node {
     }
 }
 
-const SIZE_NOTE: &str = "a size is a number of bytes, or of kilobytes or megabytes: 4096, 8k, 1m";
-const OFFSET_NOTE: &str = "a length is a number of bytes, or with a unit: 4096, 8k, 1m, 2g";
+const SIZE_NOTE: &str = "a size is a number of bytes, kilobytes or megabytes: 4096, 8k, 1m";
+const OFFSET_NOTE: &str =
+    "a length is a number of bytes, kilobytes, megabytes or gigabytes: 4096, 8k, 1m, 2g";
 const MILLIS_NOTE: &str =
-    "a time is a number of seconds, or with units from large to small: 60, 500ms, 1h30m";
+    "a time is a number of seconds, or has units in descending order: 60, 500ms, 1h30m";
 const SECONDS_NOTE: &str =
-    "a time is a number of seconds, or with units from large to small: 60, 30d, 1h30m";
+    "a time is a number of seconds, or has units in descending order: 60, 30d, 1h30m";
 
 fn choice_note(words: &[&str]) -> String {
     format!("it must be one of: {}", words.join(", "))

@@ -239,7 +239,7 @@ impl Parser<'_> {
             let error = Diagnostic::error("unexpected end of file, expecting \"}\"", brace.head);
             let error = error.place(Place::At(end));
             self.diagnostics.push(error.note(format!(
-                "the block that starts here has no end; by the indentation its \"}}\" is missing before line {line}"
+                "this block is never closed; judging by the indentation, its \"}}\" is missing before line {line}"
             )));
         }
     }
@@ -320,7 +320,7 @@ impl Parser<'_> {
                             Diagnostic::error("unexpected end of file, expecting \"}\"", head);
                         let error = error.place(Place::At(statement.span));
                         self.diagnostics
-                            .push(error.note("the block that starts here has no end"));
+                            .push(error.note("this block is never closed"));
                         self.unclosed = true;
                     }
                     return end;
@@ -364,7 +364,7 @@ impl Parser<'_> {
         }
         if depth >= MAX_DEPTH {
             self.error(
-                format!("blocks are nested more than {MAX_DEPTH} deep"),
+                format!("blocks are nested more than {MAX_DEPTH} levels deep"),
                 Some(head),
             );
             return lexer.give_up();
@@ -416,7 +416,7 @@ impl Parser<'_> {
                 let span = if unclosed.len == 0 { head } else { opened };
                 let error = Diagnostic::error(unclosed.message, span);
                 self.diagnostics.push(
-                    error.note("in a Lua block, which ends with the \"}\" that closes its \"{\""),
+                    error.note("in a Lua block, which ends at the \"}\" that matches its \"{\""),
                 );
                 lexer.give_up();
                 rest.len()
@@ -446,7 +446,7 @@ impl Parser<'_> {
         };
         if depth >= MAX_DEPTH {
             return self.error(
-                format!("includes are nested more than {MAX_DEPTH} deep"),
+                format!("includes are nested more than {MAX_DEPTH} levels deep"),
                 Some(node.head),
             );
         }

@@ -506,7 +506,8 @@ impl Names for NoVariables {
     fn id(&mut self, name: &[u8], span: Option<Span>) -> VarId {
         let name = name.as_bstr();
         let error = Diagnostic::error(format!("unknown \"{name}\" variable"), span);
-        self.errors.push(error.note("there are no variables here"));
+        self.errors
+            .push(error.note("variables are not allowed here"));
         VarId(0)
     }
 }

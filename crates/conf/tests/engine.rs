@@ -555,7 +555,7 @@ weir: [emerg] unknown directive \"gzip\" in /etc/weir/nginx.conf:1
   |
 1 | http { gzip on; }
   |        ^^^^
-  = known to nginx 1.31, not yet in Weir
+  = nginx 1.31 has it; Weir does not support it yet
   = syntax: gzip on | off;
 "
     );
@@ -566,7 +566,7 @@ weir: [emerg] \"server\" directive is not allowed here in /etc/weir/nginx.conf:1
   |
 1 | server { }
   | ^^^^^^
-  = it may stand in: http
+  = allowed in: http
 "
     );
 }

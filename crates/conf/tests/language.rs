@@ -225,7 +225,7 @@ fn words_have_a_bound() {
 fn blocks_have_a_bound() {
     let nested = |depth: usize| format!("{}{}", "a {".repeat(depth), "}".repeat(depth));
     assert_eq!(complaints(&nested(MAX_DEPTH)), Vec::<String>::new());
-    let message = format!("blocks are nested more than {MAX_DEPTH} deep:1");
+    let message = format!("blocks are nested more than {MAX_DEPTH} levels deep:1");
     assert_eq!(complaints(&nested(MAX_DEPTH + 1)), [message]);
     assert_eq!(
         complaints(&"a {".repeat(100_000)).len(),

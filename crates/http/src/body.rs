@@ -69,10 +69,12 @@ pub enum BodyError {
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BodyError::FileTruncated => f.write_str("the file became shorter while it was sent"),
+            BodyError::FileTruncated => {
+                f.write_str("the file was truncated while it was being sent")
+            }
             BodyError::File(why) => write!(f, "reading the file failed: {why}"),
-            BodyError::Producer => f.write_str("the content ended before its end"),
-            BodyError::Withdrawn => f.write_str("the response was taken back"),
+            BodyError::Producer => f.write_str("the body ended prematurely"),
+            BodyError::Withdrawn => f.write_str("the response was withdrawn"),
         }
     }
 }

@@ -56,8 +56,8 @@ pub(crate) fn next_generation() -> u64 {
     GENERATIONS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// So many connections are looked at to see what work they make, others the next time: to look at all of 50,000 would make
-/// the others wait.
+/// How many connections are examined at a time for the work they cause, the next ones the next time: examining all of
+/// 50,000 would delay the others.
 const LOOKED_AT: usize = 4096;
 
 /// Numbers connections, over all loops.
@@ -121,7 +121,7 @@ fn check_pools(main: &Main, line: &mut Line) {
                 .collect();
             let error = Diagnostic::error(format!("unknown thread pool \"{name}\""), span);
             line.level
-                .report(error.note(format!("declared are: {}", declared.join(", "))));
+                .report(error.note(format!("defined are: {}", declared.join(", "))));
         }
     }
 }

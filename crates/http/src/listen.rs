@@ -46,7 +46,7 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
         _ if net::listen::socket_parameter(&mut listen.options, line, index)? => listen.set = true,
         b"spdy" => {
             let error = line.invalid_parameter(index);
-            return Err(error.note("SPDY is gone; \"http2 on;\" switches HTTP/2 on"));
+            return Err(error.note("SPDY was removed; use \"http2 on;\" for HTTP/2"));
         }
         _ => return Err(line.invalid_parameter(index)),
     }

@@ -33,7 +33,7 @@ pub struct Request {
     pub site: Rc<Site>,
     /// The connection that it came on.
     pub client: Rc<Client>,
-    /// What it has of that connection, where others share it; `None`: all of it.
+    /// Its stream, on a connection that several requests share (HTTP/2); `None`: the connection is its own.
     pub lane: Option<Rc<dyn crate::lane::Lane>>,
     /// What the client sent. Shared with subrequests.
     pub head: Rc<RequestHead>,

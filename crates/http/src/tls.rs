@@ -90,7 +90,7 @@ pub(crate) async fn secure(
             engine.log_client(level, client, format_args!("{error} while SSL handshaking"));
         }
         Failure::Proven => {
-            engine.debug_client(client, format_args!("a proof of a name was shown"));
+            engine.debug_client(client, format_args!("an ACME challenge was answered"));
         }
         Failure::Certificate(message) => {
             engine.log_client(

@@ -78,7 +78,7 @@ pub(crate) const fn word<C>(
         default: None,
         contexts,
         since: "0.1",
-        doc: "The same, with the code in a word or, for `_file`, in the file of that name.",
+        doc: "Like the directive with `_block`, but with the code in a string or, for `_file`, in a file.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, set),
     }
 }
@@ -94,7 +94,7 @@ pub(crate) const fn ignored<C>(
         default: None,
         contexts,
         since: "0.1",
-        doc: "Accepted without effect.",
+        doc: "Accepted; has no effect.",
         set: Setter::Ignored(Arity::ANY, why),
     }
 }
@@ -149,8 +149,8 @@ fn code(conf: &mut Code, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
-const BALANCER: &str = "Code that chooses the server of each try, by `require \"ngx.balancer\"`. It can not wait. The \
-                        servers of the block are not looked at.";
+const BALANCER: &str = "Code that chooses the upstream server of each attempt with `require \"ngx.balancer\"`. It \
+                        cannot yield. The servers of the block are ignored.";
 
 pub(crate) static UPSTREAM_ROWS: Table<Balancer> = Table::<Balancer>::new(&[
     block("balancer_by_lua_block", UPSTREAM, BALANCER, balancer::read),
@@ -175,22 +175,23 @@ pub(crate) static STREAM_UPSTREAM_ROWS: Table<Balancer> = Table::<Balancer>::new
 
 const CONTENT_PLACES: Contexts = conf::LOCATION_OR_IF;
 
-const SERVER_REWRITE: &str = "Code that runs before the rewrites of the server, and before a location is chosen: for subrequests and internal \
-                              redirects too.";
+const SERVER_REWRITE: &str = "Code that runs before the rewrite directives of the server and before a location is \
+                              chosen, including for subrequests and internal redirects.";
 const REWRITE: &str = "Code that runs at the end of the rewrite phase.";
 const ACCESS: &str =
-    "Code that runs at the end of the access phase: `ngx.exit` with a status refuses.";
-const PRECONTENT: &str =
-    "Code that runs at the end of the precontent phase: after `try_files`, before the content.";
-const CONTENT: &str = "Code that makes the response of a location.";
-const HEADER_FILTER: &str = "Code that may change the head of a response. It can not wait.";
-const BODY_FILTER: &str = "Code that sees each piece of the content: `ngx.arg[1]` is the piece, which it may change, \
-                           `ngx.arg[2]` whether it is the last. It can not wait.";
-pub(crate) const CLIENT_HELLO: &str = "Code that runs when a client's TLS hello was read, before a server is chosen by the name in it: that of the \
-                          default server of the address. `ngx.exit(ngx.ERROR)` ends the connection.";
-pub(crate) const CERTIFICATE: &str = "Code that chooses the certificate of a TLS connection, by `require \"ngx.ssl\"`. It runs for each handshake, resumed \
-                         ones too, and may wait. `ngx.exit(ngx.ERROR)` ends the connection.";
-pub(crate) const LOG: &str = "Code that runs when the response was sent.";
+    "Code that runs at the end of the access phase; `ngx.exit` with a status rejects the request.";
+const PRECONTENT: &str = "Code that runs at the end of the precontent phase: after `try_files`, before the content handler.";
+const CONTENT: &str = "Code that generates the response of a location.";
+const HEADER_FILTER: &str = "Code that can change the response header. It cannot yield.";
+const BODY_FILTER: &str = "Code that sees each chunk of the response body: `ngx.arg[1]` is the chunk, which can be \
+                           changed; `ngx.arg[2]` tells whether it is the last. It cannot yield.";
+pub(crate) const CLIENT_HELLO: &str = "Code that runs when the TLS ClientHello has been read, before a server is \
+                          chosen by SNI; it is taken from the default server of the address. `ngx.exit(ngx.ERROR)` \
+                          aborts the handshake.";
+pub(crate) const CERTIFICATE: &str = "Code that chooses the certificate of a TLS connection with `require \
+                         \"ngx.ssl\"`. It runs for each handshake, including resumed ones, and may yield. \
+                         `ngx.exit(ngx.ERROR)` aborts the handshake.";
+pub(crate) const LOG: &str = "Code that runs in the log phase, after the response has been sent.";
 
 pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     Directive {
@@ -199,8 +200,8 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         default: None,
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Sets a variable to what the code returns. It runs where it stands among `set`, `rewrite` and `if`, and \
-              can not wait.",
+        doc: "Sets a variable to the return value of the code, which runs in order with `set`, `rewrite` and `if`. It \
+              cannot yield.",
         set: Setter::Block(Arity::ONE, Repeat::Many, crate::set::read),
     },
     Directive {
@@ -209,7 +210,7 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         default: None,
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The same, with the code in a word. The arguments are `ngx.arg[1]` and so on.",
+        doc: "Like `set_by_lua_block`, but with the code in a string. The arguments are `ngx.arg[1]`, `ngx.arg[2]` and so on.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set::read),
     },
     Directive {
@@ -218,7 +219,7 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         default: None,
         contexts: conf::SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The same, with the code in a file.",
+        doc: "Like `set_by_lua`, but with the code in a file.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, crate::set::read),
     },
     block(
@@ -310,26 +311,26 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     flag(
         "lua_code_cache",
         "on",
-        "With `off` each request has a machine of its own, and files are read anew: for development.",
+        "`off` gives each request a Lua VM of its own and reads files anew: for development.",
         |c| &mut c.code_cache,
     ),
     flag(
         "lua_need_request_body",
         "off",
-        "Whether the request's content is read before the scripts of rewrite and access run.",
+        "Whether to read the request body before the rewrite and access scripts run.",
         |c| &mut c.need_body,
     ),
     flag(
         "lua_use_default_type",
         "on",
-        "Whether a response that names no type has that of `default_type`.",
+        "Whether a response without a type gets that of `default_type`.",
         |c| &mut c.default_type,
     ),
     flag(
         "lua_http10_buffering",
         "on",
-        "Whether a response to HTTP/1.0 is gathered until the script is through, so that it has a `Content-Length`; \
-         `ngx.flush` does nothing then. What is longer than 16 MB is sent at once.",
+        "Whether to buffer a response to an HTTP/1.0 client until the script has ended, so that it gets a \
+         `Content-Length`; `ngx.flush` then has no effect. A response of more than 16 MB is sent immediately.",
         |c| &mut c.http10_buffering,
     ),
     flag(
@@ -341,23 +342,25 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
     flag(
         "lua_check_client_abort",
         "off",
-        "Whether a script ends when its client leaves, or runs what it has given to `ngx.on_abort`.",
+        "Whether to watch for client disconnects, which end the script or run the callback of `ngx.on_abort`.",
         |c| &mut c.check_client_abort,
     ),
     early(
         "rewrite_by_lua_no_postpone",
-        "Whether scripts of the rewrite phase run at its beginning, before `set`, `if` and `rewrite`, and not at its end.",
+        "Whether rewrite scripts run at the beginning of the rewrite phase, before `set`, `if` and `rewrite`, rather \
+         than at its end.",
         |c| &mut c.early.rewrite,
     ),
     early(
         "access_by_lua_no_postpone",
-        "Whether scripts of the access phase run at its beginning, before `allow`, `auth_basic` and `auth_request`, and \
-         not at its end.",
+        "Whether access scripts run at the beginning of the access phase, before `allow`, `auth_basic` and \
+         `auth_request`, rather than at its end.",
         |c| &mut c.early.access,
     ),
     early(
         "precontent_by_lua_no_postpone",
-        "Whether scripts of the precontent phase run at its beginning, before `try_files` and `mirror`, and not at its end.",
+        "Whether precontent scripts run at the beginning of the precontent phase, before `try_files` and `mirror`, \
+         rather than at its end.",
         |c| &mut c.early.precontent,
     ),
 ]);

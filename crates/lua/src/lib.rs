@@ -54,7 +54,7 @@ pub use stream::STREAM_MODULES;
 /// Scripts at the beginning of their phases: before every module that has something to say there.
 static EARLY: Module = Module {
     name: "lua_early",
-    doc: "Scripts at the beginning of their phases.",
+    doc: "Lua code at the beginning of a phase.",
     phases: &[
         (Phase::ServerRewrite, phases::server_rewrite),
         (Phase::Rewrite, phases::early_rewrite),
@@ -74,7 +74,7 @@ static EARLY: Module = Module {
 /// Scripts at the end of the precontent phase.
 static PRECONTENT: Module = Module {
     name: "lua_precontent",
-    doc: "Scripts before the content.",
+    doc: "Lua code before the content handler.",
     phases: &[(Phase::Precontent, phases::precontent)],
     enabled: |location| location.confs.get::<Code>().precontent.is_some(),
     ..Module::EMPTY
@@ -83,7 +83,7 @@ static PRECONTENT: Module = Module {
 /// The settings of sockets.
 static SOCKETS: Module = Module {
     name: "lua_sockets",
-    doc: "The sockets of scripts.",
+    doc: "Settings of Lua cosockets.",
     location: &sockets::HTTP,
     enabled: |_| false,
     ..Module::EMPTY
@@ -92,7 +92,7 @@ static SOCKETS: Module = Module {
 /// The TLS of sockets.
 static TLS: Module = Module {
     name: "lua_tls",
-    doc: "The TLS of scripts' sockets.",
+    doc: "TLS settings of Lua cosockets.",
     location: &tls::HTTP,
     enabled: |_| false,
     ..Module::EMPTY
@@ -101,7 +101,7 @@ static TLS: Module = Module {
 /// The filters.
 static FILTERS: Module = Module {
     name: "lua_filters",
-    doc: "Scripts that change responses.",
+    doc: "Lua code that filters responses.",
     filter: Some(filters::filter),
     enabled: |location| {
         let code = location.confs.get::<Code>();
@@ -113,7 +113,7 @@ static FILTERS: Module = Module {
 /// The directives and the phases.
 static MODULE: Module = Module {
     name: "lua",
-    doc: "Scripts in the phases of a request.",
+    doc: "Lua code in the phases of a request.",
     main: &settings::MAIN,
     upstream: &directives::UPSTREAM_ROWS,
     blocks: &[&directives::UPSTREAM_ROWS],

@@ -171,7 +171,7 @@ async fn go_on(request: &mut Request, mut run: Run, mut event: Event) -> Outcome
 fn log_departure(request: &Request) {
     request.log(
         Level::Info,
-        format_args!("client prematurely closed connection, so its script ends"),
+        format_args!("client prematurely closed connection, so its script is aborted"),
     );
 }
 
@@ -325,7 +325,7 @@ impl Source for Speech {
                 Poll::Ready(Event::NeedBody(thread)) => run.answer(
                     thread,
                     Value::failure(
-                        "the request's content can not be read while the response is sent",
+                        "the request body cannot be read while the response is being sent",
                     ),
                 ),
                 Poll::Ready(Event::Done(end)) => {

@@ -174,7 +174,7 @@ impl Run {
                 self.scope.log.plain(
                     Level::Error,
                     format_args!(
-                        "lua: API disabled in the context of {}*: it can not wait",
+                        "lua: API disabled in the context of {}*: it cannot yield",
                         self.scope.kind.name()
                     ),
                 );

@@ -99,7 +99,7 @@ impl Setting {
             Event::Done(_) => Outcome::Status(500),
             Event::NeedBody(_) | Event::Flush(_) | Event::Waiting => {
                 request.error(format_args!(
-                    "API disabled in the context of set_by_lua*: it can not wait"
+                    "API disabled in the context of set_by_lua*: it cannot yield"
                 ));
                 Outcome::Status(500)
             }

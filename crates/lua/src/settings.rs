@@ -57,10 +57,11 @@ impl Default for Main {
     }
 }
 
-const INIT: &str = "Code that runs when the machine of a loop is made: at the start and at each reload. The names that \
-                    it defines and the modules that it loads are there for every other script of that loop.";
-const INIT_WORKER: &str = "Code that runs once on each loop when it begins to serve a configuration: the place to begin timers.";
-const EXIT_WORKER: &str = "Code that runs on each loop when it ends.";
+const INIT: &str = "Code that runs when the Lua VM of an event loop is created: at start-up and at each reload. Its \
+                    globals and the modules it loads are available to all other scripts on that loop.";
+const INIT_WORKER: &str = "Code that runs once on each event loop when it starts to serve a configuration: the place \
+                           to start timers.";
+const EXIT_WORKER: &str = "Code that runs on each event loop when it exits.";
 
 const fn rows(place: Contexts) -> [Directive<Main>; 25] {
     [
@@ -78,8 +79,8 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: None,
             contexts: place,
             since: "0.1",
-            doc: "Where `require` looks for modules: patterns with `?`, separated by `;`. `;;` stands for the usual places, \
-              `$prefix` for the server's prefix.",
+            doc: "Where `require` looks for Lua modules: patterns with `?`, separated by `;`. `;;` stands for the \
+              default path, `$prefix` for the server prefix.",
             set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.package_path = Some(need_libraries(line));
                 Ok(())
@@ -91,7 +92,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: None,
             contexts: place,
             since: "0.1",
-            doc: "Where `require` looks for modules that are shared objects.",
+            doc: "Where `require` looks for C modules (shared objects).",
             set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.package_cpath = Some(need_libraries(line));
                 Ok(())
@@ -103,8 +104,8 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: None,
             contexts: place,
             since: "0.1",
-            doc: "A dictionary `ngx.shared.name` that all loops share and that outlives a reload. When it is full, what was \
-              used longest ago makes room.",
+            doc: "Defines a dictionary `ngx.shared.name`, shared by all event loops and kept across reloads. When it \
+              is full, the least recently used entries are evicted.",
             set: Setter::Custom(Arity::exactly(2), Repeat::Many, shared_dict),
         },
         Directive {
@@ -113,7 +114,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("1024"),
             contexts: place,
             since: "0.1",
-            doc: "How many timers of each loop may wait.",
+            doc: "The maximum number of pending timers per event loop.",
             set: Setter::Number(|c| &mut c.max_pending_timers, 0, i64::MAX),
         },
         Directive {
@@ -122,7 +123,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("256"),
             contexts: place,
             since: "0.1",
-            doc: "How many timers of each loop may run at a time.",
+            doc: "The maximum number of running timers per event loop.",
             set: Setter::Number(|c| &mut c.max_running_timers, 0, i64::MAX),
         },
         Directive {
@@ -131,7 +132,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("1024"),
             contexts: place,
             since: "0.1",
-            doc: "How many patterns compiled with the option `o` each loop keeps.",
+            doc: "The maximum number of patterns compiled with the `o` option that each event loop caches.",
             set: Setter::Number(|c| &mut c.regex_cache_entries, 0, i64::MAX),
         },
         Directive {
@@ -140,7 +141,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("0"),
             contexts: place,
             since: "0.1",
-            doc: "Accepted; PCRE2's own bound holds.",
+            doc: "Accepted; PCRE2's own limit applies.",
             set: Setter::Number(|c| &mut c.regex_match_limit, 0, i64::MAX),
         },
         Directive {
@@ -149,8 +150,8 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("256m"),
             contexts: place,
             since: "0.1",
-            doc: "What the Lua machine of each loop may take. A script that wants more gets the error `not enough memory`. \
-              Weir's own.",
+            doc: "The memory limit of the Lua VM of each event loop. A script that exceeds it gets the error `not \
+              enough memory`. Weir extension.",
             set: Setter::Size(|c| &mut c.memory),
         },
         Directive {
@@ -159,7 +160,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("5ms"),
             contexts: place,
             since: "0.1",
-            doc: "How long a script may run before it gives way to everything else on its loop. Weir's own.",
+            doc: "How long a script may run before it yields to everything else on its event loop. Weir extension.",
             set: Setter::Millis(|c| &mut c.limits.slice),
         },
         Directive {
@@ -168,7 +169,8 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("10s"),
             contexts: place,
             since: "0.1",
-            doc: "How long a script may run in all, not counting what it waits for; then it ends with an error. Weir's own.",
+            doc: "How long a script may run in total, not counting the time it waits; then it is aborted with an \
+                  error. Weir extension.",
             set: Setter::Millis(|c| &mut c.limits.run),
         },
         Directive {
@@ -177,14 +179,14 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: Some("500ms"),
             contexts: place,
             since: "0.1",
-            doc: "How long a script may run at a time where it can not give way: in a filter, or in a function that a C \
-              function calls; then it ends with an error. Weir's own.",
+            doc: "How long a script may run where it cannot yield, in a filter or in a function called from C; then it \
+              is aborted with an error. Weir extension.",
             set: Setter::Millis(|c| &mut c.limits.hold),
         },
         ignored(
             "lua_capture_error_log",
             place,
-            "The error log is not captured.",
+            "Capturing the error log is not supported.",
         ),
         ignored(
             "lua_sa_restart",
@@ -194,7 +196,7 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
         ignored(
             "lua_thread_cache_max_entries",
             place,
-            "Coroutines are used again without a setting.",
+            "Coroutines are always recycled.",
         ),
         Directive {
             name: "lua_worker_thread_vm_pool_size",
@@ -202,9 +204,9 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
             default: None,
             contexts: place,
             since: "0.1",
-            doc: "How many calls of `ngx.run_worker_thread` may be at work at a time, in all pools; further ones get `no \
-                  available Lua vm`. Without it, pools and their queues are the only bound: each of their threads has \
-                  a machine.",
+            doc: "The maximum number of `ngx.run_worker_thread` calls running at the same time, in all pools; further \
+                  calls get `no available Lua vm`. If not set, only the pools and their queues limit it; each of their \
+                  threads has a Lua VM.",
             set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.worker_machines =
                     Some(usize::try_from(line.number(0, 1, 1_000_000)?).unwrap_or(1));
@@ -214,9 +216,9 @@ const fn rows(place: Contexts) -> [Directive<Main>; 25] {
         ignored(
             "lua_load_resty_core",
             place,
-            "The surface of lua-resty-core is built in.",
+            "The API of lua-resty-core is built in.",
         ),
-        ignored("lua_malloc_trim", place, "Nothing to trim."),
+        ignored("lua_malloc_trim", place, "There is nothing to trim."),
     ]
 }
 

@@ -35,7 +35,7 @@ const fn rows(places: Contexts) -> [Directive<Sockets>; 8] {
             default: Some("on"),
             contexts: places,
             since: "0.1",
-            doc: "Whether failures of sockets are logged besides being told to the script.",
+            doc: "Whether to log socket errors in addition to returning them to the script.",
             set: Setter::Flag(|c| &mut c.log_errors),
         },
         time("lua_socket_connect_timeout", places, |c| {
@@ -52,18 +52,14 @@ const fn rows(places: Contexts) -> [Directive<Sockets>; 8] {
             default: Some("30"),
             contexts: places,
             since: "0.1",
-            doc: "How many idle connections a pool of sockets keeps.",
+            doc: "The number of idle connections that a cosocket pool keeps.",
             set: Setter::Number(|c| &mut c.pool_size, 0, 65536),
         },
-        ignored(
-            "lua_socket_send_lowat",
-            places,
-            "What a script sends is sent at once.",
-        ),
+        ignored("lua_socket_send_lowat", places, "Data is sent immediately."),
         ignored(
             "lua_socket_buffer_size",
             places,
-            "Buffers grow as needed, within bounds.",
+            "Buffers grow as needed, within limits.",
         ),
     ]
 }
@@ -79,7 +75,7 @@ const fn time(
         default: Some("60s"),
         contexts,
         since: "0.1",
-        doc: "How long a script waits for this of a socket, unless `settimeout` says otherwise.",
+        doc: "The default timeout of this cosocket operation; `settimeout` overrides it.",
         set: Setter::Millis(place),
     }
 }

@@ -33,7 +33,7 @@ pub static STREAM_MODULES: &[(&str, &Module)] = &[
 
 static MODULE: Module = Module {
     name: "lua",
-    doc: "Scripts in the phases of a session.",
+    doc: "Lua code in the phases of a session.",
     main: &settings::STREAM_MAIN,
     server: &ROWS,
     upstream: &directives::STREAM_UPSTREAM_ROWS,
@@ -63,7 +63,7 @@ static MODULE: Module = Module {
 
 static SOCKETS: Module = Module {
     name: "lua_sockets",
-    doc: "The sockets of scripts.",
+    doc: "Settings of Lua cosockets.",
     server: &sockets::STREAM,
     enabled: |_| false,
     ..Module::EMPTY
@@ -71,7 +71,7 @@ static SOCKETS: Module = Module {
 
 static TLS: Module = Module {
     name: "lua_tls",
-    doc: "The TLS of scripts' sockets.",
+    doc: "TLS settings of Lua cosockets.",
     server: &crate::tls::STREAM,
     enabled: |_| false,
     ..Module::EMPTY
@@ -89,9 +89,9 @@ pub(crate) struct StreamCode {
     pub(crate) check_client_abort: bool,
 }
 
-const PREREAD: &str = "Code that runs at the end of the preread phase, before it is decided what becomes of the session. \
-                       What it has not taken of the client's bytes goes on.";
-const CONTENT: &str = "Code that is all that the server does with a session.";
+const PREREAD: &str = "Code that runs at the end of the preread phase, before the session is handled. Client data that \
+                       it does not consume is passed on.";
+const CONTENT: &str = "Code that handles a session.";
 
 static ROWS: Table<StreamCode> = Table::<StreamCode>::new(&[
     block("preread_by_lua_block", STREAM_AND_SERVER, PREREAD, code),
@@ -128,20 +128,20 @@ static ROWS: Table<StreamCode> = Table::<StreamCode>::new(&[
         "lua_code_cache",
         "on",
         STREAM_AND_SERVER,
-        "With `off` each session has a machine of its own, and files are read anew: for development.",
+        "`off` gives each session a Lua VM of its own and reads files anew: for development.",
         |c| &mut c.code_cache,
     ),
     flag(
         "lua_check_client_abort",
         "off",
         STREAM_AND_SERVER,
-        "Whether the content script ends when its client closes the connection.",
+        "Whether the content script ends when its client disconnects.",
         |c| &mut c.check_client_abort,
     ),
     ignored(
         "preread_by_lua_no_postpone",
         STREAM_AND_SERVER,
-        "Scripts of the preread phase run at its end.",
+        "Preread scripts always run at the end of the phase.",
     ),
 ]);
 

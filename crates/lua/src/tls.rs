@@ -55,7 +55,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "[TLSv1.2] [TLSv1.3]",
             Some("TLSv1.2 TLSv1.3"),
             places,
-            "The versions of TLS that scripts' sockets speak. Older ones are not to be had.",
+            "The TLS versions of cosockets. Older ones are not available.",
             Setter::Custom(
                 Arity::at_least(1),
                 Repeat::Fresh(|c| c.secure.protocols = 0),
@@ -67,7 +67,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "ciphers",
             Some("DEFAULT"),
             places,
-            "The cipher suites of TLS 1.2 for scripts' sockets, in OpenSSL's notation.",
+            "The TLS 1.2 cipher suites of cosockets, in OpenSSL notation.",
             Setter::Text(|c| &mut c.secure.ciphers),
         ),
         row(
@@ -75,7 +75,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "number",
             Some("1"),
             places,
-            "How many certificates may stand between a server's and a trusted one.",
+            "The maximum number of intermediate certificates between the certificate of a server and a trusted one.",
             Setter::Number(|c| &mut c.secure.verify_depth, 0, i32::MAX as i64),
         ),
         row(
@@ -83,7 +83,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "file",
             None,
             places,
-            "Certificates of those whom sockets trust that are asked to verify their peer.",
+            "The trusted CA certificates (PEM) for cosockets that verify their peer.",
             Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.secure.trusted_certificate = line.path(conf::Access::Opened, line.arg(0));
                 Ok(())
@@ -94,7 +94,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "file",
             None,
             places,
-            "The file of revocation lists (PEM) that certificates of servers are looked up in.",
+            "The certificate revocation lists (PEM) for verifying server certificates.",
             Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.secure.crl = line.path(conf::Access::Opened, line.arg(0));
                 Ok(())
@@ -105,7 +105,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "file",
             None,
             places,
-            "The certificate (PEM) that is shown to servers which ask for one.",
+            "The client certificate (PEM) for servers that request one.",
             Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.secure.certificate = Some(Expression::literal(line.text(0)));
                 Ok(())
@@ -116,7 +116,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "file",
             None,
             places,
-            "The key (PEM) of that certificate.",
+            "The private key (PEM) of the client certificate.",
             Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
                 c.secure.certificate_key = Some(Expression::literal(line.text(0)));
                 Ok(())
@@ -127,7 +127,8 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
             "name value",
             None,
             places,
-            "A command of OpenSSL's configuration, for what has no directive: those of `proxy_ssl_conf_command`.",
+            "An OpenSSL configuration command, for settings without a directive: the same as for \
+             `proxy_ssl_conf_command`.",
             Setter::Custom(
                 Arity::exactly(2),
                 Repeat::Fresh(|c| c.secure.conf_commands.clear()),
@@ -141,7 +142,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
         ignored(
             "lua_ssl_key_log",
             places,
-            "Keys of sessions are never written anywhere.",
+            "Session keys are never written anywhere.",
         ),
     ]
 }
@@ -149,10 +150,7 @@ const fn rows(places: Contexts) -> [Directive<Tls>; ROWS] {
 fn protocols(conf: &mut Tls, line: &mut Line) -> Result<(), Diagnostic> {
     conf.secure.protocols = line.bits(Protocols::WORDS, conf.secure.protocols)?;
     if Protocols::from_bits(conf.secure.protocols).is_none() {
-        return Err(line.error(format!(
-            "no version of TLS that can be had in \"{}\"",
-            line.name()
-        )));
+        return Err(line.error(format!("no supported TLS version in \"{}\"", line.name())));
     }
     Ok(())
 }
@@ -173,7 +171,7 @@ fn finish(conf: &mut Tls, _: Option<&Tls>, level: &mut Level) -> Result<(), Diag
         .settle(changed, PREFIX, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| plain(problem.message))?;
     for what in missing {
-        let mut note = plain(format!("\"lua_ssl_ciphers\": {what} is not to be had"));
+        let mut note = plain(format!("\"lua_ssl_ciphers\": {what} is not supported"));
         note.severity = conf::Severity::Warn;
         level.report(note);
     }

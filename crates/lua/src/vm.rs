@@ -285,7 +285,7 @@ impl Vm {
             0,
             dictionaries,
         )
-        .ok_or("no memory for a Lua machine")?;
+        .ok_or("no memory for a Lua VM")?;
         let scope = vm.scope(Kind::Init);
         let function = vm
             .function(chunk, Guest::Nobody)

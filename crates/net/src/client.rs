@@ -72,17 +72,17 @@ impl<S: Ends> Rows<S> {
         Variable::new(
             "remote_addr",
             |s, out| text(&s.remote().text, out),
-            "The address of the client.",
+            "The client address.",
         ),
         Variable::new(
             "remote_port",
             |s, out| port(s.remote().address.port(), out),
-            "The port of the client.",
+            "The client port.",
         ),
         Variable::new(
             "binary_remote_addr",
             |s, out| binary(s.remote(), out),
-            "The address of the client as 4 or 16 bytes.",
+            "The client address in binary form, 4 or 16 bytes.",
         ),
         Variable::new(
             "server_addr",
@@ -90,12 +90,12 @@ impl<S: Ends> Rows<S> {
                 write_address(&s.local(), out);
                 true
             },
-            "The address that the client connected to.",
+            "The address of the server that accepted the connection.",
         ),
         Variable::new(
             "server_port",
             |s, out| port(s.local().port(), out),
-            "The port that the client connected to.",
+            "The port of the server that accepted the connection.",
         ),
         Variable::new(
             "server_name",
@@ -105,32 +105,32 @@ impl<S: Ends> Rows<S> {
         Variable::new(
             "connection",
             |s, out| number(s.connection(), out),
-            "The number of the connection.",
+            "The serial number of the connection.",
         ),
         Variable::new(
             "proxy_protocol_addr",
             |s, out| endpoint(s, |h| &h.source, |e, out| text(&e.text, out), out),
-            "The client's address by the PROXY protocol.",
+            "The client address from the PROXY protocol header.",
         ),
         Variable::new(
             "proxy_protocol_port",
             |s, out| endpoint(s, |h| &h.source, |e, out| port(e.port, out), out),
-            "The client's port by the PROXY protocol.",
+            "The client port from the PROXY protocol header.",
         ),
         Variable::new(
             "proxy_protocol_server_addr",
             |s, out| endpoint(s, |h| &h.destination, |e, out| text(&e.text, out), out),
-            "The server's address by the PROXY protocol.",
+            "The server address from the PROXY protocol header.",
         ),
         Variable::new(
             "proxy_protocol_server_port",
             |s, out| endpoint(s, |h| &h.destination, |e, out| port(e.port, out), out),
-            "The server's port by the PROXY protocol.",
+            "The server port from the PROXY protocol header.",
         ),
         Variable::prefix(
             "proxy_protocol_tlv_",
             tlv,
-            "A value of the PROXY protocol's header by name or `0x` and number.",
+            "A TLV of the PROXY protocol header, by name or by `0x` and number.",
         ),
     ];
 }

@@ -121,9 +121,9 @@ pub fn not_yet(line: &Line, index: usize) -> Diagnostic {
     let name = line.text(index);
     let error = line.error_at(
         index,
-        format!("the \"{name}\" parameter is known to nginx 1.31, not yet in Weir"),
+        format!("the \"{name}\" parameter is not supported yet"),
     );
-    error.note("clients are served over HTTP/1 and HTTP/2")
+    error.note("nginx 1.31 has it; Weir supports HTTP/1 and HTTP/2")
 }
 
 fn keepalive(line: &Line, index: usize, value: &BStr) -> Result<KeepAlive, Diagnostic> {

@@ -105,7 +105,7 @@ impl fmt::Display for Event<'_> {
                 tasks,
             } => write!(
                 f,
-                "{name}: a turn took {} ms, {} ms of it in {}",
+                "{name}: an iteration took {} ms, {} ms of it in {}",
                 took.as_millis(),
                 stretch.as_millis(),
                 tasks.join(", ")
@@ -114,7 +114,7 @@ impl fmt::Display for Event<'_> {
                 let innermost = frames.first().map_or("?", String::as_str);
                 write!(
                     f,
-                    "{name} is stuck for {} ms now in {innermost}",
+                    "{name} has been stuck for {} ms in {innermost}",
                     late.as_millis()
                 )
             }

@@ -45,7 +45,7 @@ pub static MAIN: Table<MainConf> = Table::new(&[
         default: None,
         contexts: STREAM,
         since: "0.1",
-        doc: "A server: where it listens, and what it does with sessions.",
+        doc: "Defines a server: the addresses it listens on, and what it does with sessions.",
         set: Setter::Deferred(Arity::NONE, crate::configure::server),
     },
 ]);
@@ -114,8 +114,9 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: None,
         contexts: STREAM_SERVER,
         since: "0.1",
-        doc: "An address and port, or a unix socket, that the server accepts sessions on, with the socket's options. \
-              Datagrams of one client are one session; without `reuseport` one loop serves all of a UDP port.",
+        doc: "The address and port, or unix socket, on which the server accepts sessions, with socket options. The \
+              datagrams of one client form a session; without `reuseport`, one event loop serves all sessions of a UDP \
+              port.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
     },
     Directive {
@@ -124,8 +125,9 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: None,
         contexts: STREAM_SERVER,
         since: "0.1",
-        doc: "The names of the server. The first is `$server_name`. The name that a TLS client asks for chooses among the \
-              servers of an address, with `ssl` and with `ssl_preread`; other clients get its default server.",
+        doc: "The names of the server; the first one is `$server_name`. The name requested by a TLS client chooses \
+              among the servers of an address, with `ssl` and with `ssl_preread`; other clients get the default server \
+              of the address.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
     },
     Directive {
@@ -134,7 +136,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: None,
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Where errors of sessions here are logged, and from which level on.",
+        doc: "Where to log errors of sessions, and the minimum level to log.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
     },
     Directive {
@@ -143,7 +145,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: None,
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "DNS servers that resolve names which are only known while running. Answers are kept for their TTL, or for `valid`.",
+        doc: "The DNS servers used to resolve names at run time. Answers are cached for their TTL, or for `valid`.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
             c.resolver = Resolver::from_line(line)?;
             Ok(())
@@ -155,7 +157,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: Some("30s"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "How long a name is waited for.",
+        doc: "The timeout for resolving a name.",
         set: Setter::Millis(|c| &mut c.resolver_timeout),
     },
     Directive {
@@ -164,7 +166,8 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: Some("30s"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Time for a client to send its PROXY protocol header. Past it the connection is closed.",
+        doc: "The timeout for reading the PROXY protocol header. If it has not arrived by then, the connection is \
+              closed.",
         set: Setter::Millis(|c| &mut c.proxy_protocol_timeout),
     },
     Directive {
@@ -173,7 +176,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: Some("on"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Whether small packets are sent at once, to clients and to servers.",
+        doc: "Whether to send small packets immediately (`TCP_NODELAY`), to clients and upstream servers.",
         set: Setter::Flag(|c| &mut c.tcp_nodelay),
     },
     Directive {
@@ -182,8 +185,8 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: Some("16k"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "How far a client's first bytes are looked at (`ssl_preread`). What can not be made out of so many ends the \
-              session.",
+        doc: "The size of the preread buffer (`ssl_preread`). A session whose first bytes cannot be parsed within it \
+              is closed.",
         set: Setter::Size(|c| &mut c.preread_buffer_size),
     },
     Directive {
@@ -192,7 +195,7 @@ pub static SERVER: Table<ServerConf> = Table::<ServerConf>::new(&[
         default: Some("30s"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Time for a client to send as much as has to be looked at. Past it the connection is closed.",
+        doc: "The timeout of the preread phase, after which the connection is closed.",
         set: Setter::Millis(|c| &mut c.preread_timeout),
     },
 ])

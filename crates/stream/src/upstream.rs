@@ -56,37 +56,37 @@ pub static VARIABLES: &[Variable<Session>] = &[
     Variable::new(
         "upstream_addr",
         |s: &mut Session, out| list(s, out, |a_try, out| out.extend_from_slice(&a_try.address)),
-        "The servers that were tried.",
+        "The addresses of the servers that were tried.",
     )
     .volatile(),
     Variable::new(
         "upstream_bytes_sent",
         |s: &mut Session, out| list(s, out, |a_try, out| number(a_try.sent, out)),
-        "Bytes sent to each.",
+        "The number of bytes sent to each upstream server.",
     )
     .volatile(),
     Variable::new(
         "upstream_bytes_received",
         |s: &mut Session, out| list(s, out, |a_try, out| number(a_try.received, out)),
-        "Bytes received from each.",
+        "The number of bytes received from each upstream server.",
     )
     .volatile(),
     Variable::new(
         "upstream_connect_time",
         |s: &mut Session, out| list(s, out, |a_try, out| time(a_try.connect, out)),
-        "Seconds until the connection to each stood.",
+        "The time to connect to each upstream server, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_first_byte_time",
         |s: &mut Session, out| list(s, out, |a_try, out| time(a_try.first_byte, out)),
-        "Seconds until the first byte of each came.",
+        "The time to the first byte from each upstream server, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_session_time",
         |s: &mut Session, out| list(s, out, |a_try, out| time(a_try.session, out)),
-        "Seconds that each was used.",
+        "The duration of the session with each upstream server, in seconds with millisecond resolution.",
     )
     .volatile(),
 ];

@@ -26,54 +26,54 @@ static CORE: &[Variable<Session>] = &[
     Variable::new(
         "bytes_sent",
         |s: &mut Session, out| number(s.client.sent.get(), out),
-        "Bytes sent to the client.",
+        "The number of bytes sent to the client.",
     )
     .volatile(),
     Variable::new(
         "bytes_received",
         |s: &mut Session, out| number(s.received, out),
-        "Bytes received from the client.",
+        "The number of bytes received from the client.",
     )
     .volatile(),
     Variable::new(
         "session_time",
         session_time,
-        "How long the session lasted, in seconds with milliseconds.",
+        "The duration of the session, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "status",
         status,
-        "How the session ended: 200, 400, 403, 500, 502 or 503.",
+        "The status of the session: 200, 400, 403, 500, 502 or 503.",
     )
     .volatile(),
     Variable::new(
         "msec",
         |_: &mut Session, out| seconds(rt::wall_millis(), out),
-        "The time in seconds since 1970, with milliseconds.",
+        "The current time in seconds since the epoch, with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "time_local",
         |_: &mut Session, out| written(out, clock::write_local_time),
-        "The local time as access logs have it.",
+        "The local time in the Common Log Format.",
     )
     .volatile(),
     Variable::new(
         "time_iso8601",
         |_: &mut Session, out| written(out, clock::write_iso8601),
-        "The local time by ISO 8601.",
+        "The local time in ISO 8601 format.",
     )
     .volatile(),
     Variable::new(
         "pid",
         |_, out| number(std::process::id().into(), out),
-        "The number of the worker process.",
+        "The process ID of the worker.",
     ),
     Variable::new(
         "hostname",
         |_, out| text(&*HOSTNAME, out),
-        "The name of the machine.",
+        "The host name of the machine.",
     ),
     Variable::new(
         "nginx_version",

@@ -50,12 +50,25 @@ usage: weir cache ls PATH [--prefix TEXT]
        weir cache stat PATH
        weir cache verify PATH
        weir cache purge PATH (--key TEXT | --prefix TEXT | --tag TEXT | --all) [--soft]
+
+  ls       list the stored objects
+  show     show the stored response header of a URL or key
+  stat     show figures of the cache
+  verify   compare all stored bytes with their checksums
+  purge    remove objects or, with --soft, mark them as stale; not while a server is running
+
+PATH is the directory of a \"proxy_cache_path\".
 ";
+
+/// The page's first paragraph.
+fn usage_lines() -> &'static str {
+    USAGE.split("\n\n").next().unwrap_or(USAGE)
+}
 
 /// Reads the arguments after `cache`.
 pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
     let (mut words, mut named, mut soft) = (Vec::new(), None, false);
-    let refuse = |what: String| format!("{what}\n{}", USAGE.trim_end());
+    let refuse = |what: String| format!("{what}\n{}", usage_lines());
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         let name = match argument {
             Value(word) => {
@@ -79,7 +92,9 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
             other => return Err(refuse(other.unexpected().to_string())),
         };
         if named.replace(name).is_some() {
-            return Err(refuse("one thing at a time".to_owned()));
+            return Err(refuse(
+                "give only one of --key, --prefix, --tag and --all".to_owned(),
+            ));
         }
     }
     let (task, path) = match &words[..] {
@@ -90,7 +105,9 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
                 task: Task::Show(url.as_encoded_bytes().to_vec()),
             });
         }
-        _ => return Err(refuse("which task, and of which folder?".to_owned())),
+        [] => return Err(refuse("missing command".to_owned())),
+        [_] => return Err(refuse("missing argument PATH".to_owned())),
+        _ => return Err(refuse("unexpected argument".to_owned())),
     };
     let task = match (task.to_str(), named) {
         (Some("ls"), None) if !soft => Task::List(Vec::new()),
@@ -98,8 +115,10 @@ pub(crate) fn parse(mut parser: lexopt::Parser) -> Result<Cache, String> {
         (Some("stat"), None) if !soft => Task::Stat,
         (Some("verify"), None) if !soft => Task::Verify,
         (Some("purge"), Some(named)) => Task::Purge(named, soft),
-        (Some("purge"), None) => return Err(refuse("what shall go?".to_owned())),
-        _ => return Err(refuse("which task, and of which folder?".to_owned())),
+        (Some("purge"), None) => {
+            return Err(refuse("missing --key, --prefix, --tag or --all".to_owned()));
+        }
+        _ => return Err(refuse("unknown command or option".to_owned())),
     };
     Ok(Cache {
         path: path.into(),
@@ -226,8 +245,8 @@ fn described(listed: &Listed, now_ms: u64) -> String {
     let head = &listed.head;
     let mut out = format!("key       {}\n", printable(listed.key.text()));
     let whole = match head.length {
-        Some(length) if length == listed.held => "all of it".to_owned(),
-        Some(length) => format!("of {length}, the rest is missing"),
+        Some(length) if length == listed.held => ", complete".to_owned(),
+        Some(length) => format!(" of {length}, incomplete"),
         None => String::new(),
     };
     if head.meta.kind == Kind::Variants {
@@ -236,19 +255,19 @@ fn described(listed: &Listed, now_ms: u64) -> String {
         out.push_str(&format!("varies    by {}\n", names.join(", ")));
         return out;
     }
-    out.push_str(&format!("body      {} bytes {whole}\n", listed.held));
+    out.push_str(&format!("body      {} bytes{whole}\n", listed.held));
     for tag in &head.tags {
         out.push_str(&format!("tag       {}\n", printable(tag)));
     }
     let Some(stored) = StoredHead::decode(&head.head) else {
-        out.push_str("head      of another version of Weir: it is fetched anew\n");
+        out.push_str("head      from another version of Weir; it will be fetched again\n");
         return out;
     };
     let ttl = stored.freshness.ttl_s(now_ms);
     let fresh = match ttl {
-        _ if listed.is_softened => "no, it was purged softly".to_owned(),
+        _ if listed.is_softened => "no, purged softly".to_owned(),
         0.. => format!("for {ttl} seconds"),
-        _ => format!("no, it is over for {} seconds", -ttl),
+        _ => format!("no, expired {} seconds ago", -ttl),
     };
     out.push_str(&format!(
         "age       {} seconds\n",
@@ -301,9 +320,10 @@ fn verify(path: &Path) -> io::Result<i32> {
         found.objects,
         found.body_bytes,
         match found.damage.len() {
-            0 => "all is as it was written".to_owned(),
-            damages =>
-                format!("{damages} damages; what is damaged is not served, but fetched anew"),
+            0 => "OK".to_owned(),
+            damages => format!(
+                "{damages} damaged places; damaged objects are not served, but fetched again"
+            ),
         }
     );
     Ok(i32::from(!found.damage.is_empty()))
@@ -319,7 +339,7 @@ fn tell_damage(found: &Survey) {
 fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
     let owner = std::fs::metadata(path.join("store")).map_err(|error| {
         match error.kind() == io::ErrorKind::NotFound && path.is_dir() {
-            true => io::Error::other("there is no cache of Weir in it"),
+            true => io::Error::other("not a Weir cache directory"),
             false => error,
         }
     })?;
@@ -331,7 +351,7 @@ fn purge(path: &Path, named: &Named, soft: bool) -> io::Result<()> {
     options.min_free = 0;
     let store = Store::open(options, rt::wall_millis()).map_err(|error| match error {
         OpenError::Locked(_) => io::Error::other(
-            "a server has it open; purge through a location of it with \"cache_purge\"",
+            "in use by a running server; purge through a location with \"cache_purge\"",
         ),
         other => io::Error::other(other.to_string()),
     })?;

@@ -146,7 +146,7 @@ pub(crate) fn parse(
     let hint = |error: String| match identity {
         Identity::Weir => {
             let more = signal_help(&error).unwrap_or_default();
-            format!("{error}{more}\n  \"weir --help\" shows what there is")
+            format!("{error}{more}\n  see \"weir --help\"")
         }
         Identity::Nginx => error,
     };
@@ -231,7 +231,7 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
             .map(|word| Command::Help(word.map(|word| word.to_string_lossy().into_owned()))),
         "reference" => match parse_one(parser)? {
             Some(directory) => Ok(Command::Reference(directory.into())),
-            None => Err("\"reference\" needs the folder to write to".to_owned()),
+            None => Err("\"reference\" requires an output directory".to_owned()),
         },
         "proxy" => parse_proxy(parser).map(Command::Proxy),
         "cache" => crate::cache_command::parse(parser).map(Command::Cache),
@@ -252,7 +252,7 @@ fn parse_upgrade(parser: lexopt::Parser) -> Result<Options, String> {
     };
     match options == only_places {
         true => Ok(options),
-        false => Err(refuse("it takes -c, -p, -e and -g only", help::UPGRADE)),
+        false => Err(refuse("only -c, -p, -e and -g are accepted", help::UPGRADE)),
     }
 }
 
@@ -265,13 +265,13 @@ fn refuse(error: &str, page: &str) -> String {
 fn unknown_subcommand(word: &str) -> String {
     let mut text = format!("unknown command \"{word}\"");
     if std::path::Path::new(word).is_dir() {
-        text.push_str(&format!("\n  to serve this folder: weir serve {word}"));
+        text.push_str(&format!("\n  to serve this directory: weir serve {word}"));
     } else if word.ends_with(".conf") {
         text.push_str(&format!("\n  to run this configuration: weir -c {word}"));
     } else if let Some(near) = nearest(word, SUBCOMMANDS) {
         text.push_str(&format!("\n  did you mean \"{near}\"?"));
     }
-    text.push_str("\n  \"weir --help\" shows what there is");
+    text.push_str("\n  see \"weir --help\"");
     text
 }
 
@@ -281,10 +281,7 @@ fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
         match argument {
             Value(word) if found.is_none() => found = Some(word),
             other => {
-                return Err(format!(
-                    "{}\n  \"weir --help\" shows what there is",
-                    other.unexpected()
-                ));
+                return Err(format!("{}\n  see \"weir --help\"", other.unexpected()));
             }
         }
     }
@@ -299,11 +296,8 @@ fn parse_serve(parser: lexopt::Parser) -> Result<Serve, String> {
             port: place.port,
             listen: place.listen,
         }),
-        Some(_) => Err(refuse(
-            "a folder has no certificate to be believed",
-            help::SERVE,
-        )),
-        None => Err(refuse("which folder?", help::SERVE)),
+        Some(_) => Err(refuse("--insecure is only for \"weir proxy\"", help::SERVE)),
+        None => Err(refuse("missing argument DIR", help::SERVE)),
     }
 }
 
@@ -316,7 +310,7 @@ fn parse_proxy(parser: lexopt::Parser) -> Result<Proxy, String> {
             listen: place.listen,
             insecure: place.insecure,
         }),
-        None => Err(refuse("which origin?", help::PROXY)),
+        None => Err(refuse("missing argument URL", help::PROXY)),
     }
 }
 

@@ -159,66 +159,66 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "daemon",
         "on | off",
         Some("on"),
-        "Whether the server goes to the background.",
+        "Whether to run in the background, as a daemon.",
         Setter::Flag(|core| &mut core.daemon),
     ),
     row(
         "master_process",
         "on | off",
         Some("on"),
-        "Whether a privileged master watches over a worker process. `off` runs everything in one process, \
-         without a change of user: for debugging.",
+        "Whether a privileged master process supervises a worker process. `off` runs everything in one process, \
+         without changing the user: for debugging.",
         Setter::Flag(|core| &mut core.master_process),
     ),
     row(
         "pid",
         "file",
         None,
-        "The file that holds the number of the master process. `-s` finds the server by it.",
+        "The file for the process ID of the master. `-s` uses it to find the server.",
         Setter::Path(conf::Access::Opened, |core| &mut core.pid),
     ),
     row(
         "lock_file",
         "file",
         None,
-        "Accepted for the sake of existing files.",
-        Setter::Ignored(Arity::ONE, "loops of one process need no lock file"),
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "the event loops of one process need no lock file"),
     ),
     row(
         "user",
         "user [group]",
         None,
-        "The user and group that the worker runs as. Without a group, the one of the user's name. \
-         Only a master that runs as root can change the user.",
+        "The user and group of the worker process. The default group is that of the user's name. Only a master that \
+         runs as root can change the user.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, set_user),
     ),
     row(
         "worker_processes",
         "number | auto",
         Some("1"),
-        "How many event loops serve requests, each a thread of the worker process. `auto` is one for each \
-         processor.",
+        "The number of event loops, each a thread of the worker process. `auto` is one per processor.",
         Setter::Custom(Arity::ONE, Repeat::Once, set_worker_processes),
     ),
     row(
         "worker_cpu_affinity",
         "mask ... | auto [mask]",
         None,
-        "The processors that each loop may run on. `auto` gives each loop a processor of its own.",
+        "Binds each event loop to a set of processors. `auto` binds each to a processor of its own.",
         Setter::Custom(Arity::at_least(1), Repeat::Once, set_affinity),
     ),
     row(
         "worker_priority",
         "number",
         Some("0"),
-        "The worker's scheduling priority, from -20 (served first) to 20.",
+        "The scheduling priority of the worker process, from -20 (highest) to 20.",
         Setter::Custom(Arity::ONE, Repeat::Once, set_priority),
     ),
     row(
         "worker_rlimit_nofile",
         "number",
         None,
-        "The limit of open descriptors of the worker process. Without it, the highest that the system grants.",
+        "The limit on open files (`RLIMIT_NOFILE`) of the worker process. By default, the highest that the system \
+         grants.",
         Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
             core.descriptors = Some(line.number(0, 0, i64::MAX)?.unsigned_abs());
             Ok(())
@@ -228,8 +228,8 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "worker_rlimit_core",
         "size",
         None,
-        "The largest core dump of the worker process. Without it a worker that has changed its user leaves none, and other \
-         programs of that user can not read its memory, with the keys in it.",
+        "The maximum size of a core dump of the worker process. Without this directive, a worker that has changed its \
+         user leaves no core dump, and other programs of that user cannot read its memory, including its keys.",
         Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
             core.core_size = Some(line.offset(0)?.unsigned_abs());
             Ok(())
@@ -239,14 +239,15 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "worker_shutdown_timeout",
         "time",
         None,
-        "How long a graceful stop may take. After that time connections that are still open are closed.",
+        "The timeout of a graceful shutdown, after which remaining connections are closed.",
         Setter::Millis(|core| &mut core.shutdown_timeout),
     ),
     row(
         "working_directory",
         "directory",
         None,
-        "The worker's current folder: where core dumps go. The worker must be allowed to write there.",
+        "The working directory of the worker process, where core dumps are written. The worker must have write access \
+         to it.",
         Setter::Custom(Arity::ONE, Repeat::Once, |core, line| {
             core.working_directory = Some(line.prefix_path(conf::Access::Opened, line.arg(0)));
             Ok(())
@@ -256,17 +257,17 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "worker_sandbox",
         "on | off",
         Some("off"),
-        "Whether the worker gives up what it does not need: capabilities, system calls, and files that the configuration does \
-         not name. What is denied later is in the error log. A reload that needs more replaces the worker, and idle \
-         connections go to the new one.",
+        "Whether the worker process drops the capabilities, system calls and file access that the configuration does \
+         not need. Denied operations are logged. A reload that needs more replaces the worker; idle connections are \
+         handed to the new one.",
         Setter::Flag(|core| &mut core.sandbox),
     ),
     row(
         "worker_sandbox_path",
         "read | write | execute path ...",
         None,
-        "Files and folders that the worker may use in its sandbox though no other directive names them: for Lua code that opens \
-         files, or runs programs.",
+        "Files and directories that the worker may access in its sandbox although no other directive names them, such \
+         as for Lua code that opens files or runs programs.",
         Setter::Custom(sandbox::ARITY, Repeat::Many, |core, line| {
             core.sandbox_paths.extend(sandbox::read_path(line)?);
             Ok(())
@@ -276,85 +277,85 @@ pub(crate) static DIRECTIVES: Table<Core> = Table::<Core>::new(&[
         "env",
         "variable[=value]",
         Some("TZ"),
-        "A variable of the environment that the worker keeps, or gets. All others are removed.",
+        "An environment variable that the worker keeps or, with a value, gets. All others are removed.",
         Setter::Custom(Arity::ONE, Repeat::Many, set_environment),
     ),
     row(
         "error_log",
         "file | stderr | syslog:server=address[,parameter=value] | memory:size [level]",
         None,
-        "Where errors are logged, and from which level on: `debug`, `info`, `notice`, `warn`, `error`, `crit`, \
-         `alert` or `emerg`; `error` if none is given. Several lines are several logs.",
+        "Where to log errors, and the minimum level: `debug`, `info`, `notice`, `warn`, `error` (the default), `crit`, \
+         `alert` or `emerg`. Several lines write several logs.",
         Setter::Custom(Arity::at_least(1), Repeat::Many, set_error_log),
     ),
     row(
         "thread_pool",
         "name threads=number [max_queue=number]",
         Some("default threads=32 max_queue=65536"),
-        "A pool of threads for file operations that may wait for a device. When `max_queue` operations wait, \
-         further requests wait their turn.",
+        "Defines a thread pool for file operations that may block. When `max_queue` operations are queued, further \
+         requests wait for a free place.",
         Setter::Custom(Arity::between(1, 3), Repeat::Many, set_thread_pool),
     ),
     row(
         "load_module",
         "file",
         None,
-        "Accepted for modules that are built in, and with a warning for those of nginx and Debian that do nothing where none \
-         of their directives stands. Weir loads no shared objects: any other module is an error, or what \
-         `load_module_unknown` says.",
+        "Accepted for modules that are built in and, with a warning, for modules of nginx and Debian that have no \
+         effect unless their directives are used. Weir cannot load dynamic modules: any other module is an error, or \
+         what `load_module_unknown` says.",
         Setter::Custom(Arity::ONE, Repeat::Many, set_load_module),
     ),
     row(
         "load_module_unknown",
         "error | warn",
         Some("error"),
-        "What `load_module` of a module is that is not known: an error, since some modules inspect every request without a \
-         directive, and a server without them would let through what they refuse; or a warning.",
+        "How to treat `load_module` of an unknown module: as an error, because some modules inspect every request \
+         without any directive, and a server without them would admit what they reject; or as a warning.",
         Setter::Word(&["error", "warn"], |core, i| core.unknown_modules_pass = i == 1),
     ),
     row(
         "timer_resolution",
         "interval",
         None,
-        "Accepted for the sake of existing files.",
-        Setter::Ignored(Arity::ONE, "the loop reads the clock once a turn"),
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "the event loop reads the clock once per iteration"),
     ),
     row(
         "pcre_jit",
         "on | off",
         None,
-        "Accepted for the sake of existing files.",
-        Setter::Ignored(Arity::ONE, "regular expressions are always compiled where the machine allows it"),
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "regular expressions are always JIT-compiled where the platform supports it"),
     ),
     row(
         "debug_points",
         "abort | stop",
         None,
-        "Accepted for the sake of existing files.",
+        "Accepted for compatibility.",
         Setter::Ignored(Arity::ONE, "there are no debug points"),
     ),
     row(
         "ssl_object_cache_inheritable",
         "on | off",
         None,
-        "Accepted for the sake of existing files.",
-        Setter::Ignored(Arity::ONE, "certificates and keys are read anew by every reload"),
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "every reload reads certificates and keys anew"),
     ),
     row(
         "ssl_engine",
         "device",
         None,
-        "Refused: there are no engines to choose from.",
+        "Rejected: OpenSSL engines do not exist in Weir.",
         Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
             let message = format!("ENGINE_by_id(\"{}\") failed", line.text(0));
-            Err(line.error_at(0, message).note("Weir's TLS has no engines; remove the line"))
+            Err(line.error_at(0, message).note("Weir does not use OpenSSL, so there are no engines; remove this line"))
         }),
     ),
     row(
         "events",
         "{ ... }",
         None,
-        "Settings of connection handling. A configuration must have this block, be it empty.",
+        "Settings for handling connections. Required in every configuration, even if empty.",
         Setter::Block(Arity::NONE, Repeat::Once, |core, line| {
             core.events = Some(Events::read(line)?);
             Ok(())
@@ -500,7 +501,7 @@ fn set_load_module(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
     match modules::judge(&name) {
         Loadable::BuiltIn => {}
         Loadable::Idle => {
-            let message = format!("module \"{name}\" is not available, its directives are errors");
+            let message = format!("module \"{name}\" is not available; its directives are errors");
             let mut warning = line.error_at(0, message);
             warning.severity = Severity::Warn;
             line.level.report(warning);
@@ -508,8 +509,8 @@ fn set_load_module(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
         Loadable::Unknown => {
             let error = line.error_at(0, format!("module \"{name}\" is not available"));
             core.unknown_modules.push(error.note(
-                "Weir loads no shared objects; remove the line if none of the module's directives is used and it does \
-                 nothing of its own, or say \"load_module_unknown warn;\"",
+                "Weir cannot load dynamic modules; remove this line if you use none of its directives and it does \
+                 nothing without them, or add \"load_module_unknown warn;\"",
             ));
         }
     }

@@ -62,19 +62,19 @@ pub(crate) fn pages() -> Vec<Page> {
     let mut pages = vec![
         Page {
             name: "main".into(),
-            about: "The processes, the error log, and the blocks of the engines: what stands outside every block.",
+            about: "Processes, the error log, and the blocks of the engines: the main context.",
             tables: vec![&crate::core::DIRECTIVES],
             variables: Vec::new(),
         },
         Page {
             name: "events".into(),
-            about: "How event loops take connections: what stands in `events { … }`.",
+            about: "How event loops accept and poll connections: the `events` block.",
             tables: vec![&crate::events::DIRECTIVES],
             variables: Vec::new(),
         },
         Page {
             name: "http".into(),
-            about: "The engine itself: servers, locations, requests, responses, files.",
+            about: "The core of the HTTP engine: servers, locations, requests, responses, files.",
             tables: http::Engine::own_tables().to_vec(),
             variables: variables(http::variables::VARIABLES),
         },
@@ -99,7 +99,7 @@ pub(crate) fn pages() -> Vec<Page> {
 fn stream_pages() -> Vec<Page> {
     let mut pages = vec![Page {
         name: "stream".into(),
-        about: "The engine of TCP and UDP: servers and sessions.",
+        about: "The core of the TCP and UDP engine: servers and sessions.",
         tables: stream::Engine::own_tables().to_vec(),
         variables: variables(stream::variables::VARIABLES),
     }];

@@ -58,65 +58,67 @@ pub(crate) static DIRECTIVES: Table<Events> = Table::new(&[
         "worker_connections",
         "number",
         Some("512"),
-        "How many connections each loop may have open at once, those to upstream servers included.",
+        "The maximum number of open connections per event loop, including upstream connections.",
         Setter::Number(|events| &mut events.connections, 1, i64::MAX),
     ),
     row(
         "multi_accept",
         "on | off",
         Some("off"),
-        "Whether a loop accepts all queued connections at once. `off` accepts a few and then serves its clients.",
+        "Whether an event loop accepts all pending connections at once. `off` accepts a few and then serves its \
+         clients.",
         Setter::Flag(|events| &mut events.multi_accept),
     ),
     row(
         "use",
         "method",
         None,
-        "The way of waiting for events: `epoll` is what there is.",
+        "The event notification method: only `epoll` is available.",
         Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
             if line.arg(0).is("epoll") {
                 return Ok(());
             }
             let error = line.error_at(0, format!("invalid event type \"{}\"", line.text(0)));
-            Err(error.note("\"epoll\" is what there is on Linux; the line may as well be left out"))
+            Err(error.note("only \"epoll\" is available on Linux; you can remove this line"))
         }),
     ),
     row(
         "debug_connection",
         "address | CIDR | unix:",
         None,
-        "Logs connections of these clients at debug level, whatever the level of the log.",
+        "Logs connections of these clients at debug level, regardless of the level of the log.",
         Setter::Custom(Arity::ONE, Repeat::Many, set_debug_connection),
     ),
     row(
         "slow_turn",
         "time",
         Some("10ms"),
-        "A turn of a loop that takes longer than this is logged with what it was doing; 0 never is. Weir's own.",
+        "Logs each iteration of an event loop that takes longer than this, with what it was doing; 0 disables it. Weir \
+         extension.",
         Setter::Millis(|events| &mut events.slow_turn),
     ),
     row(
         "accept_mutex",
         "on | off",
         None,
-        "Accepted for the sake of existing files.",
-        Setter::Ignored(Arity::ONE, "the kernel wakes one loop at a time"),
+        "Accepted for compatibility.",
+        Setter::Ignored(Arity::ONE, "the kernel wakes one event loop at a time"),
     ),
     row(
         "accept_mutex_delay",
         "time",
         None,
-        "Accepted for the sake of existing files.",
+        "Accepted for compatibility.",
         Setter::Ignored(Arity::ONE, "there is no accept mutex"),
     ),
     row(
         "worker_aio_requests",
         "number",
         None,
-        "Accepted for the sake of existing files.",
+        "Accepted for compatibility.",
         Setter::Ignored(
             Arity::ONE,
-            "file operations have pools of threads, see `thread_pool`",
+            "file operations use thread pools, see `thread_pool`",
         ),
     ),
 ]);

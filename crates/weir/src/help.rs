@@ -1,18 +1,21 @@
 //! What the program tells about itself: `-h`, `--help`, `weir help DIRECTIVE`, and the reference pages.
 
 use std::fmt::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
+use std::process::{Command, Stdio};
 
-use conf::describe::{self, Support};
+use conf::describe::{self, Support, WIDTH};
 
 use crate::engines;
 use crate::identity::Identity;
+use crate::status_help;
 
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
 pub(crate) fn options_text(identity: Identity) -> String {
     let program = identity.program();
     let subcommands = match identity {
-        Identity::Weir => "\n\"weir --help\" shows what else there is.\n\n",
+        Identity::Weir => "\nSee \"weir --help\" for Weir's own commands.\n\n",
         Identity::Nginx => "\n",
     };
     format!(
@@ -37,28 +40,28 @@ Options:
 
 /// The text of `--help`.
 pub(crate) const USAGE: &str = "\
-Weir is a web server and caching reverse proxy. It reads nginx.conf as it is.
+Weir is a web server and caching reverse proxy. It reads your existing nginx.conf.
 
-Without a configuration:
-  weir serve DIR [--port N] [--listen ADDRESS]   serve a folder, http://127.0.0.1:8080
-  weir proxy URL [--port N] [--listen ADDRESS]   stand before another server, and cache what may be
+Without a configuration file:
+  weir serve DIR [--port N] [--listen ADDRESS]   serve a directory at http://127.0.0.1:8080
+  weir proxy URL [--port N] [--listen ADDRESS]   reverse-proxy another server and cache what is cacheable
 
-With one (options as nginx has them, `weir -h` lists them all):
-  weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf
-  weir -c FILE                run a configuration; add -g 'daemon off;' to stay in the foreground
-  weir -t [-c FILE]           test it: every error, with its line and what to do
-  weir check [-c FILE]        what attackers could use in it, and what would leak; also as JSON
-  weir -s reload              stop, quit, reopen or reload a running server
-  weir upgrade [-c FILE]      replace the binary of a running server; no connection is lost
+With a configuration file (same options as nginx, see `weir -h`):
+  weir                        run /etc/weir/weir.conf, or else /etc/nginx/nginx.conf
+  weir -c FILE                run FILE; add -g 'daemon off;' to stay in the foreground
+  weir -t [-c FILE]           test the configuration and report every error
+  weir check [-c FILE]        find vulnerabilities and leaks in the configuration
+  weir -s SIGNAL              stop, quit, reopen or reload a running server
+  weir upgrade [-c FILE]      replace the binary of a running server without dropping connections
 
-A cache's folder:
+Cache directories:
   weir cache ls|stat|verify PATH
-  weir cache show PATH URL    what is stored of it, and with which head
-  weir cache purge PATH --key TEXT (--prefix, --tag, --all; --soft makes stale)
+  weir cache show PATH URL    show the stored response header of a URL
+  weir cache purge PATH --key TEXT (or --prefix, --tag, --all; --soft marks objects as stale)
 
-To look things up:
-  weir help [DIRECTIVE]       what a directive does, its default and where it may stand
-  weir COMMAND --help         what a command of these takes
+Help:
+  weir help [DIRECTIVE]       what a directive does, its default and contexts; also $VARIABLE or a status
+  weir COMMAND --help         the options of one of these commands
   weir --version
 
 Examples:
@@ -71,36 +74,37 @@ Examples:
 pub(crate) const SERVE: &str = "\
 usage: weir serve DIR [--port N] [--listen ADDRESS]
 
-Serves a folder as a site until Ctrl-C: index files, listings, ranges, gzip. Each request is a line on
-standard output. Nothing is written into the folder.
+Serves a directory over HTTP until Ctrl-C, with index files, listings, ranges and gzip. Requests are
+logged to standard output. Nothing is written to the directory.
 
-  -p, --port N           the port; 8080 or the next free one where none is given
-  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
-                         address of this machine, with or without a port
+  -p, --port N           port to listen on (default: 8080, or the next free port)
+  -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
+                         interfaces)
 ";
 
 /// `weir proxy --help`.
 pub(crate) const PROXY: &str = "\
 usage: weir proxy URL [--port N] [--listen ADDRESS] [--insecure]
 
-Passes all requests on to the server at URL until Ctrl-C, and keeps what that one allows to be kept, until
-the end, in a temporary folder: clients that ask for the same at once make one request, and while the server
-fails they get what was kept. Each request is a line on standard output, with what the cache did.
+Passes requests to the server at URL until Ctrl-C, and caches its cacheable responses in a temporary
+directory, which is removed at the end. Concurrent requests for the same resource are collapsed into one,
+and while the server fails, stale responses are served. Requests are logged to standard output, with the
+cache status.
 
-  -p, --port N           the port; 8080 or the next free one where none is given
-  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
-                         address of this machine, with or without a port
-  -k, --insecure         believe the certificate of an https server, whatever it says. Else it must be for
-                         the name in URL and signed by somebody whom this system trusts (SSL_CERT_FILE)
+  -p, --port N           port to listen on (default: 8080, or the next free port)
+  -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
+                         interfaces)
+  -k, --insecure         do not verify the TLS certificate of the origin (default: verify the name in URL
+                         and the chain against the system's CAs, or SSL_CERT_FILE)
 ";
 
 /// `weir upgrade --help`.
 pub(crate) const UPGRADE: &str = "\
 usage: weir upgrade [-c FILE] [-p PREFIX] [-e FILE] [-g DIRECTIVES]
 
-Replaces the binary of a running server by the one that is on the disk now: sockets, idle connections and
-the cache go over to it, and no request fails. The options say which server is meant, as they did when it
-was started.
+Replaces the binary of a running server with the one now on disk. Listening sockets, idle connections and
+the cache are handed over, and no request fails. Give the same options as when the server was started; they
+identify it.
 ";
 
 /// What a command takes, if it has a page.
@@ -116,24 +120,31 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
     }
 }
 
-/// The one directive that is no row: the reader of the language itself follows it.
+/// The one directive without a row: the parser of the language itself follows it.
 const INCLUDE: &str = "include file | mask;
   context: any
   since:   0.1
 
-Reads another file, or all files that a mask matches, in its place. A relative path counts from the folder of
-the configuration file.
+Includes another file, or all files that match a mask, at this point. A relative path is resolved against the
+directory of the configuration file.
 ";
 
 /// `weir help [DIRECTIVE]`. The answer is the exit code.
 pub(crate) fn help(name: Option<&str>) -> i32 {
     let Some(name) = name else {
-        print!("{USAGE}\n{}", directive_list());
+        show(&format!("{USAGE}\n{}", directive_list()));
         return 0;
     };
     let directives = engines::directives();
-    // A reader types what stands in the file.
+    // Users paste what is in the file.
     let name = name.trim_end_matches(';');
+    if let Some(variable) = name.strip_prefix('$') {
+        return help_variable(variable);
+    }
+    if let Some(text) = name.parse().ok().and_then(status_help::of) {
+        print!("{text}");
+        return 0;
+    }
     if name == "include" {
         print!("{INCLUDE}");
         return 0;
@@ -142,7 +153,7 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         print!("{text}");
         return 0;
     }
-    eprintln!("weir: there is no directive \"{name}\"");
+    eprintln!("weir: unknown directive \"{name}\"");
     let known = conf::known::all().map(|known| known.name);
     if let Some(near) = describe::nearest(name, directives.iter().map(|row| row.name).chain(known))
     {
@@ -151,22 +162,65 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     1
 }
 
-/// All directives by module, in lines that fit a terminal.
+/// Shows a long text, by the user's pager on a terminal.
+fn show(text: &str) {
+    let is_shown =
+        std::io::stdout().is_terminal() && page(text).is_ok_and(|status| status.success());
+    if !is_shown {
+        // Who closes the pipe has read enough.
+        let _ = std::io::stdout().write_all(text.as_bytes());
+    }
+}
+
+/// Runs the pager as git and man do: `$PAGER`, or `less`, which ends by itself if the text fits on the screen.
+fn page(text: &str) -> std::io::Result<std::process::ExitStatus> {
+    let pager = std::env::var("PAGER")
+        .ok()
+        .filter(|pager| !pager.is_empty());
+    let mut pager = Command::new("/bin/sh")
+        .args(["-c", pager.as_deref().unwrap_or("less")])
+        .env(
+            "LESS",
+            std::env::var_os("LESS").unwrap_or_else(|| "FRX".into()),
+        )
+        .stdin(Stdio::piped())
+        .spawn()?;
+    if let Some(mut input) = pager.stdin.take() {
+        let _ = input.write_all(text.as_bytes());
+    }
+    pager.wait()
+}
+
+/// `weir help $NAME`: each variable of this name, and those of a family such as `$http_`.
+fn help_variable(name: &str) -> i32 {
+    let mut found = false;
+    for page in engines::pages() {
+        let is_meant = |variable: &&describe::VariableInfo| match variable.family {
+            true => name.starts_with(variable.name),
+            false => name == variable.name,
+        };
+        for variable in page.variables.iter().filter(is_meant) {
+            found = true;
+            println!("{}\n  module: {}\n", variable.shown(), page.name);
+            println!("{}\n", describe::wrapped(variable.doc, "", WIDTH));
+        }
+    }
+    if !found {
+        eprintln!("weir: unknown variable \"${name}\"");
+    }
+    i32::from(!found)
+}
+
+/// All directives by module. A module without directives has nothing to show here.
 fn directive_list() -> String {
-    const WIDTH: usize = 78;
     let mut text = String::from("Directives:\n");
     for page in engines::pages() {
-        let _ = writeln!(text, "\n{}", page.name);
-        let mut column = WIDTH;
-        for row in describe::rows(page.tables.iter().copied()) {
-            if column + row.name.len() + 2 > WIDTH {
-                text.push_str(if column == WIDTH { "  " } else { "\n  " });
-                column = 2;
-            }
-            let _ = write!(text, "{}  ", row.name);
-            column += row.name.len() + 2;
+        let rows = describe::rows(page.tables.iter().copied());
+        let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        if !names.is_empty() {
+            let names = describe::wrapped(&names.join("  "), "  ", WIDTH);
+            let _ = writeln!(text, "\n{}\n{names}", page.name);
         }
-        text.push('\n');
     }
     text
 }
@@ -203,7 +257,9 @@ fn index() -> String {
         let file = page.name.replace(['/', ' '], "-");
         let _ = writeln!(text, "- [{}]({file}.md): {}", page.name, page.about);
     }
-    text.push_str("- [compatibility](compatibility.md): every directive of nginx, and what Weir does with it.\n");
+    text.push_str(
+        "- [compatibility](compatibility.md): how Weir treats each directive of nginx.\n",
+    );
     text
 }
 
@@ -214,7 +270,7 @@ fn compatibility() -> String {
         .filter(|support| **support != Support::No)
         .count();
     let mut text = format!(
-        "{GENERATED}# Compatibility with nginx 1.31\n\n{done} of {} directives are known.\n\n| directive | Weir |\n|---|---|\n",
+        "{GENERATED}# Compatibility with nginx 1.31\n\nWeir accepts {done} of nginx's {} directives.\n\n| directive | Weir |\n|---|---|\n",
         support.len()
     );
     for (name, support) in support {

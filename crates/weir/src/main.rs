@@ -36,6 +36,7 @@ mod sandbox;
 mod serve;
 mod single;
 mod sockets;
+mod status_help;
 mod trial;
 mod upgrade;
 mod voice;

@@ -254,7 +254,7 @@ impl Master {
             Some(Kind::Refused) => {
                 let process = self.workers[index].process;
                 let text = format_args!(
-                    "worker process {process} refused the configuration and keeps the one before"
+                    "worker process {process} rejected the configuration and keeps the previous one"
                 );
                 self.log().plain(Level::Error, text);
                 let why = String::from_utf8_lossy(why).into_owned();
@@ -310,7 +310,7 @@ impl Master {
             return;
         }
         self.renewed_at = Some(Instant::now());
-        self.notice(format_args!("files of worker_sandbox have changed"));
+        self.notice(format_args!("the files of worker_sandbox have changed"));
         // A folder that is gone would have been made by the worker, had it no sandbox.
         if let Err(error) = prepare::make_directories(&self.loaded, Voice::quiet(self.log())) {
             self.log().plain(Level::Emerg, format_args!("{error}"));
@@ -396,8 +396,8 @@ impl Master {
         match role {
             // Its end as a process is noticed by itself.
             Role::New(process) if serves => {
-                self.notice(format_args!("new binary process {process} serves"));
-                let text = format!("new binary process {process} serves\n");
+                self.notice(format_args!("new binary process {process} is ready"));
+                let text = format!("new binary process {process} is ready\n");
                 self.outcome(Awaited::Upgrade, true, &text);
                 if self.leave_at.take().is_some() {
                     self.quit_workers();
@@ -453,8 +453,8 @@ impl Master {
     /// Says what a sandbox lets through: the paths in detail.
     fn tell_rules(&self, rules: &Rules) {
         if rules.read.iter().any(|path| path.as_os_str() == "/") {
-            let text = "worker_sandbox: every file may be read, since a path of the configuration begins with a variable, \
-                        or is \"/\"";
+            let text = "worker_sandbox: all files are readable, because a path in the configuration starts with a \
+                        variable or is \"/\"";
             self.log().plain(Level::Warn, format_args!("{text}"));
         }
         for (what, paths) in [
@@ -669,7 +669,9 @@ impl Master {
     fn return_to_service(&mut self) {
         self.leave_at = None;
         if self.workers.iter().any(|worker| !worker.exiting) {
-            return self.notice(format_args!("this binary's worker process still serves"));
+            return self.notice(format_args!(
+                "the worker process of this binary is still serving"
+            ));
         }
         self.notice(format_args!("start worker processes"));
         self.start_worker();
@@ -678,7 +680,7 @@ impl Master {
     /// Starts the program again, beside this one.
     fn change_binary(&mut self) {
         if self.other.is_some() {
-            let text = "the binary is being changed already: end the old or the new master first";
+            let text = "an upgrade is already in progress: stop the old or the new master first";
             return self.refused(text);
         }
         self.notice(format_args!("changing binary"));

@@ -270,7 +270,8 @@ pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsStri
         return 1;
     };
     let Some(watch) = Watch::new(old) else {
-        let text = "it is not a Weir of this user; nginx's procedure (USR2, WINCH, QUIT) may work";
+        let text =
+            "it is not a Weir process of this user; try the manual procedure (USR2, WINCH, QUIT)";
         voice.say(
             Level::Error,
             format_args!("process {old} does not answer: {text}"),
@@ -281,7 +282,7 @@ pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsStri
         return 1;
     }
     let Some(new) = master_of(&loaded, voice).filter(|new| *new != old) else {
-        let text = "the pid file does not name the new binary's process; both serve";
+        let text = "the pid file does not name the new master process; both are serving";
         voice.say(Level::Error, format_args!("{text}"));
         return 1;
     };
@@ -289,7 +290,7 @@ pub(crate) fn upgrade(identity: Identity, options: &Options, arguments: &[OsStri
         return 1;
     }
     eprintln!(
-        "process {old} hands over its idle connections to {new}, and ends with its last request"
+        "process {old} hands its idle connections over to {new} and exits after its last request"
     );
     0
 }
@@ -327,7 +328,7 @@ fn report(watch: Watch, voice: Voice<'_>) -> i32 {
             i32::from(!outcome.done)
         }
         Ok(None) => {
-            let text = "the server does not say what came of it; see the error log";
+            let text = "the server did not report the result; see the error log";
             voice.say(Level::Warn, format_args!("{text}"));
             0
         }

@@ -75,7 +75,7 @@ impl Sockets {
                 Err(error) => voice.say(
                     Level::Emerg,
                     format_args!(
-                        "inherited socket #{number} can not be used{}, ignored",
+                        "inherited socket #{number} cannot be used{}, ignored",
                         rt::error_log::Errno(&error)
                     ),
                 ),

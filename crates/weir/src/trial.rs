@@ -90,7 +90,7 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
             let _ = process::wait_for(child);
             let seconds = PATIENCE.as_secs();
             return Err(format!(
-                "the trial of the configuration took longer than {seconds} seconds"
+                "the trial run of the configuration took longer than {seconds} seconds"
             ));
         }
     }
@@ -102,10 +102,10 @@ fn outcome(child: u32, mut reader: PipeReader) -> Result<(), String> {
         _ if message == WELL => Ok(()),
         _ if !message.is_empty() => Err(String::from_utf8_lossy(&message).into_owned()),
         Ok(Exit::Signal(number)) => Err(format!(
-            "the trial of the configuration ended on signal {number}"
+            "the trial run of the configuration ended on signal {number}"
         )),
         Ok(Exit::Code(code)) => Err(format!(
-            "code of the configuration ended its process with code {code}"
+            "code in the configuration ended its process with exit code {code}"
         )),
         Err(error) => Err(format!("waitpid() failed{}", Errno(&error))),
     }

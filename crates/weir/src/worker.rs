@@ -203,8 +203,9 @@ impl Worker {
             self.watchdog = Watchdog::start(help)
                 .map_err(|error| {
                     let error = rt::error_log::Errno(&error);
-                    let text =
-                        format_args!("pthread_create() failed{error}, late loops get no help");
+                    let text = format_args!(
+                        "pthread_create() failed{error}, no help for stalled event loops"
+                    );
                     self.log.plain(Level::Alert, text);
                 })
                 .ok();
@@ -400,7 +401,7 @@ impl Worker {
                 let error = rt::error_log::Errno(&error);
                 self.log.plain(
                     Level::Alert,
-                    format_args!("pthread_create() failed{error}, idle connections will close"),
+                    format_args!("pthread_create() failed{error}, idle connections will be closed"),
                 );
                 None
             }

@@ -246,7 +246,7 @@ impl Control {
             return ControlFlow::Break(End::Done);
         }
         if self.worker.has_crashed() {
-            let text = format_args!("an event loop has ended by itself");
+            let text = format_args!("an event loop ended unexpectedly");
             self.worker.log().plain(Level::Alert, text);
             return ControlFlow::Break(End::Crashed);
         }
@@ -279,8 +279,8 @@ impl Control {
             self.worker.log().plain(
                 Level::Alert,
                 format_args!(
-                    "master process {master} is gone; this worker process goes on serving, but takes no new configuration, \
-                     opens no logs again and is not replaced when it ends: start the server again"
+                    "master process {master} is gone; this worker process keeps serving, but cannot reload the \
+                     configuration or reopen logs, and will not be replaced: start the server again"
                 ),
             );
         }
@@ -300,13 +300,13 @@ impl Control {
         }
         self.worker.log().plain(
             Level::Notice,
-            format_args!("a new master process takes over the listening sockets"),
+            format_args!("a new master process is taking over the listening sockets"),
         );
         self.channel = Some(channel);
     }
 
     fn obey(&mut self, message: Message) -> ControlFlow<End> {
-        let damaged = || format_args!("a message of the master was damaged");
+        let damaged = || format_args!("received a damaged message from the master");
         match Kind::of(message.kind) {
             Some(Kind::Configuration) => return self.configure(message),
             Some(Kind::Reopen) => match decode_logs(message) {
@@ -326,7 +326,7 @@ impl Control {
             | None => {
                 self.worker.log().plain(
                     Level::Alert,
-                    format_args!("unknown message {} of the master", message.kind),
+                    format_args!("unknown message {} from the master", message.kind),
                 );
             }
         }
@@ -337,7 +337,7 @@ impl Control {
         let Some(generation) = Generation::decode(message) else {
             self.worker.log().plain(
                 Level::Alert,
-                format_args!("a message of the master was damaged"),
+                format_args!("received a damaged message from the master"),
             );
             return ControlFlow::Break(End::Fatal);
         };
@@ -406,7 +406,7 @@ impl FileRefusals {
         for path in paths {
             let path = path.display();
             let text =
-                "is denied by worker_sandbox: no directive names it, or what is there has changed";
+                "is denied by worker_sandbox: no directive names it, or the file has been replaced";
             log.plain(Level::Error, format_args!("\"{path}\" {text}"));
         }
         let paused = |at: Instant| at.elapsed() < TELL_PAUSE;

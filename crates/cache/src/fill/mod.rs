@@ -54,9 +54,12 @@ impl fmt::Display for Failure {
         match self {
             Self::ProducerGone => f.write_str("the fill was given up"),
             Self::Producer(why) => f.write_str(why),
-            Self::Length => f.write_str("the body is not as long as announced"),
-            Self::Changed => f.write_str("the origin has another response by now"),
-            Self::Storage(why) => write!(f, "reading a fill back failed: {why}"),
+            Self::Length => f.write_str("the body does not have the announced length"),
+            Self::Changed => f.write_str("the response has changed at the origin"),
+            Self::Storage(why) => write!(
+                f,
+                "reading back a response that is being stored failed: {why}"
+            ),
         }
     }
 }
@@ -75,9 +78,9 @@ pub enum Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Released => f.write_str("the response is for somebody else alone"),
+            Self::Released => f.write_str("the response must not be shared"),
             Self::Failed(why) => why.fmt(f),
-            Self::Instead(_) => f.write_str("the origin gave another response"),
+            Self::Instead(_) => f.write_str("the origin sent a different response"),
         }
     }
 }

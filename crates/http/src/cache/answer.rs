@@ -214,7 +214,9 @@ impl crate::body::Source for Following {
                 if let Ended::Failed(why) = &ended
                     && self.hand.is_none()
                 {
-                    request.error(format_args!("{why} while following a fetch of the cache"));
+                    request.error(format_args!(
+                        "{why} while waiting for another request to fill the cache"
+                    ));
                 }
                 Some(Err(BodyError::Producer))
             }

@@ -139,7 +139,7 @@ impl Fetch {
             if writer.write(bytes).await.is_err() {
                 self.request.log(
                     Level::Info,
-                    format_args!("nobody follows a response that cannot be stored, so upstream connection is closed too"),
+                    format_args!("no client is waiting for a response that cannot be stored, so upstream connection is closed too"),
                 );
                 return;
             }
@@ -203,7 +203,7 @@ impl Fetch {
         self.request.log(
             Level::Warn,
             format_args!(
-                "upstream broke off after {} bytes, the response is asked for again",
+                "upstream response was interrupted after {} bytes, requesting it again",
                 writer.position()
             ),
         );
@@ -279,7 +279,7 @@ impl Fetch {
 
     fn log_changed(&self, why: &Failure) {
         self.request.error(format_args!(
-            "{why} while comparing a response that broke off with a second one"
+            "{why} while comparing an interrupted response with its repetition"
         ));
     }
 
@@ -289,7 +289,7 @@ impl Fetch {
         self.request.log(
             Level::Warn,
             format_args!(
-                "upstream broke off at {position} of {length} bytes, the rest is asked for"
+                "upstream response was interrupted at {position} of {length} bytes, requesting the rest"
             ),
         );
         self.request.set_state(ask);
@@ -303,7 +303,7 @@ impl Fetch {
             self.request.log(
                 Level::Warn,
                 format_args!(
-                    "upstream did not send the rest of a response: status {}",
+                    "upstream did not send the rest of an interrupted response: status {}",
                     head.status
                 ),
             );

@@ -356,9 +356,7 @@ fn follows_on(follower: &mut Follower, instead: &Instead) -> bool {
 fn client_left(request: &Request) -> Outcome {
     request.log(
         Level::Info,
-        format_args!(
-            "client prematurely closed connection while waiting for a response of the cache"
-        ),
+        format_args!("client prematurely closed connection while waiting for the cache"),
     );
     Outcome::Status(internal_status::CLIENT_CLOSED)
 }

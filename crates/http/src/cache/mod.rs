@@ -16,9 +16,9 @@
 //! The bytes are kept by the crate `cache`, which knows no HTTP; the rules of RFC 9111 are `proto::caching`, which knows
 //! no I/O. Here they meet: directives, requests, exchanges.
 //!
-//! A miss makes one fetch. It belongs to nobody: whoever asks for the key, the first client too, follows it with a
-//! cursor of his own, so that nobody's slowness or leaving hurts another. Only when the head says that the response is
-//! for one alone, the exchange is handed to the first client as it is, and the others go and ask for themselves.
+//! A miss starts one fetch, which belongs to no request: each client that asks for the key, including the first, follows
+//! it with a cursor of its own, so that a slow or disconnected client does not affect the others. Only if the header says
+//! that the response must not be shared is the exchange handed to the first client, and the others fetch for themselves.
 
 mod answer;
 mod changes;
@@ -112,7 +112,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
                 true
             })
         },
-        "The `Last-Modified` of the stale object that is being renewed.",
+        "The `Last-Modified` header of the stale object being revalidated.",
     )
     .volatile(),
     Variable::new(
@@ -125,7 +125,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
                 true
             })
         },
-        "The `ETag` of the stale object that is being renewed.",
+        "The `ETag` header of the stale object being revalidated.",
     )
     .volatile(),
     Variable::new(
@@ -138,7 +138,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
             base::text::write_number(age.into(), out);
             true
         },
-        "How old the object is that was served, in seconds.",
+        "The age of the object that was served, in seconds.",
     )
     .volatile(),
 ];

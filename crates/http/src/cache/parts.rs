@@ -445,7 +445,7 @@ impl Parts {
                 ready!(fetched.follower.poll_part(context, PIECE))
                     .map_err(|ended| ended.to_string())
             }
-            Ok(_) => Err("there is another version at the origin".to_owned()),
+            Ok(_) => Err("the response has changed at the origin".to_owned()),
             Err(ended) => Err(ended.to_string()),
         };
         let chunk = match next {
@@ -460,7 +460,7 @@ impl Parts {
             }
             Err(why) => {
                 request.error(format_args!(
-                    "{why} while fetching a part of a response that is missing in the cache"
+                    "{why} while fetching a missing part of a cached response"
                 ));
                 return Poll::Ready(Some(Err(BodyError::Producer)));
             }

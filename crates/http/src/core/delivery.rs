@@ -108,7 +108,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "Whether larger files leave by `sendfile`, which copies nothing into this process.",
+        doc: "Whether larger files are sent with `sendfile`, which copies nothing through this process.",
         set: Setter::Flag(|c| &mut c.sendfile),
     },
     Directive {
@@ -117,7 +117,8 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("2m"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The most that one turn sends of one file, so that a fast client does not hold the loop.",
+        doc: "The maximum amount of one file to send per iteration of the event loop, so that a fast client cannot \
+              monopolise it.",
         set: Setter::Size(|c| &mut c.sendfile_max_chunk),
     },
     Directive {
@@ -126,7 +127,8 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The thread pool that reads what is not in memory. Weir never blocks: `off` and `on` mean the pool `default`.",
+        doc: "The thread pool that reads data not in memory. Weir never blocks on the disk: `off` and `on` both mean \
+              the pool `default`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, aio),
     },
     Directive {
@@ -135,7 +137,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted; files are always written in a thread pool.",
+        doc: "Accepted; files are always written by a thread pool.",
         set: Setter::Flag(|c| &mut c.aio_write),
     },
     Directive {
@@ -144,7 +146,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How much the kernel reads ahead of a file that is read from its start to its end.",
+        doc: "How far the kernel reads ahead in a file that is read sequentially.",
         set: Setter::Size(|c| &mut c.read_ahead),
     },
     Directive {
@@ -153,7 +155,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Files of this size and more are read past the page cache (`O_DIRECT`).",
+        doc: "Reads files of this size or larger with `O_DIRECT`, bypassing the page cache.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, directio),
     },
     Directive {
@@ -162,7 +164,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("512"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The alignment of such reads.",
+        doc: "The alignment of `O_DIRECT` reads.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.directio_alignment = line.offset(0)?.unsigned_abs();
             Ok(())
@@ -174,7 +176,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("2 32k"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Number and size of the buffers for files that are read instead of sent by `sendfile`.",
+        doc: "The number and size of the buffers for files that are read rather than sent with `sendfile`.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Once, output_buffers),
     },
     Directive {
@@ -183,8 +185,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("8k"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The largest piece of content that is sent in one frame of HTTP/2. A larger one makes other responses of the \
-              connection wait for longer.",
+        doc: "The maximum size of an HTTP/2 DATA frame. Larger frames delay the other responses on the connection.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, http2_chunk_size),
     },
     Directive {
@@ -193,7 +194,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Obsolete: it has no effect but a warning. No browser takes pushed responses any more.",
+        doc: "Obsolete: has no effect, and causes a warning. Browsers no longer support server push.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
     },
     Directive {
@@ -202,7 +203,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Obsolete: it has no effect but a warning. No browser takes pushed responses any more.",
+        doc: "Obsolete: has no effect, and causes a warning. Browsers no longer support server push.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, obsolete),
     },
     Directive {
@@ -211,7 +212,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("1460"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How much output is gathered before it is sent, if there is more to come.",
+        doc: "The minimum amount of output to gather before sending, as long as more is to come.",
         set: Setter::Size(|c| &mut c.postpone_output),
     },
     Directive {
@@ -220,7 +221,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether head and file leave in full packets.",
+        doc: "Whether to send the response header and the beginning of a file in full packets (`TCP_CORK`).",
         set: Setter::Flag(|c| &mut c.tcp_nopush),
     },
     Directive {
@@ -229,7 +230,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether small packets leave at once on connections that stay open.",
+        doc: "Whether to send small packets immediately on keep-alive connections (`TCP_NODELAY`).",
         set: Setter::Flag(|c| &mut c.tcp_nodelay),
     },
     Directive {
@@ -238,7 +239,8 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("60s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long a client may take nothing of a response before its connection is closed.",
+        doc: "The timeout between two successful writes to the client. If the client accepts nothing within this time, \
+              the connection is closed.",
         set: Setter::Millis(|c| &mut c.send_timeout),
     },
     Directive {
@@ -256,7 +258,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "Bytes per second of one response; 0 is no limit.",
+        doc: "The rate limit of a response, in bytes per second; 0 means no limit.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             size_expression(line).map(|rate| c.limit_rate = rate)
         }),
@@ -267,7 +269,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "What is sent before the limit begins.",
+        doc: "The amount of a response to send before `limit_rate` applies.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             size_expression(line).map(|size| c.limit_rate_after = size)
         }),
@@ -278,7 +280,8 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Refuses files whose path leads through symbolic links, or through such as belong to somebody else than their target.",
+        doc: "Refuses files whose path contains symbolic links or, with `if_not_owner`, links whose owner differs from \
+              the owner of the target.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, disable_symlinks),
     },
     Directive {
@@ -287,7 +290,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Keeps files open, and what is known of them and of missing ones.",
+        doc: "Caches open files, their metadata, and failed lookups.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, open_file_cache),
     },
     Directive {
@@ -296,7 +299,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("60s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "After how long what the cache knows is checked again.",
+        doc: "How often a cached entry is revalidated.",
         set: Setter::Millis(|c| &mut c.open_file_cache_valid),
     },
     Directive {
@@ -305,7 +308,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Uses within the time of `inactive` that keep a file open.",
+        doc: "The number of uses within `inactive` that keeps a file open.",
         set: Setter::Number(|c| &mut c.open_file_cache_min_uses, 1, i64::MAX),
     },
     Directive {
@@ -314,7 +317,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether failures to find a file are kept too.",
+        doc: "Whether to cache failed lookups as well.",
         set: Setter::Flag(|c| &mut c.open_file_cache_errors),
     },
     Directive {
@@ -323,7 +326,7 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted; nothing to do on Linux.",
+        doc: "Accepted; has no effect on Linux.",
         set: Setter::Flag(|c| &mut c.open_file_cache_events),
     },
 ]);

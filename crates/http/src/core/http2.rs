@@ -27,8 +27,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Whether the server speaks HTTP/2: over TLS where the client chooses it, and without TLS to clients that \
-              begin with it.",
+        doc: "Enables HTTP/2: over TLS when negotiated by ALPN, and over plain TCP with prior knowledge (h2c).",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -37,8 +36,8 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         default: Some("128"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Requests that a client may have on one connection at the same time. More are refused, and may be tried \
-              again.",
+        doc: "The maximum number of concurrent streams per connection. Further streams are refused and may be retried \
+              by the client.",
         set: Setter::Number(|c| &mut c.max_concurrent_streams, 0, u32::MAX as i64),
     },
     Directive {
@@ -47,7 +46,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         default: Some("64k"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Content of a request that the client may send before it is asked for.",
+        doc: "How much of a request body the client may send before the server starts reading it.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, body_preread_size),
     },
     Directive {
@@ -56,7 +55,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         default: Some("256k"),
         contexts: HTTP,
         since: "0.1",
-        doc: "How much is read from a connection at once.",
+        doc: "The size of the buffer for reading from a connection.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, recv_buffer_size),
     },
     Directive {
@@ -76,7 +75,7 @@ pub static DIRECTIVES: Table<Http2Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Accepted; has no effect. A power of two.",
+        doc: "Accepted; has no effect. Must be a power of two.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, streams_index_size),
     },
     obsolete("http2_recv_timeout", "time"),
@@ -103,7 +102,7 @@ const fn obsolete(name: &'static str, syntax: &'static str) -> Directive<Http2Co
         default: None,
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Obsolete: it has no effect but a warning, which names what there is in its place.",
+        doc: "Obsolete: has no effect, and causes a warning that names the replacement.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |_, line| {
             warn_of_obsolete(line);
             Ok(())

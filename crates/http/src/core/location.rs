@@ -191,7 +191,12 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: SERVER_LOCATION,
         since: "0.1",
-        doc: "What is done with the requests for certain paths.",
+        doc: "Configures requests by path, after decoding and normalisation. The modifier says how it is matched: `=` \
+              the whole path; none or `^~` a prefix; `~` a regular expression, `~*` one that ignores case; `@name` \
+              defines a named location, for internal redirects only. An exact match wins at once. Otherwise the \
+              longest matching prefix is remembered; unless it was written with `^~`, regular expressions are then \
+              tried in the order of the file, and the first that matches wins. If none does, the remembered prefix is \
+              used.",
         set: Setter::Deferred(Arity::between(1, 2), crate::configure::location),
     },
     Directive {
@@ -200,7 +205,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: LOCATION,
         since: "0.1",
-        doc: "Limits access for every method but those named; GET includes HEAD.",
+        doc: "Applies the block to all methods except those listed; GET implies HEAD.",
         set: Setter::Deferred(Arity::at_least(1), crate::configure::limit_except),
     },
     Directive {
@@ -209,7 +214,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("html"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The folder that paths are looked up in. The path of the request is added to it.",
+        doc: "The directory that request paths are resolved in: the file is the value of `root` followed by the URI, \
+              including the part that the location matched (use `alias` to replace that part). May contain variables.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, root),
     },
     Directive {
@@ -218,7 +224,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: LOCATION,
         since: "0.1",
-        doc: "What stands in a file's name in place of the part of the path that the location matches.",
+        doc: "Replaces the part of the path that the location matched. In a location with a regular expression, the \
+              value is the whole path of the file and usually refers to captures. May contain variables.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, alias),
     },
     Directive {
@@ -227,7 +234,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: LOCATION,
         since: "0.1",
-        doc: "Only the server itself may send requests here: error pages, index files, subrequests. Others get 404.",
+        doc: "Makes the location available to internal requests only: error pages, index files, internal redirects, \
+              subrequests, `X-Accel-Redirect`. External requests get 404.",
         set: Setter::Custom(Arity::exactly(0), Repeat::Once, internal),
     },
     Directive {
@@ -236,7 +244,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("all"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether all of the access modules must grant, or one is enough.",
+        doc: "Whether all access modules must allow the request, or any one of them is enough.",
         set: Setter::Word(&["all", "any"], |c, i| c.satisfy = [Satisfy::All, Satisfy::Any][i]),
     },
     Directive {
@@ -245,7 +253,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("0s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Delays refusals with 401, so that guessing at passwords is slow.",
+        doc: "Delays 401 responses, to slow down password guessing.",
         set: Setter::Millis(|c| &mut c.auth_delay),
     },
     Directive {
@@ -254,7 +262,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The page that is shown for these statuses: a path, a named location, or a redirect.",
+        doc: "The page for these status codes: a URI, a named location, or a redirect URL. `=response` changes the \
+              status; `=` alone takes the status of the page.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Fresh(|c| c.error_pages.clear()), error_page),
     },
     Directive {
@@ -263,7 +272,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether an error page may have an error page.",
+        doc: "Whether an error page may itself be replaced by an `error_page`.",
         set: Setter::Flag(|c| &mut c.recursive_error_pages),
     },
     Directive {
@@ -272,9 +281,9 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether interim responses 103 of upstream servers go on to the client: when one of the strings is neither \
-              empty nor `0`. Browsers take them well over HTTP/2, and some not at all over HTTP/1.1: \
-              `map $http_sec_fetch_mode $hints { navigate $http2$http3; }`.",
+        doc: "Forwards 103 (Early Hints) responses of upstream servers to the client if at least one of the strings is \
+              neither empty nor `0`. Browsers support them well over HTTP/2, but some do not over HTTP/1.1: `map \
+              $http_sec_fetch_mode $hints { navigate $http2$http3; }`.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.early_hints.clear()),
@@ -292,8 +301,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether interim responses other than 100, 101 and 103 of upstream servers, such as 102, go on to the client, as \
-              RFC 9110, section 15.2, asks of a proxy: when one of the strings is neither empty nor `0`.",
+        doc: "Forwards other interim responses of upstream servers, such as 102, but not 100, 101 and 103, to the \
+              client (RFC 9110, section 15.2) if at least one of the strings is neither empty nor `0`.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.interim_responses.clear()),
@@ -311,7 +320,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "A path that is served after the response, for its effects; nobody sees its content. `off` for none.",
+        doc: "A URI requested after the response has been sent, for its side effects; its response is discarded. `off` \
+              disables it.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, post_action),
     },
     Directive {
@@ -320,7 +330,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Where errors of requests here are logged, and from which level on.",
+        doc: "Where to log errors, and the minimum level to log.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.log = Logger::default()), error_log),
     },
     Directive {
@@ -329,7 +339,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether missing files are logged as errors.",
+        doc: "Whether to log missing files as errors.",
         set: Setter::Flag(|c| &mut c.log_not_found),
     },
     Directive {
@@ -338,7 +348,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether subrequests appear in the access log.",
+        doc: "Whether to log subrequests in the access log.",
         set: Setter::Flag(|c| &mut c.log_subrequest),
     },
     Directive {
@@ -347,7 +357,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the version stands in the `Server` field and on error pages.",
+        doc: "Whether the `Server` header and error pages show the version; `build` adds the build name.",
         set: Setter::Word(&["on", "off", "build"], |c, i| c.server_tokens = [ServerTokens::On, ServerTokens::Off, ServerTokens::Build][i]),
     },
     Directive {
@@ -356,7 +366,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the server's own redirects name scheme and host.",
+        doc: "Whether redirects issued by Weir are absolute (scheme and host) or relative.",
         set: Setter::Flag(|c| &mut c.absolute_redirect),
     },
     Directive {
@@ -365,7 +375,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether they name the first `server_name` instead of the host that the client asked for.",
+        doc: "Whether absolute redirects use the first `server_name` rather than the host of the request.",
         set: Setter::Flag(|c| &mut c.server_name_in_redirect),
     },
     Directive {
@@ -374,7 +384,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether they name the port when it is not the usual one.",
+        doc: "Whether absolute redirects include a non-default port.",
         set: Setter::Flag(|c| &mut c.port_in_redirect),
     },
     Directive {
@@ -383,7 +393,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether short error pages are made longer than the 512 bytes under which some browsers show their own.",
+        doc: "Whether to pad short error pages to more than 512 bytes, below which some browsers show their own page.",
         set: Setter::Flag(|c| &mut c.msie_padding),
     },
     Directive {
@@ -392,7 +402,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether redirects for old Internet Explorers are pages with a refresh.",
+        doc: "Whether to send a page with a refresh instead of a redirect to old versions of Internet Explorer.",
         set: Setter::Flag(|c| &mut c.msie_refresh),
     },
     Directive {
@@ -401,7 +411,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("75s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long an idle connection stays open; 0 closes it after each response. The second value is what `Keep-Alive:` tells.",
+        doc: "How long an idle keep-alive connection stays open; 0 disables keep-alive. The second value is sent in \
+              the `Keep-Alive: timeout=` header.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive_timeout),
     },
     Directive {
@@ -410,7 +421,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("0s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The least time that an idle connection stays open when the server stops.",
+        doc: "The minimum time that an idle keep-alive connection stays open when the server shuts down gracefully.",
         set: Setter::Millis(|c| &mut c.keepalive_min_timeout),
     },
     Directive {
@@ -419,7 +430,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("1000"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How many requests one connection may bring.",
+        doc: "The maximum number of requests per connection.",
         set: Setter::Number(|c| &mut c.keepalive_requests, 0, i64::MAX),
     },
     Directive {
@@ -428,7 +439,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("1h"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long one connection may bring requests.",
+        doc: "The maximum time during which a connection accepts requests.",
         set: Setter::Millis(|c| &mut c.keepalive_time),
     },
     Directive {
@@ -437,7 +448,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("msie6"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Browsers whose connections close after a POST (`msie6`) or always (`safari`).",
+        doc: "Disables keep-alive after a POST (`msie6`) or altogether (`safari`) for these browsers.",
         set: Setter::Bits(&["none", "msie6", "safari"], |c| &mut c.keepalive_disable),
     },
     Directive {
@@ -446,7 +457,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether data that still comes is read before a connection is closed, so that the client sees the response.",
+        doc: "Whether to read and discard remaining data before closing a connection, so that the client receives the \
+              whole response.",
         set: Setter::Word(&["off", "on", "always"], |c, i| c.lingering_close = [Lingering::Off, Lingering::On, Lingering::Always][i]),
     },
     Directive {
@@ -455,7 +467,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("30s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "For how long at most.",
+        doc: "The maximum time of a lingering close.",
         set: Setter::Millis(|c| &mut c.lingering_time),
     },
     Directive {
@@ -464,7 +476,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("5s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long the client may be silent meanwhile.",
+        doc: "The maximum time to wait for more data during a lingering close.",
         set: Setter::Millis(|c| &mut c.lingering_timeout),
     },
     Directive {
@@ -473,7 +485,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether connections that timed out, and those of `return 444`, are reset, which frees their memory at once.",
+        doc: "Whether to reset connections that timed out or ended with `return 444`, which frees their memory at \
+              once.",
         set: Setter::Flag(|c| &mut c.reset_timedout_connection),
     },
     Directive {
@@ -482,7 +495,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("1m"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The largest request content; more is refused with 413. 0 is no limit.",
+        doc: "The maximum size of a request body; a larger one gets 413. 0 means no limit.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.client_max_body_size = line.offset(0)?.unsigned_abs();
             Ok(())
@@ -494,7 +507,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("16k"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The part of the request content that is kept in memory; the rest goes to a temporary file.",
+        doc: "The part of a request body that is kept in memory; the rest is written to a temporary file.",
         set: Setter::Size(|c| &mut c.client_body_buffer_size),
     },
     Directive {
@@ -503,7 +516,8 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("60s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long the client may be silent while its content is read. Past it the answer is 408.",
+        doc: "The timeout between two reads of the request body. A client that sends nothing within this time gets \
+              408.",
         set: Setter::Millis(|c| &mut c.client_body_timeout),
     },
     Directive {
@@ -512,7 +526,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("client_body_temp"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The folder for request content that does not fit into memory.",
+        doc: "The directory for temporary files with request bodies.",
         set: Setter::Custom(Arity::between(1, 4), Repeat::Once, client_body_temp_path),
     },
     Directive {
@@ -521,7 +535,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether all request content goes to a file, and whether the file stays afterwards.",
+        doc: "Whether to write every request body to a file, and whether to keep that file after the request.",
         set: Setter::Word(&["off", "on", "clean"], |c, i| c.body_in_file_only = [BodyInFile::Off, BodyInFile::On, BodyInFile::Clean][i]),
     },
     Directive {
@@ -530,7 +544,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted; request content in memory is always one buffer.",
+        doc: "Accepted; a request body in memory is always in a single buffer.",
         set: Setter::Flag(|c| &mut c.body_in_single_buffer),
     },
     Directive {
@@ -539,7 +553,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("4k"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The largest response of a subrequest that is kept in memory.",
+        doc: "The maximum size of a subrequest's response that is kept in memory.",
         set: Setter::Size(|c| &mut c.subrequest_output_buffer_size),
     },
     Directive {
@@ -548,7 +562,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether responses of unknown length are chunked for HTTP/1.1 clients.",
+        doc: "Whether to use chunked transfer encoding for HTTP/1.1 responses of unknown length.",
         set: Setter::Flag(|c| &mut c.chunked_transfer_encoding),
     },
     Directive {
@@ -557,7 +571,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether files get an entity tag, of their time and length.",
+        doc: "Whether to generate `ETag` headers for files, from modification time and length.",
         set: Setter::Flag(|c| &mut c.etag),
     },
     Directive {
@@ -566,7 +580,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("exact"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How the time in `If-Modified-Since` is compared with that of the response.",
+        doc: "How to compare `If-Modified-Since` with the modification time of the response.",
         set: Setter::Word(&["off", "exact", "before"], |c, i| c.if_modified_since = [IfModifiedSince::Off, IfModifiedSince::Exact, IfModifiedSince::Before][i]),
     },
     Directive {
@@ -575,7 +589,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How many ranges a request may ask for; with more the whole content is sent. 0 switches ranges off.",
+        doc: "The maximum number of ranges per request; a request with more gets the whole body. 0 disables ranges.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, max_ranges),
     },
     Directive {
@@ -584,7 +598,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media types of files by the endings of their names.",
+        doc: "Maps file name extensions to media types.",
         set: Setter::Block(Arity::exactly(0), Repeat::Fresh(|c| c.types = Types::empty()), types),
     },
     Directive {
@@ -593,7 +607,7 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: Some("text/plain"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media type of files whose ending is not in `types`.",
+        doc: "The media type of files whose extension is not in `types`.",
         set: Setter::Text(|c| &mut c.default_type),
     },
     Directive {

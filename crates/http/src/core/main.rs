@@ -62,7 +62,7 @@ pub static DIRECTIVES: Table<MainConf> = Table::new(&[
         default: None,
         contexts: HTTP,
         since: "0.1",
-        doc: "A virtual server: where it listens, the names it answers to, and what it does.",
+        doc: "Defines a virtual server: the addresses it listens on, the names it answers to, and what it does.",
         set: Setter::Deferred(Arity::exactly(0), crate::configure::server),
     },
 ]);

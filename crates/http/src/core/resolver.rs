@@ -34,7 +34,7 @@ pub static DIRECTIVES: Table<ResolverConf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "DNS servers that resolve names which are only known while running. Answers are kept for their TTL, or for `valid`.",
+        doc: "The DNS servers used to resolve names at run time. Answers are cached for their TTL, or for `valid`.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
             c.resolver = Resolver::from_line(line)?;
             Ok(())
@@ -46,7 +46,7 @@ pub static DIRECTIVES: Table<ResolverConf> = Table::new(&[
         default: Some("30s"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long a name is waited for.",
+        doc: "The timeout for resolving a name.",
         set: Setter::Millis(|c| &mut c.timeout),
     },
 ]);

@@ -50,7 +50,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: None,
         contexts: SERVER,
         since: "0.1",
-        doc: "An address, a port or a unix socket that the server accepts connections on, with the socket's options.",
+        doc: "The address, port or unix socket on which the server accepts connections, with socket options.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, listen::set),
     },
     Directive {
@@ -59,7 +59,9 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: None,
         contexts: SERVER,
         since: "0.1",
-        doc: "The names of the server: exact, with a star at the front or at the end, or `~` and a regular expression.",
+        doc: "The names of the server: exact, with a leading or trailing `*`, or a regular expression after `~`. Exact \
+              names are tried first, then the longest name with a leading `*`, the longest with a trailing `*`, and \
+              the first matching regular expression.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, server_name),
     },
     Directive {
@@ -68,7 +70,8 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("60s"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Time for a client to send the whole head of a request. Past it the answer is 408.",
+        doc: "The timeout for reading the request header. A client that does not send all of it within this time gets \
+              408.",
         set: Setter::Millis(|c| &mut c.client_header_timeout),
     },
     Directive {
@@ -77,7 +80,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("1k"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "The first buffer for the head of a request. A larger head uses `large_client_header_buffers`.",
+        doc: "The initial buffer for the request header. Larger headers use `large_client_header_buffers`.",
         set: Setter::Size(|c| &mut c.client_header_buffer_size),
     },
     Directive {
@@ -86,8 +89,8 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("4 8k"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Bounds on a request's head: a request line longer than one buffer is 414, a header field longer than one, \
-              or more than all of them hold, is 400.",
+        doc: "The number and size of buffers for large request headers. A request line longer than one buffer gets \
+              414; a header longer than one buffer, or more headers than fit into all of them, 400.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Once, large_client_header_buffers),
     },
     Directive {
@@ -96,7 +99,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("1000"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "How many header fields a request may have. More are refused with 400.",
+        doc: "The maximum number of request headers. A request with more gets 400.",
         set: Setter::Number(|c| &mut c.max_headers, 0, i64::MAX),
     },
     Directive {
@@ -105,7 +108,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Whether header fields with invalid names are ignored, instead of the request being refused.",
+        doc: "Whether to ignore headers with invalid names; otherwise the request is rejected.",
         set: Setter::Flag(|c| &mut c.ignore_invalid_headers),
     },
     Directive {
@@ -114,7 +117,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Whether an underscore in the name of a header field is valid.",
+        doc: "Whether underscores are valid in header names.",
         set: Setter::Flag(|c| &mut c.underscores_in_headers),
     },
     Directive {
@@ -123,7 +126,7 @@ pub static DIRECTIVES: Table<ServerConf> = Table::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "Whether adjacent slashes of a path are taken for one.",
+        doc: "Whether to merge runs of adjacent slashes in a path into one.",
         set: Setter::Flag(|c| &mut c.merge_slashes),
     },
     Directive {

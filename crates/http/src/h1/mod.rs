@@ -59,7 +59,7 @@ pub async fn serve_connection(engine: Rc<HttpLoop>, client: Rc<Client>) {
             Next::Leave => {
                 let engine = Rc::clone(&connection.engine);
                 let client = Rc::clone(&connection.client);
-                // So that it is the only one who knows the client.
+                // `must_stay` and `send_away` need the only reference to the client.
                 drop(connection);
                 if engine.must_stay(&client) {
                     client.idle.stay();
@@ -383,7 +383,10 @@ impl Connection {
             SendError::Body(error) => {
                 // A producer that stops short has said why itself.
                 if !matches!(error, BodyError::Producer | BodyError::Withdrawn) {
-                    request.log(Level::Alert, format_args!("response was cut: {error}"));
+                    request.log(
+                        Level::Alert,
+                        format_args!("response was truncated: {error}"),
+                    );
                 }
                 // The client must be able to tell: the framing is left incomplete, or, where the end of the connection
                 // is the end of the content, the connection ends otherwise.

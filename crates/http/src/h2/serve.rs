@@ -260,7 +260,7 @@ async fn respond(request: &mut Request, stream: &Rc<Stream>) {
     if is_refused_websocket(request) {
         request.log(
             Level::Info,
-            format_args!("client sent a WebSocket's CONNECT where there is none"),
+            format_args!("client sent CONNECT for a WebSocket where none is configured"),
         );
         request.out.status = 501;
         request.out.content_length = None;
@@ -290,7 +290,10 @@ async fn respond(request: &mut Request, stream: &Rc<Stream>) {
         SendError::Body(error) => {
             // A producer that stops short has said why itself.
             if !matches!(error, BodyError::Producer | BodyError::Withdrawn) {
-                request.log(Level::Alert, format_args!("response was cut: {error}"));
+                request.log(
+                    Level::Alert,
+                    format_args!("response was truncated: {error}"),
+                );
             }
             stream.reset(match request.flow.upgraded {
                 // The other end's TCP connection was reset (RFC 8441, section 5).

@@ -291,7 +291,7 @@ impl Exchange {
         self.accept_head(request)
     }
 
-    /// Has the server of this try chosen by whom the group names.
+    /// Lets the balancer that the group names (such as Lua) choose the server of this attempt.
     fn choose(&mut self, request: &mut Request) -> Result<(), Failure> {
         let Some(choosing) = &mut self.choosing else {
             return Ok(());

@@ -41,7 +41,8 @@ pub struct Try {
     pub header_time: Option<Duration>,
     /// Until it was over.
     pub response_time: Option<Duration>,
-    /// Its content goes to the client: for whoever asks before the client's head is made, it lasts.
+    /// The body is being passed to the client: its time is not known yet, for variables that are read before the client's
+    /// header is made.
     pub lasts: bool,
     /// Bytes of the response's content.
     pub response_length: u64,

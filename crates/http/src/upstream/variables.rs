@@ -35,31 +35,31 @@ pub static VARIABLES: &[Variable<Request>] = &[
                 status => write_number(status.into(), out),
             })
         },
-        "The statuses of their responses.",
+        "The status codes of their responses.",
     )
     .volatile(),
     Variable::new(
         "upstream_connect_time",
         |r: &mut Request, out| each(r, out, true, |t, out| time(t.connect_time, out)),
-        "How long connecting took, in seconds with milliseconds.",
+        "The time spent connecting, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_header_time",
         |r: &mut Request, out| each(r, out, true, |t, out| time(t.header_time, out)),
-        "How long it took until the head of the response was there.",
+        "The time until the response header was received, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_response_time",
         response_time,
-        "How long it took until the response was over.",
+        "The time until the whole response was received, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "upstream_response_length",
         |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.response_length, out)),
-        "Bytes of content received.",
+        "The number of bytes of response body received.",
     )
     .volatile(),
     Variable::new(
@@ -77,19 +77,19 @@ pub static VARIABLES: &[Variable<Request>] = &[
     Variable::prefix(
         "upstream_http_",
         |r: &mut Request, name, out| field(r, name, out, |record| &record.head.fields),
-        "A field of the server's response by its name.",
+        "A header of the upstream response, by name.",
     )
     .volatile(),
     Variable::prefix(
         "upstream_trailer_",
         |r: &mut Request, name, out| field(r, name, out, |record| &record.trailers),
-        "A field after the content of the server's response by its name.",
+        "A trailer of the upstream response, by name.",
     )
     .volatile(),
     Variable::prefix(
         "upstream_cookie_",
         cookie,
-        "A cookie that the server set, by its name.",
+        "A cookie set by the upstream server, by name.",
     )
     .volatile(),
 ];

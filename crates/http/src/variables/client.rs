@@ -19,46 +19,46 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "remote_user",
         remote_user,
-        "The user name that the client gave for Basic authentication.",
+        "The user name sent with Basic authentication.",
     ),
     Variable::new(
         "connection_requests",
         |r, out| number(r.client.requests.get(), out),
-        "Requests on this connection so far.",
+        "The number of requests on this connection so far.",
     ),
     Variable::new(
         "connection_time",
         connection_time,
-        "How long the connection is open, in seconds with milliseconds.",
+        "The age of the connection, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "pipe",
         |r, out| text(if r.flow.pipelined { "p" } else { "." }, out),
-        "`p` for a pipelined request, else `.`.",
+        "`p` for a pipelined request, otherwise `.`.",
     ),
     Variable::new(
         "tcpinfo_rtt",
         |r: &mut Request, out| tcp(r, |info| info.rtt_us, out),
-        "Round-trip time of the connection, in microseconds.",
+        "The smoothed round-trip time of the connection, in microseconds.",
     )
     .volatile(),
     Variable::new(
         "tcpinfo_rttvar",
         |r: &mut Request, out| tcp(r, |info| info.rtt_variation_us, out),
-        "How much it varies, in microseconds.",
+        "The variation of the round-trip time, in microseconds.",
     )
     .volatile(),
     Variable::new(
         "tcpinfo_snd_cwnd",
         |r: &mut Request, out| tcp(r, |info| info.send_window, out),
-        "Packets that may be under way to the client.",
+        "The congestion window of the connection, in packets.",
     )
     .volatile(),
     Variable::new(
         "tcpinfo_rcv_space",
         |r: &mut Request, out| tcp(r, |info| info.receive_space, out),
-        "Bytes that the kernel receives ahead.",
+        "The receive window of the connection, in bytes.",
     )
     .volatile(),
 ];

@@ -11,65 +11,56 @@ use super::{number, optional, text};
 use crate::request::Request;
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
-    Variable::prefix(
-        "http_",
-        request_field,
-        "A field of the request by its name.",
-    ),
-    Variable::prefix("cookie_", cookie, "A cookie of the request by its name."),
-    Variable::prefix(
-        "sent_http_",
-        response_field,
-        "A field of the response by its name.",
-    )
-    .volatile(),
-    Variable::prefix(
-        "sent_trailer_",
-        trailer,
-        "A field after the content of the response by its name.",
-    )
-    .volatile(),
+    Variable::prefix("http_", request_field, "A request header, by name."),
+    Variable::prefix("cookie_", cookie, "A request cookie, by name."),
+    Variable::prefix("sent_http_", response_field, "A response header, by name.").volatile(),
+    Variable::prefix("sent_trailer_", trailer, "A response trailer, by name.").volatile(),
     Variable::new(
         "sent_http_content_type",
         sent_content_type,
-        "The `Content-Type` of the response.",
+        "The `Content-Type` header of the response.",
     )
     .volatile(),
     Variable::new(
         "sent_http_content_length",
         sent_content_length,
-        "The `Content-Length` of the response.",
+        "The `Content-Length` header of the response.",
     )
     .volatile(),
     Variable::new(
         "sent_http_location",
         sent_location,
-        "The `Location` of the response.",
+        "The `Location` header of the response.",
     )
     .volatile(),
     Variable::new(
         "sent_http_last_modified",
         sent_last_modified,
-        "The `Last-Modified` of the response.",
+        "The `Last-Modified` header of the response.",
     )
     .volatile(),
-    Variable::new("sent_http_etag", sent_etag, "The `ETag` of the response.").volatile(),
+    Variable::new(
+        "sent_http_etag",
+        sent_etag,
+        "The `ETag` header of the response.",
+    )
+    .volatile(),
     Variable::new(
         "sent_http_connection",
         sent_connection,
-        "The `Connection` of the response.",
+        "The `Connection` header of the response.",
     )
     .volatile(),
     Variable::new(
         "sent_http_keep_alive",
         sent_keep_alive,
-        "The `Keep-Alive` of the response.",
+        "The `Keep-Alive` header of the response.",
     )
     .volatile(),
     Variable::new(
         "sent_http_transfer_encoding",
         sent_transfer_encoding,
-        "The `Transfer-Encoding` of the response.",
+        "The `Transfer-Encoding` header of the response.",
     )
     .volatile(),
 ];

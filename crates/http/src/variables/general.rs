@@ -14,35 +14,35 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "request_id",
         request_id,
-        "A random identifier of the request: 32 hexadecimal digits.",
+        "A unique identifier of the request: 32 random hexadecimal digits.",
     ),
     Variable::new(
         "msec",
         |_: &mut Request, out| written(out, clock::write_millis),
-        "The time in seconds since 1970, with milliseconds.",
+        "The current time in seconds since the epoch, with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "time_local",
         |_: &mut Request, out| written(out, clock::write_local_time),
-        "The local time as access logs have it.",
+        "The local time in the Common Log Format.",
     )
     .volatile(),
     Variable::new(
         "time_iso8601",
         |_: &mut Request, out| written(out, clock::write_iso8601),
-        "The local time by ISO 8601.",
+        "The local time in ISO 8601 format.",
     )
     .volatile(),
     Variable::new(
         "pid",
         |_, out| number(std::process::id().into(), out),
-        "The number of the worker process.",
+        "The process ID of the worker.",
     ),
     Variable::new(
         "hostname",
         |_, out| text(&*HOSTNAME, out),
-        "The name of the machine.",
+        "The host name of the machine.",
     ),
     Variable::new(
         "nginx_version",

@@ -7,35 +7,35 @@ use super::{number, text};
 use crate::request::{Request, Version};
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
-    Variable::new("status", status, "The status of the response.").volatile(),
+    Variable::new("status", status, "The response status.").volatile(),
     Variable::new(
         "bytes_sent",
         |r: &mut Request, out| number(r.ledger.bytes_sent, out),
-        "Bytes sent to the client, the head included.",
+        "The number of bytes sent to the client, including the header.",
     )
     .volatile(),
     Variable::new(
         "body_bytes_sent",
         |r: &mut Request, out| number(r.ledger.body_bytes_sent, out),
-        "Bytes of the response's content sent to the client.",
+        "The number of body bytes sent to the client.",
     )
     .volatile(),
     Variable::new(
         "request_completion",
         request_completion,
-        "`OK` when the response was sent to its end, else nothing.",
+        "`OK` if the response was sent completely, otherwise empty.",
     )
     .volatile(),
     Variable::new(
         "request_time",
         request_time,
-        "Seconds with milliseconds since the first byte of the request.",
+        "The time since the first byte of the request was read, in seconds with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "limit_rate",
         limit_rate,
-        "Bytes per second of this response, when they were limited by setting it.",
+        "The rate limit that was set for this response through the variable, in bytes per second; 0 if none.",
     )
     .volatile()
     .settable(set_limit_rate),

@@ -10,22 +10,22 @@ use super::{number, optional, port, text};
 use crate::request::{Request, Uri};
 
 pub(super) static VARIABLES: &[Variable<Request>] = &[
-    Variable::new("request", request_line, "The request line as it was sent."),
+    Variable::new("request", request_line, "The original request line."),
     Variable::new(
         "request_method",
         request_method,
-        "The method, `GET` or `POST` for example.",
+        "The request method, such as `GET` or `POST`.",
     )
     .volatile(),
     Variable::new(
         "request_uri",
         |r: &mut Request, out| !r.uri.is_refused && text(r.head.wire.target(), out),
-        "The target as it was sent, with its arguments.",
+        "The original request URI, with arguments.",
     ),
     Variable::new(
         "uri",
         |r: &mut Request, out| text(&r.uri.path, out),
-        "The present path: decoded, normalised, rewritten.",
+        "The current URI: decoded, normalised, and changed by rewrites and internal redirects.",
     )
     .volatile(),
     Variable::new(
@@ -34,17 +34,21 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
         "The same as `$uri`.",
     )
     .volatile(),
-    Variable::new("args", args, "The arguments. `set` changes them.")
-        .volatile()
-        .settable(set_args),
+    Variable::new(
+        "args",
+        args,
+        "The arguments of the request. Can be changed with `set`.",
+    )
+    .volatile()
+    .settable(set_args),
     Variable::new("query_string", args, "The same as `$args`.").volatile(),
     Variable::new(
         "is_args",
         is_args,
-        "`?` when there are arguments, else nothing.",
+        "`?` if the request has arguments, otherwise empty.",
     )
     .volatile(),
-    Variable::prefix("arg_", argument, "An argument by its name.").volatile(),
+    Variable::prefix("arg_", argument, "A request argument, by name.").volatile(),
     Variable::new(
         "server_protocol",
         server_protocol,
@@ -53,7 +57,7 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "http2",
         http2,
-        "`h2` for HTTP/2 over TLS, `h2c` without; empty for other protocols.",
+        "`h2` for HTTP/2 over TLS, `h2c` for HTTP/2 without TLS, otherwise empty.",
     ),
     Variable::new(
         "scheme",
@@ -63,68 +67,68 @@ pub(super) static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "https",
         |r, out| !r.is_tls() || text("on", out),
-        "`on` over TLS, else nothing.",
+        "`on` over TLS, otherwise empty.",
     ),
     Variable::new(
         "host",
         host,
-        "The host of the request line or of the `Host` field, in lower case; else the name of the server.",
+        "The host of the request line or of the `Host` header, in lower case; if there is none, the server name.",
     ),
     Variable::new(
         "request_port",
         |r, out| port(r.head.port.unwrap_or(0), out),
-        "The port that the request names with its host.",
+        "The port in the host of the request.",
     ),
     Variable::new(
         "is_request_port",
         is_request_port,
-        "`:` when the request names a port, else nothing.",
+        "`:` if the host of the request includes a port, otherwise empty.",
     ),
     Variable::new(
         "content_length",
         content_length,
-        "The length of the request's content.",
+        "The `Content-Length` header of the request.",
     )
     .volatile(),
     Variable::new(
         "content_type",
         |r, out| super::fields::joined(&r.head.wire.fields, "content_type", b", ", out),
-        "The `Content-Type` of the request.",
+        "The `Content-Type` header of the request.",
     ),
     Variable::new(
         "request_body",
         request_body,
-        "The content of the request, when it was read and is in memory.",
+        "The request body, if it has been read into memory.",
     )
     .volatile(),
     Variable::new(
         "request_body_file",
         request_body_file,
-        "The temporary file with the content of the request.",
+        "The name of the temporary file with the request body.",
     )
     .volatile(),
     Variable::new(
         "request_length",
         request_length,
-        "Bytes of the request: line, fields and content.",
+        "The length of the request: request line, headers and body.",
     )
     .volatile(),
     Variable::new(
         "request_filename",
         request_filename,
-        "The file that the path means, by `root` or `alias`.",
+        "The path of the file for the current URI, according to `root` or `alias`.",
     )
     .volatile(),
     Variable::new(
         "document_root",
         document_root,
-        "The value of `root` or `alias` here.",
+        "The value of `root` or `alias` for the current request.",
     )
     .volatile(),
     Variable::new(
         "realpath_root",
         realpath_root,
-        "The same with all symbolic links resolved.",
+        "The value of `root` or `alias` with all symbolic links resolved.",
     )
     .volatile(),
 ];

@@ -162,7 +162,7 @@ impl Job {
 
     /// Runs on a thread of the pool, and may block there.
     fn work(self) -> Result<Vec<Parcel>, Vec<u8>> {
-        let vm = self.machine().ok_or("no memory for a machine")?;
+        let vm = self.machine().ok_or("no memory for a Lua VM")?;
         let result = self.call(&vm);
         // What was made for this call is not to stay until the next one comes.
         vm.state.stack().set_top(0);

@@ -110,7 +110,7 @@ impl Budget {
         if self.used.get() >= self.run {
             Verdict::End(c"the script ran for longer than lua_run_limit")
         } else if self.held.get() >= self.hold {
-            Verdict::End(c"the script held the loop for longer than lua_hold_limit")
+            Verdict::End(c"the script blocked the event loop for longer than lua_hold_limit")
         } else {
             Verdict::GiveWay
         }

@@ -19,7 +19,7 @@ use crate::shared::access::{Judgement, Rules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
-    doc: "Limits access by client address.",
+    doc: "Restricts access by client address.",
     location: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
     enabled: |location| !location.confs.get::<Rules>().is_empty(),
@@ -33,7 +33,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
-        doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
+        doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
     },
     Directive {
@@ -42,7 +42,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
-        doc: "Keeps this address or network out, with 403. Of all `allow` and `deny` lines the first that matches decides.",
+        doc: "Denies access from this address or network, with 403. The first matching `allow` or `deny` decides.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])

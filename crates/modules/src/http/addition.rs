@@ -25,7 +25,7 @@ use crate::shared::media_types::MediaTypes;
 
 pub(crate) static MODULE: Module = Module {
     name: "addition",
-    doc: "Puts the responses of other paths around a response.",
+    doc: "Adds the responses of other URIs before and after a response.",
     location: &DIRECTIVES,
     filter: Some(decide),
     enabled: adds,
@@ -35,7 +35,7 @@ pub(crate) static MODULE: Module = Module {
 /// The other half, behind the filters of content.
 pub(crate) static JOIN: Module = Module {
     name: "addition_join",
-    doc: "Puts the parts that `addition` asked for together.",
+    doc: "Assembles the parts that `addition` requests.",
     filter: Some(join),
     enabled: adds,
     ..Module::EMPTY
@@ -48,7 +48,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The response of this path comes before the response. Empty: none.",
+        doc: "A URI whose response is added before the response body. An empty value disables it.",
         set: Setter::Text(|c| &mut c.before),
     },
     Directive {
@@ -57,7 +57,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The response of this path comes after the response. Empty: none.",
+        doc: "A URI whose response is added after the response body. An empty value disables it.",
         set: Setter::Text(|c| &mut c.after),
     },
     Directive {
@@ -66,7 +66,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("text/html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media types of responses that get something added, besides `text/html`. `*` is all of them.",
+        doc: "The media types to which responses are added, in addition to `text/html`. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.types.clear()),

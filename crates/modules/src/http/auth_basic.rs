@@ -36,7 +36,7 @@ use crate::shared::password::Hash;
 
 pub(crate) static MODULE: Module = Module {
     name: "auth_basic",
-    doc: "Limits access to users with a password.",
+    doc: "Restricts access with HTTP Basic authentication.",
     location: &DIRECTIVES,
     phases: &[(Phase::Access, authenticate)],
     enabled: |location| {
@@ -53,8 +53,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
-        doc: "Asks for a name and a password. The text is the realm, which browsers show; it may hold variables. `off` \
-              ends what an outer block asked for.",
+        doc: "Enables Basic authentication with this realm, which may contain variables. `off` cancels what an outer \
+              block set.",
         set: Setter::Value(|c| &mut c.realm),
     },
     Directive {
@@ -63,8 +63,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_EXCEPT,
         since: "0.1",
-        doc: "The file with names and hashes of passwords, one `name:hash` in each line. A relative name counts from \
-              the folder of the configuration file; it may hold variables.",
+        doc: "The file with user names and password hashes, one `name:hash` per line. A relative path is resolved \
+              against the directory of the configuration file. May contain variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             let path = line.expression(0)?;
             let folder = line
@@ -141,7 +141,7 @@ fn authenticate(request: &mut Request) -> Step<'_> {
         if **hash == Hash::Unknown {
             request.log(
                 Level::Crit,
-                format_args!("user \"{name}\": the format of the password's hash is not known"),
+                format_args!("user \"{name}\": unknown password hash format"),
             );
             return Outcome::Status(500);
         }
@@ -258,7 +258,9 @@ async fn users_of(path: &Path) -> io::Result<Rc<Users>> {
         return Ok(users);
     }
     if metadata.len > MAX_FILE {
-        return Err(io::Error::other("a password file may have 64 megabytes"));
+        return Err(io::Error::other(
+            "a password file must not exceed 64 megabytes",
+        ));
     }
     let owned = path.to_owned();
     let users = pool

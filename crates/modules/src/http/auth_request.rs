@@ -25,7 +25,7 @@ use http::{Module, Outcome, Phase, Request, Step};
 
 pub(crate) static MODULE: Module = Module {
     name: "auth_request",
-    doc: "Limits access by the answer of a subrequest.",
+    doc: "Restricts access by the result of a subrequest.",
     location: &DIRECTIVES,
     phases: &[(Phase::Access, ask)],
     enabled: |location| location.confs.get::<Conf>().path != OFF,
@@ -39,7 +39,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Asks this path by a subrequest whether the request may go on: its status 2xx grants, 401 and 403 refuse.",
+        doc: "The URI of the subrequest that decides about access: 2xx allows it; 401 and 403 deny it with that \
+              status.",
         set: Setter::Text(|c| &mut c.path),
     },
     Directive {
@@ -48,8 +49,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Sets a variable when the subrequest of `auth_request` has ended. The value is evaluated in that subrequest, \
-              so that it can hold fields of its response.",
+        doc: "Sets a variable after the subrequest of `auth_request`. The value is evaluated in the subrequest, so it \
+              can use the headers of its response.",
         set: Setter::Custom(
             Arity::exactly(2),
             Repeat::Fresh(|c| c.variables.clear()),
@@ -71,7 +72,7 @@ const OFF: &str = "off";
 fn auth_request_set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let Some(registry) = line.level.registry::<Request>() else {
-        return Err(line.error("there are no variables here"));
+        return Err(line.error("variables are not allowed here"));
     };
     let defined = match registry.is_defined(name) {
         true => registry.slot(name),

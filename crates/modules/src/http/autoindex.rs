@@ -29,7 +29,7 @@ use rt::file::{Kind, Listed, errno};
 
 pub(crate) static MODULE: Module = Module {
     name: "autoindex",
-    doc: "Lists directories.",
+    doc: "Generates directory listings.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, list)],
     enabled: |location| location.confs.get::<Conf>().on,
@@ -43,7 +43,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether a directory without an index file is answered with a listing of it.",
+        doc: "Enables listings of directories without an index file.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -52,8 +52,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How the listing is written. For `jsonp` the argument `callback` names the function; without it the \
-              answer is JSON.",
+        doc: "The format of the listing. With `jsonp`, the argument `callback` names the function; without it the \
+              response is plain JSON.",
         set: Setter::Word(&["html", "json", "jsonp", "xml"], |c, i| {
             c.format = [Format::Html, Format::Json, Format::Jsonp, Format::Xml][i];
         }),
@@ -64,8 +64,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("plain"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How the `html` listing looks: as nginx's, or as a page for people, light or dark, with sizes to read, \
-              the way up, and columns to sort by. It needs nothing from elsewhere.",
+        doc: "The style of the `html` listing: `plain` is nginx's; `pretty` is a page with readable sizes, sortable \
+              columns, a link to the parent directory, and a light and a dark theme. It loads nothing from other \
+              servers.",
         set: Setter::Word(&["plain", "pretty"], |c, i| c.pretty = i == 1),
     },
     Directive {
@@ -74,7 +75,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the plain `html` listing has sizes in bytes, instead of rounded to K, M and G.",
+        doc: "Whether the plain `html` listing shows exact sizes in bytes rather than rounded ones (K, M, G).",
         set: Setter::Flag(|c| &mut c.exact_size),
     },
     Directive {
@@ -83,7 +84,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the `html` listing has local times, instead of UTC.",
+        doc: "Whether the `html` listing shows local time rather than UTC.",
         set: Setter::Flag(|c| &mut c.local_time),
     },
 ]);

@@ -27,14 +27,14 @@ use crate::shared::precompressed::{self, Coding, When};
 
 pub(crate) static MODULE: Module = Module {
     name: "brotli",
-    doc: "Compresses responses by Brotli.",
+    doc: "Compresses responses with Brotli.",
     location: &DIRECTIVES,
     filter: Some(compress),
     enabled: |location| location.confs.get::<Conf>().on,
     variables: &[Variable::new(
         "brotli_ratio",
         ratio::<Encoder>,
-        "How many times shorter the content became by Brotli.",
+        "The compression ratio achieved by Brotli.",
     )
     .volatile()],
     ..Module::EMPTY
@@ -42,7 +42,7 @@ pub(crate) static MODULE: Module = Module {
 
 pub(crate) static STATIC: Module = Module {
     name: "brotli_static",
-    doc: "Answers with files that were compressed by Brotli beforehand.",
+    doc: "Serves precompressed Brotli files.",
     location: &STATIC_DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<StaticConf>().when != When::Off,
@@ -56,7 +56,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.2",
-        doc: "Whether responses are compressed for clients that take `br`.",
+        doc: "Enables Brotli compression for clients that accept `br`.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -65,7 +65,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("text/html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "The media types that are compressed, besides `text/html`, which always is. `*` is all of them.",
+        doc: "The media types to compress, in addition to `text/html`, which is always compressed. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.choice.types.clear()),
@@ -78,8 +78,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("6"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "How hard to compress, from 0 to 11. From 7 on it is done by the thread pool, because one step would hold \
-              the loop.",
+        doc: "The compression level, from 0 to 11. From 7 on, compression runs in the thread pool, because a single \
+              step would block the event loop.",
         set: Setter::Number(|c| &mut c.level, 0, 11),
     },
     Directive {
@@ -88,8 +88,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("512k"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "How far back the compressor looks: a power of two from 1k to 16m. Each response that is being compressed \
-              holds so much.",
+        doc: "The size of the compression window: a power of two from 1k to 16m. Each response being compressed needs \
+              that much memory.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             let size = line.size(0)?;
             if size.is_power_of_two() && (1024..=16 * 1024 * 1024).contains(&size) {
@@ -107,7 +107,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("20"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "Shorter responses are not compressed, if their length is known.",
+        doc: "The minimum length of a response to compress; responses of unknown length are always compressed.",
         set: Setter::Size(|c| &mut c.choice.min_length),
     },
     Directive {
@@ -221,8 +221,8 @@ static STATIC_DIRECTIVES: Table<StaticConf> = Table::new(&[Directive {
     default: Some("off"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.2",
-    doc: "Whether a file with the same name and `.br` behind it is sent instead, to clients that take `br` (`on`) or \
-          to all (`always`).",
+    doc: "Serves the precompressed file `NAME.br` instead of `NAME`: to clients that accept `br` (`on`), or to all \
+          (`always`).",
     set: Setter::Word(&When::WORDS, |c, i| c.when = When::from_index(i)),
 }]);
 

@@ -16,23 +16,23 @@ use proto::Known;
 
 pub(crate) static MODULE: Module = Module {
     name: "browser",
-    doc: "Variables that tell old browsers from new ones.",
+    doc: "Variables that distinguish modern and ancient browsers.",
     location: &DIRECTIVES,
     variables: &[
         Variable::new(
             "modern_browser",
             |r, out| value(r, Age::Modern, out),
-            "The value of `modern_browser_value` when the browser is a modern one.",
+            "The value of `modern_browser_value` if the browser is modern.",
         ),
         Variable::new(
             "ancient_browser",
             |r, out| value(r, Age::Ancient, out),
-            "The value of `ancient_browser_value` when the browser is an ancient one.",
+            "The value of `ancient_browser_value` if the browser is ancient.",
         ),
         Variable::new(
             "msie",
             msie,
-            "`1` when the browser is an Internet Explorer.",
+            "`1` if the browser is any version of Internet Explorer.",
         ),
     ],
     ..Module::EMPTY
@@ -45,7 +45,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "From this version on the browser is a modern one; `unlisted`: so are browsers that no line names.",
+        doc: "The minimum version from which a browser counts as modern; `unlisted` makes browsers that match no line \
+              modern.",
         set: Setter::Custom(
             Arity::between(1, 2),
             Repeat::Fresh(Conf::clear_modern),
@@ -58,8 +59,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Browsers whose `User-Agent` has one of these texts are ancient; `netscape4` stands for `Mozilla/1` to \
-              `Mozilla/4`.",
+        doc: "Browsers whose `User-Agent` contains one of these strings count as ancient; `netscape4` stands for \
+              `Mozilla/1` to `Mozilla/4`.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(Conf::clear_ancient),

@@ -25,7 +25,7 @@ use rt::error_log::{Level, Logger};
 
 pub(crate) static MODULE: Module = Module {
     name: "cache",
-    doc: "Caches of responses.",
+    doc: "Caches for responses.",
     main: &DIRECTIVES,
     complete: Caches::check,
     commit: |site, zones| {
@@ -63,11 +63,11 @@ const fn row(name: &'static str) -> Directive<Caches> {
         default: None,
         contexts: HTTP,
         since: "0.1",
-        doc: "A cache: its folder, and `keys_zone`, its name with a size that bounds the number of objects (40 bytes each). \
-              An object that nobody asks for goes after `inactive` (10 minutes); `max_size` bounds the folder, `min_free` \
-              is what the file system shall keep free, `memory` (64 MB) is for small objects that are in use. `levels`, \
-              `use_temp_path`, `purger` and the parameters of nginx's loader, manager and purger have no meaning here and \
-              are accepted.",
+        doc: "Defines a cache: its directory and `keys_zone`, a name with a size that limits the number of objects (40 \
+              bytes each). An object that is not requested within `inactive` (10 minutes) is removed; `max_size` \
+              limits the directory, `min_free` is the space to keep free in the file system, `memory` (64 MB) is for \
+              small objects in use. `levels`, `use_temp_path`, `purger` and the parameters of nginx's cache loader, \
+              manager and purger are accepted and have no effect.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| path(line)),
     }
 }
@@ -150,7 +150,7 @@ fn tell_found(log: &Logger, name: &BStr, path: &Path, found: Found) {
         log.plain(
             Level::Warn,
             format_args!(
-                "{mended} files in \"{path}\" were open to other users; their mode is 0600 now"
+                "{mended} files in \"{path}\" were accessible to other users; their mode is now 0600"
             ),
         );
     }
@@ -222,7 +222,7 @@ fn start(engine: &HttpLoop) {
                     News::Trouble(why) => log.plain(
                         Level::Crit,
                         format_args!(
-                            "{why}, keys_zone \"{name}\": requests go past it where it fails"
+                            "{why}, keys_zone \"{name}\": requests bypass the cache when it fails"
                         ),
                     ),
                     News::Well => log.plain(

@@ -27,7 +27,7 @@ use serde_json::{Value, json};
 
 pub(crate) static MODULE: Module = Module {
     name: "cache_purge",
-    doc: "Purges caches and shows what they hold.",
+    doc: "Purges caches and shows their contents.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["cache_purge"],
@@ -47,9 +47,10 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Makes the location a door to a cache: PURGE, POST and DELETE purge what the arguments `key`, `prefix`, `tag` or `all` name \
-          (with `soft`: it becomes stale), GET shows the stored head of a key. With `key` that is what is meant, a prefix if it ends with `*`. \
-          Protect it with access rules.",
+    doc: "Turns the location into the purge endpoint of a cache. PURGE, POST and DELETE purge what the argument `key`, \
+          `prefix`, `tag` or `all` selects (with `soft`, objects become stale instead); GET shows the stored response \
+          header of a key. With the second parameter, that is the key, or a prefix if it ends with `*`. Protect it \
+          with access rules: there are none by default.",
     set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |conf, line| {
         let name = line.text(0).to_owned();
         conf.cache = Some(Caches::refer(line, name.as_bstr()));
@@ -87,7 +88,7 @@ fn answer(request: &mut Request) -> Step<'_> {
             None => of_arguments(request),
         };
         let Some(target) = target else {
-            let error = "name what is meant: key, prefix, tag or all";
+            let error = "specify one of key, prefix, tag or all";
             return respond(request, 400, &json!({ "error": error }));
         };
         let method = request.method;

@@ -33,7 +33,7 @@ use table::{Direction, Map};
 
 pub(crate) static MODULE: Module = Module {
     name: "charset",
-    doc: "Names and translates the charset of responses.",
+    doc: "Sets and converts the charset of responses.",
     main: &MAPS,
     location: &DIRECTIVES,
     filter: Some(filter),
@@ -50,8 +50,9 @@ static MAPS: Table<Main> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "How to translate from one charset to the other and back: rows of a byte of the first and a byte of the second, \
-          in hexadecimal. The second may be `utf-8`, whose signs are up to four bytes. ASCII needs no rows.",
+    doc: "A conversion table between two charsets: each row has a byte of the first and a byte of the second, in \
+          hexadecimal. The second may be `utf-8`, whose characters have up to four bytes. ASCII characters may be \
+          omitted.",
     set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
         let map = Map::read(line)?;
         let maps = &mut line.shared::<Maps>().0;
@@ -77,8 +78,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The charset that `Content-Type` names; a variable may give it. If the content is in another \
-              (`source_charset`), it is translated by a `charset_map`.",
+        doc: "The charset added to `Content-Type`. If the response is in another charset (`source_charset`), it is \
+              converted with a `charset_map`. May contain variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             conf.charset = charset(line)?;
             Ok(())
@@ -90,7 +91,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The charset that the content is in; a variable may give it.",
+        doc: "The original charset of the response. May contain variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             conf.source = charset(line)?;
             Ok(())
@@ -102,7 +103,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Whether responses are translated that have a charset already, from a proxied server.",
+        doc: "Whether to convert responses of proxied servers that already have a charset.",
         set: Setter::Flag(|c| &mut c.overrides),
     },
     Directive {
@@ -111,7 +112,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("text/html text/xml text/plain text/vnd.wap.wml application/javascript application/rss+xml"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media types that get a charset, besides `text/html`, which always does. `*` is all of them.",
+        doc: "The media types that get a charset, in addition to `text/html`, which always gets one. `*` means all.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
             c.types.read(line, &["text/html"])
         }),

@@ -30,7 +30,7 @@ use crate::shared::file_tree::{self, Failure, Overwrite, Parents, Placed, Transf
 
 pub(crate) static MODULE: Module = Module {
     name: "dav",
-    doc: "Lets clients write, remove, copy and move files.",
+    doc: "WebDAV methods that write, delete, copy and move files.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().methods & !OFF != 0,
@@ -48,7 +48,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The methods that clients may use to change files.",
+        doc: "The WebDAV methods to allow.",
         set: Setter::Bits(&METHODS, |c| &mut c.methods),
     },
     Directive {
@@ -57,7 +57,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether `PUT` makes directories that are missing.",
+        doc: "Whether `PUT` may create missing directories.",
         set: Setter::Flag(|c| &mut c.create_full_put_path),
     },
     Directive {
@@ -66,7 +66,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "`DELETE` works only on paths with so many elements or more.",
+        doc: "The minimum number of path elements for `DELETE`.",
         set: Setter::Number(|c| &mut c.min_delete_depth, 0, i64::MAX),
     },
     Directive {
@@ -75,7 +75,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("user:rw"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The permissions of files and directories that are made, such as `group:rw all:r`.",
+        doc: "The permissions of created files and directories, such as `group:rw all:r`.",
         set: Setter::Custom(Arity::between(1, 3), Repeat::Once, |c, line| {
             c.access = file_access::read(line)?;
             Ok(())

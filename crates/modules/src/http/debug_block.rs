@@ -15,7 +15,7 @@ use http::{Module, Outcome, Request, Step};
 
 pub(crate) static MODULE: Module = Module {
     name: "debug_block",
-    doc: "Holds a loop up on purpose.",
+    doc: "Blocks an event loop on purpose.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["debug_block"],
@@ -32,7 +32,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: LOCATION,
     since: "0.1",
-    doc: "Every request blocks the event loop that serves it for this time. Not in releases.",
+    doc: "Every request blocks its event loop for this time. Debug builds only.",
     set: Setter::Millis(|conf| &mut conf.time),
 }]);
 

@@ -32,7 +32,7 @@ use page::{Around, Page};
 
 pub(crate) static MODULE: Module = Module {
     name: "echo",
-    doc: "Responses that the configuration writes itself: texts, subrequests, pauses.",
+    doc: "Responses made in the configuration: texts, subrequests, pauses.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: HANDLERS,
@@ -152,7 +152,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo",
         "[-n] [expression …]",
         Arity::ANY,
-        "Writes the words with blanks between them, and a line feed unless `-n` comes first. `--` ends the options.",
+        "Writes the arguments separated by spaces, followed by a newline unless `-n` comes first. `--` ends the \
+         options.",
         |conf, line| {
             let command = say(line)?;
             add(conf, line, command)
@@ -162,7 +163,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_duplicate",
         "number text",
         Arity::exactly(2),
-        "Writes the text repeatedly, without line feeds.",
+        "Writes the text repeatedly, without newlines.",
         |conf, line| {
             let command = Command::Duplicate(line.expression(0)?, line.expression(1)?);
             add(conf, line, command)
@@ -172,14 +173,14 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_flush",
         "",
         Arity::NONE,
-        "Sends what was written so far.",
+        "Flushes the output written so far.",
         |conf, line| add(conf, line, Command::Flush),
     ),
     row(
         "echo_sleep",
         "seconds",
         Arity::ONE,
-        "Pauses, with milliseconds: `1.5`. No other request waits meanwhile.",
+        "Pauses for the given number of seconds, such as `1.5`. Other requests are not delayed.",
         |conf, line| {
             let command = Command::Sleep(line.expression(0)?);
             add(conf, line, command)
@@ -189,7 +190,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_blocking_sleep",
         "seconds",
         Arity::ONE,
-        "As `echo_sleep`: a loop is never held up.",
+        "The same as `echo_sleep`: neither blocks an event loop.",
         |conf, line| {
             let command = Command::Sleep(line.expression(0)?);
             add(conf, line, command)
@@ -199,56 +200,56 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_reset_timer",
         "",
         Arity::NONE,
-        "`$echo_timer_elapsed` counts from here.",
+        "Resets the timer of `$echo_timer_elapsed`.",
         |conf, line| add(conf, line, Command::ResetTimer),
     ),
     row(
         "echo_read_request_body",
         "",
         Arity::NONE,
-        "Reads the content of the request, for `$echo_request_body` and `echo_request_body`.",
+        "Reads the request body, for `$echo_request_body` and `echo_request_body`.",
         |conf, line| add(conf, line, Command::ReadBody),
     ),
     row(
         "echo_request_body",
         "",
         Arity::NONE,
-        "Writes the content of the request that was read before.",
+        "Writes the request body, which must have been read before.",
         |conf, line| add(conf, line, Command::RequestBody),
     ),
     row(
         "echo_location",
         "path [arguments]",
         Arity::between(1, 2),
-        "Writes the response of another path, which is asked for with GET.",
+        "Writes the response of another URI, requested with GET.",
         |conf, line| location(conf, line, false),
     ),
     row(
         "echo_location_async",
         "path [arguments]",
         Arity::between(1, 2),
-        "As `echo_location`; what follows is asked for at the same time, and keeps its place.",
+        "The same as `echo_location`, but the following commands run at the same time; the output keeps its order.",
         |conf, line| location(conf, line, true),
     ),
     row(
         "echo_subrequest",
         "method path [-q arguments] [-b content]",
         Arity::between(2, 6),
-        "Writes the response of another path, asked for with this method, and with content if `-b` says so.",
+        "Writes the response of another URI, requested with the given method and, with `-b`, a body.",
         |conf, line| subrequest(conf, line, false),
     ),
     row(
         "echo_subrequest_async",
         "method path [-q arguments] [-b content]",
         Arity::between(2, 6),
-        "As `echo_subrequest`; what follows is asked for at the same time, and keeps its place.",
+        "The same as `echo_subrequest`, but the following commands run at the same time; the output keeps its order.",
         |conf, line| subrequest(conf, line, true),
     ),
     row(
         "echo_exec",
         "path [arguments] | @name",
         Arity::between(1, 2),
-        "Goes on in another location, if nothing was written yet.",
+        "Redirects internally to another location. Nothing may have been written before.",
         |conf, line| {
             let command = Command::Exec(line.expression(0)?, optional(line, 1)?);
             add(conf, line, command)
@@ -258,7 +259,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_foreach_split",
         "[--] delimiter text",
         Arity::between(2, 3),
-        "Does what follows up to `echo_end` for each part of the text; `$echo_it` is the part.",
+        "Repeats the commands up to `echo_end` for each part of the text; `$echo_it` is the current part.",
         |conf, line| {
             let at = line.args().len() - 2;
             let command = Command::Foreach(line.expression(at)?, line.expression(at + 1)?);
@@ -269,7 +270,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         "echo_end",
         "",
         Arity::NONE,
-        "Ends what `echo_foreach_split` does for each part.",
+        "Ends the loop of `echo_foreach_split`.",
         |conf, line| add(conf, line, Command::End),
     ),
     Directive {
@@ -278,7 +279,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: LOCATION_OR_IF,
         since: "0.2",
-        doc: "The status of the response; 200 unless set.",
+        doc: "The response status.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             let status = std::str::from_utf8(line.text(0)).ok();
             let status = status.and_then(|text| text.parse().ok());
@@ -293,7 +294,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.2",
-        doc: "Writes before the content of any response, as `echo` does.",
+        doc: "Writes before the body of any response, with the syntax of `echo`.",
         set: Setter::Custom(
             Arity::ANY,
             Repeat::Fresh(|c| c.before = Arc::default()),
@@ -309,7 +310,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.2",
-        doc: "Writes after the content of any response, as `echo` does.",
+        doc: "Writes after the body of any response, with the syntax of `echo`.",
         set: Setter::Custom(
             Arity::ANY,
             Repeat::Fresh(|c| c.after = Arc::default()),
@@ -471,54 +472,54 @@ fn surround(request: &mut Request) -> Verdict {
 }
 
 const VARIABLES: &[Variable<Request>] = &[
-    Variable::new("echo_it", part, "The part that `echo_foreach_split` is at.").volatile(),
+    Variable::new("echo_it", part, "The current part in `echo_foreach_split`.").volatile(),
     Variable::new(
         "echo_timer_elapsed",
         elapsed,
-        "Seconds with milliseconds since `echo_reset_timer`, or since the request began.",
+        "Seconds since `echo_reset_timer` or the start of the request, with millisecond resolution.",
     )
     .volatile(),
     Variable::new(
         "echo_incr",
         count,
-        "How many times the variable was read during the client's request.",
+        "How many times the variable has been read during the client's request.",
     )
     .volatile(),
     Variable::new(
         "echo_request_body",
         content,
-        "The content of the request, after it was read; nothing when it is in a file.",
+        "The request body after it has been read; empty if it is in a file.",
     )
     .volatile(),
     Variable::new(
         "echo_request_method",
         method,
-        "The method of the request, or of the subrequest.",
+        "The method of the current request or subrequest.",
     )
     .volatile(),
     Variable::new(
         "echo_client_request_method",
         client_method,
-        "The method of the client's request.",
+        "The method of the main request.",
     )
     .volatile(),
     Variable::new(
         "echo_client_request_headers",
         client_head,
-        "The request line and the header fields of the client's request.",
+        "The request line and headers of the main request.",
     )
     .volatile(),
     Variable::new(
         "echo_request_uri",
         uri,
-        "The path of the request, or of the subrequest.",
+        "The path of the current request or subrequest.",
     )
     .volatile(),
     Variable::new("echo_cacheable_request_uri", uri, "As `$echo_request_uri`.").volatile(),
     Variable::new(
         "echo_response_status",
         status,
-        "The status of the response, once it is known.",
+        "The response status, as soon as it is known.",
     )
     .volatile(),
 ];

@@ -13,7 +13,7 @@ use proto::h1::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "empty_gif",
-    doc: "Answers with a transparent picture of one pixel.",
+    doc: "Responds with a transparent one-pixel GIF.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["empty_gif"],
@@ -31,7 +31,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: LOCATION_OR_IF,
     since: "0.1",
-    doc: "Answers every `GET` and `HEAD` with a transparent GIF of one pixel. No file is read.",
+    doc: "Responds to every `GET` and `HEAD` with a transparent one-pixel GIF, without reading a file.",
     set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
         conf.on = true;
         Ok(())

@@ -19,7 +19,7 @@ use crate::shared::file_response;
 
 pub(crate) static MODULE: Module = Module {
     name: "flv",
-    doc: "Begins Flash Video files where the player asks.",
+    doc: "Pseudo-streaming of Flash Video files.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
@@ -33,7 +33,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: LOCATION,
     since: "0.1",
-    doc: "Files are Flash Video, and `?start=` says from which byte on they are wanted.",
+    doc: "Serves Flash Video files from the byte offset in `?start=`.",
     set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
         conf.on = true;
         Ok(())

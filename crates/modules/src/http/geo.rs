@@ -18,7 +18,7 @@ use crate::shared::geo;
 
 pub(crate) static MODULE: Module = Module {
     name: "geo",
-    doc: "Variables whose values depend on the client's address.",
+    doc: "Variables whose values depend on the client address.",
     main: &DIRECTIVES,
     ..Module::EMPTY
 };
@@ -29,9 +29,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "A variable whose value is that of the smallest network that the client's address is in, or after `ranges` of \
-          the range. `delete` takes one away, `default` is for all others; behind a `proxy` the address is that of \
-          `X-Forwarded-For`.",
+    doc: "Defines a variable whose value depends on the client address: that of the smallest matching network or, \
+          after `ranges`, of the matching range. `delete` removes a network, `default` is for all other addresses; for \
+          clients behind a `proxy`, the address is taken from `X-Forwarded-For`.",
     set: Setter::Block(Arity::between(1, 2), Repeat::Many, |_, line| {
         geo::read::<Request>(line)
     }),

@@ -20,7 +20,7 @@ use crate::shared::geoip2::{self, Proxies};
 
 pub(crate) static MODULE: Module = Module {
     name: "geoip2",
-    doc: "Variables from a MaxMind database, by the client's address.",
+    doc: "Variables from a MaxMind database, by client address.",
     main: &DIRECTIVES,
     ..Module::EMPTY
 };
@@ -32,9 +32,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP,
         since: "0.2",
-        doc: "A MaxMind database and the variables that it gives: `$name [default=value] [source=$address] path …;`, \
-              where the path leads through the record of the client's address. `$name metadata build_epoch | last_check \
-              | last_change;` tells of the file. With `auto_reload time;` the file is read anew when it has changed.",
+        doc: "A MaxMind database and the variables taken from it: `$name [default=value] [source=$address] path …;`, \
+              where the path selects a field of the record for the client address. `$name metadata build_epoch | \
+              last_check | last_change;` gives facts about the file. With `auto_reload time;` the file is reloaded \
+              after it has changed.",
         set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| {
             geoip2::read::<Request>(line)
         }),
@@ -45,7 +46,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP,
         since: "0.2",
-        doc: "A proxy whose `X-Forwarded-For` says who the client is.",
+        doc: "A trusted proxy: the client address is taken from its `X-Forwarded-For`.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
             c.trusted.push(line.cidr(0)?);
             Ok(())
@@ -57,7 +58,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP,
         since: "0.2",
-        doc: "With `on` the client is the last address in the field that is no proxy itself, else the last one.",
+        doc: "`on` takes the last address in the header that is not itself a trusted proxy, `off` the last address.",
         set: Setter::Flag(|c| &mut c.recursive),
     },
 ])

@@ -49,7 +49,7 @@ const DIRECTIVE_NAMES: Directives = Directives {
 /// The rows that all upstream protocols have, as far as they make sense without buffers.
 pub(crate) static UPSTREAM: Module = Module {
     name: "grpc_upstream",
-    doc: "What gRPC has in common with other upstream protocols.",
+    doc: "The directives that gRPC has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -101,8 +101,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.2",
-        doc: "The gRPC server that answers: `host:port`, `unix:/path`, or the name of an `upstream`, with or without \
-              `grpc://` before it, or with `grpcs://` by TLS; it may hold variables.",
+        doc: "The gRPC server: `host:port`, `unix:/path` or the name of an `upstream`, optionally after `grpc://`, or \
+              after `grpcs://` for TLS. May contain variables.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.secure = SCHEMES.settle(line);
             let scheme = SCHEMES.of(c.secure).as_bytes();
@@ -117,8 +117,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "A field of the request to the server, in place of the client's of that name. With an empty value there is \
-              none. A location with such lines of its own inherits none.",
+        doc: "Sets a header of the request to the upstream server, replacing the client's. An empty value removes it. \
+              A location with such lines of its own inherits none.",
         set: Setter::Custom(
             Arity::exactly(2),
             Repeat::Fresh(|c| c.set_header.clear()),

@@ -20,7 +20,7 @@ use crate::shared::transform::{Transform, Transformed};
 
 pub(crate) static MODULE: Module = Module {
     name: "gunzip",
-    doc: "Unpacks compressed responses for clients that do not take them.",
+    doc: "Decompresses responses for clients that do not accept gzip.",
     location: &DIRECTIVES,
     filter: Some(unpack),
     enabled: |location| location.confs.get::<Conf>().on,
@@ -34,7 +34,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether responses with `Content-Encoding: gzip` are unpacked for clients that do not take them.",
+        doc: "Whether to decompress responses with `Content-Encoding: gzip` for clients that do not accept it.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -136,7 +136,7 @@ impl Transform for Members {
             {
                 Ok(Status::StreamEnd) => self.is_between = true,
                 Ok(Status::Ok | Status::BufError) if self.decoder.total_out() > before => {}
-                _ => return Err(failed(request, "it ends before its end")),
+                _ => return Err(failed(request, "it ends prematurely")),
             }
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Transform for Members {
 
 fn failed(request: &Request, why: &str) -> BodyError {
     request.error(format_args!(
-        "inflate() failed: {why} while unpacking the response"
+        "inflate() failed: {why} while decompressing the response"
     ));
     BodyError::Producer
 }

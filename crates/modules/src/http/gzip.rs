@@ -26,14 +26,14 @@ use crate::shared::compression::{self, Choice, ratio};
 
 pub(crate) static MODULE: Module = Module {
     name: "gzip",
-    doc: "Compresses responses.",
+    doc: "Compresses responses with gzip.",
     location: &DIRECTIVES,
     filter: Some(compress),
     enabled: |location| location.confs.get::<Conf>().on,
     variables: &[Variable::new(
         "gzip_ratio",
         ratio::<Encoder>,
-        "How many times shorter the compressed content is.",
+        "The compression ratio achieved.",
     )
     .volatile()],
     ..Module::EMPTY
@@ -46,7 +46,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Whether responses are compressed.",
+        doc: "Enables gzip compression.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -55,7 +55,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("text/html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media types that are compressed, besides `text/html`, which always is. `*` is all of them.",
+        doc: "The media types to compress, in addition to `text/html`, which is always compressed. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.choice.types.clear()),
@@ -68,7 +68,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How hard to compress, from 1 to 9. Above 6 there is little to win, and much time to lose.",
+        doc: "The compression level, from 1 to 9. Levels above 6 gain little and cost much CPU time.",
         set: Setter::Number(|c| &mut c.level, 1, 9),
     },
     Directive {
@@ -77,7 +77,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("20"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Shorter responses are not compressed, if their length is known.",
+        doc: "The minimum length of a response to compress; responses of unknown length are always compressed.",
         set: Setter::Size(|c| &mut c.choice.min_length),
     },
     Directive {
@@ -117,7 +117,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted; what is compressed is gathered anyway until there is enough to send.",
+        doc: "Accepted; output is always gathered until there is enough to send.",
         set: Setter::Size(|c| &mut c.postponed),
     },
     Directive {

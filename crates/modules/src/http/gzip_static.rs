@@ -15,7 +15,7 @@ use crate::shared::precompressed::{self, Coding, When};
 
 pub(crate) static MODULE: Module = Module {
     name: "gzip_static",
-    doc: "Answers with files that were compressed beforehand.",
+    doc: "Serves precompressed gzip files.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().when != When::Off,
@@ -28,8 +28,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: Some("off"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
-    doc: "Whether a file with the same name and `.gz` behind it is sent instead, to clients that take gzip (`on`) or \
-          to all (`always`).",
+    doc: "Serves the precompressed file `NAME.gz` instead of `NAME`: to clients that accept gzip (`on`), or to all \
+          (`always`).",
     set: Setter::Word(&When::WORDS, |c, i| c.when = When::from_index(i)),
 }]);
 

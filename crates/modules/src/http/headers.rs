@@ -27,7 +27,7 @@ use expires::Expires;
 
 pub(crate) static MODULE: Module = Module {
     name: "headers",
-    doc: "Adds fields to responses.",
+    doc: "Adds headers to responses.",
     location: &DIRECTIVES,
     filter: Some(add_headers),
     enabled: |location| {
@@ -40,7 +40,7 @@ pub(crate) static MODULE: Module = Module {
 /// Trailers follow the content as it is sent, so they are added behind every other filter.
 pub(crate) static TRAILERS: Module = Module {
     name: "trailers",
-    doc: "Adds fields that follow the content of responses.",
+    doc: "Adds trailers to responses.",
     filter: Some(add_trailers),
     enabled: |location| !location.confs.get::<Conf>().trailers.all.is_empty(),
     ..Module::EMPTY
@@ -53,8 +53,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Adds this field to responses with status 200, 201, 204, 206, 301, 302, 303, 304, 307 or 308, with \
-              `always` to all. An empty value adds nothing. `Last-Modified` and `ETag` replace those of the response.",
+        doc: "Adds a header to responses with status 200, 201, 204, 206, 301, 302, 303, 304, 307 or 308 or, with \
+              `always`, to all responses. An empty value adds nothing. `Last-Modified` and `ETag` replace those of the \
+              response.",
         set: Setter::Custom(Arity::between(2, 3), Repeat::Many, |c, line| c.headers.read(line)),
     },
     Directive {
@@ -63,8 +64,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "As `add_header`, but the field follows the content, and its value is that of the moment when the content \
-              ends. Only HTTP/1.1 and later have such fields.",
+        doc: "Like `add_header`, but for a trailer: it follows the body, and its value is evaluated at the end of the \
+              body. Trailers require HTTP/1.1 or later.",
         set: Setter::Custom(Arity::between(2, 3), Repeat::Many, |c, line| c.trailers.read(line)),
     },
     Directive {
@@ -73,8 +74,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Which `add_header` lines of the outer block count: with `on` all, if this block has none; with `merge` \
-              all, behind those of this block; with `off` none.",
+        doc: "How `add_header` lines of the outer block are inherited: `on`: all, if this block has none; `merge`: \
+              all, after those of this block; `off`: none.",
         set: Setter::Word(&INHERIT_WORDS, |c, i| c.headers.inherit = INHERIT[i]),
     },
     Directive {
@@ -83,7 +84,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "The same for `add_trailer`.",
+        doc: "How `add_trailer` lines of the outer block are inherited: see `add_header_inherit`.",
         set: Setter::Word(&INHERIT_WORDS, |c, i| c.trailers.inherit = INHERIT[i]),
     },
     Directive {
@@ -92,8 +93,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Sets `Expires` and `Cache-Control`: so long from now (or from the last change), until this time of the \
-              day, never fresh, or for ten years. The value may hold variables; one that is invalid then is `off`.",
+        doc: "Sets `Expires` and `Cache-Control`: relative to now or (`modified`) to the last modification, to a time \
+              of day (`@`), to never fresh (`epoch`), or to ten years (`max`). May contain variables; an invalid value \
+              then means `off`.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |c, line| {
             c.expires = Expires::read(line)?;
             Ok(())

@@ -38,7 +38,7 @@ use probe::Probe;
 
 pub(crate) static MODULE: Module = Module {
     name: "health_check",
-    doc: "Asks the servers of a group at intervals, and sends no requests to those that are ill.",
+    doc: "Active health checks of upstream servers.",
     main: &CONDITIONS,
     location: &DIRECTIVES,
     enabled: |_| false,
@@ -56,8 +56,8 @@ static CONDITIONS: Table<Conditions> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "What an answer to a health check must be like: `status [!] code | code-code ...`, `header [!] name [= | != | ~ | \
-          !~ value]`, `body ~ | !~ \"regex\"`, one test a line; all must hold.",
+    doc: "The conditions for a healthy response: `status [!] code | code-code ...`, `header [!] name [= | != | ~ | !~ \
+          value]`, `body ~ | !~ \"regex\"`, one test per line; all must hold.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |conditions, line| {
         line.level.build.needs().executable_memory = true;
         let condition = Condition::read(line)?;
@@ -82,10 +82,11 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: LOCATION,
     since: "0.1",
-    doc: "Checks the servers of the group that the location passes requests to: every `interval` (5 s), and up to `jitter` \
-          later, with a request for `uri` (`/`). After so many `fails` (1) a server is ill, after so many `passes` (1) well \
-          again. An answer is good if its status is 2xx or 3xx, or if it is as `match` says. With `mandatory` a server \
-          gets no requests before its first check; with `persistent` what was known before a reload counts.",
+    doc: "Enables active checks of the upstream group of the location: every `interval` (5 s), with a random delay of \
+          up to `jitter`, by a request for `uri` (`/`). A server becomes unhealthy after `fails` (1) consecutive \
+          failures and healthy after `passes` (1) consecutive successes. A check succeeds if the status is 2xx or 3xx, \
+          or if the response satisfies `match`. With `mandatory`, a server gets no requests before its first check; \
+          with `persistent`, the state from before a reload is kept.",
     set: Setter::Custom(Arity::ANY, Repeat::Once, |conf, line| {
         conf.check = Some(Arc::new(read(line)?));
         Ok(())

@@ -21,7 +21,7 @@ use rt::file::errno;
 
 pub(crate) static MODULE: Module = Module {
     name: "index",
-    doc: "Answers for directories with a file in them.",
+    doc: "Serves index files of directories.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, search)],
     ..Module::EMPTY
@@ -33,8 +33,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: Some("index.html"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
-    doc: "The files that answer for a directory, in the order in which they are looked for. Names may hold variables; \
-          the last may be an absolute path.",
+    doc: "The index files to try, in order, for a URI that ends with a slash. May contain variables; the last one may \
+          be an absolute path.",
     set: Setter::Custom(
         Arity::at_least(1),
         Repeat::Fresh(|c| c.names = Arc::default()),

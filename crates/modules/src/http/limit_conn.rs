@@ -19,7 +19,7 @@ use crate::shared::zones;
 
 pub(crate) static MODULE: Module = Module {
     name: "limit_conn",
-    doc: "Limits how many requests of each client, or of whatever the key is, are served at the same time.",
+    doc: "Limits the number of concurrent requests per key, such as the client address.",
     main: &ZONES,
     location: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
@@ -44,8 +44,8 @@ static ZONES: Table<Declared> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "A zone of counters, one for each value of the key. Requests with an empty key are not counted. When the zone \
-          is full, requests with new keys are refused.",
+    doc: "Defines a zone that counts requests per value of the key. Requests with an empty key are not counted. When \
+          the zone is full, requests with new keys are rejected.",
     set: Setter::Custom(Arity::exactly(2), Repeat::Many, |declared, line| {
         declared.read(line, KIND)
     }),
@@ -58,7 +58,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "So many requests of each key of the zone may be under way. With several lines all must let it through.",
+        doc: "The maximum number of concurrent requests per key of the zone. If there are several limits, all of them \
+              apply.",
         set: Setter::Custom(
             Arity::exactly(2),
             Repeat::Fresh(|c| c.policy.limits.clear()),
@@ -71,7 +72,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("error"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The level of log lines about refused requests.",
+        doc: "The log level for rejected requests.",
         set: Setter::Word(&LEVEL_WORDS, |c, i| c.policy.level = LEVELS[i]),
     },
     Directive {
@@ -80,7 +81,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("503"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The status of refused requests.",
+        doc: "The status of rejected requests.",
         set: Setter::Number(|c| &mut c.status, 400, 599),
     },
     Directive {
@@ -89,7 +90,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Counts and logs, but does not refuse.",
+        doc: "Counts and logs, but does not reject.",
         set: Setter::Flag(|c| &mut c.policy.dry_run),
     },
 ]);

@@ -24,7 +24,7 @@ use crate::shared::zones::{self, Zone};
 
 pub(crate) static MODULE: Module = Module {
     name: "limit_req",
-    doc: "Limits the rate of requests of each client, or of whatever the key is.",
+    doc: "Limits the request rate per key, such as the client address.",
     main: &ZONES,
     location: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
@@ -49,8 +49,8 @@ static ZONES: Table<Declared> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "A zone of counters, one for each value of the key, and the rate that each may have, `r/s` or `r/m`. Requests \
-          with an empty key are not counted. When the zone is full the counter that was used longest ago leaves.",
+    doc: "Defines a zone that tracks requests per value of the key, and their maximum rate (`r/s` or `r/m`). Requests \
+          with an empty key are not counted. When the zone is full, the least recently used entry is removed.",
     set: Setter::Custom(Arity::exactly(3), Repeat::Many, |declared, line| {
         declared.read(line)
     }),
@@ -63,8 +63,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Limits requests by a zone's rate. Up to `burst` requests above it wait their turn; with `delay` so many of \
-              them do not wait, with `nodelay` none of them. With several lines the strictest counts.",
+        doc: "Limits the request rate according to a zone. Up to `burst` requests in excess of the rate are delayed \
+              until they conform to it; further ones are rejected. With `delay=number`, up to that many excess \
+              requests are not delayed; with `nodelay`, none are. If there are several limits, the strictest applies.",
         set: Setter::Custom(
             Arity::between(1, 3),
             Repeat::Fresh(|c| c.limits.clear()),
@@ -77,7 +78,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("error"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The level of log lines about refused requests; those about delayed ones are one level less grave.",
+        doc: "The log level for rejected requests; delays are logged one level lower.",
         set: Setter::Word(&LEVEL_WORDS, |c, i| c.level = LEVELS[i]),
     },
     Directive {
@@ -86,7 +87,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("503"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The status of refused requests.",
+        doc: "The status of rejected requests.",
         set: Setter::Number(|c| &mut c.status, 400, 599),
     },
     Directive {
@@ -95,7 +96,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Counts and logs, but neither refuses nor delays.",
+        doc: "Counts and logs, but neither rejects nor delays.",
         set: Setter::Flag(|c| &mut c.dry_run),
     },
 ]);

@@ -36,7 +36,7 @@ use crate::shared::log::{
 
 pub(crate) static MODULE: Module = Module {
     name: "log",
-    doc: "Writes a line for each request.",
+    doc: "Writes access logs: one line per request.",
     main: &FORMATS,
     location: &DIRECTIVES,
     phases: &[(Phase::Log, write)],
@@ -53,10 +53,9 @@ static FORMATS: Table<Main> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "Names a format for `access_log`. The strings are joined; they hold variables, whose values are escaped so \
-          that a request is one line: as `\\xHH`, as in JSON, or not at all. `combined` is known without a line: \
-          `$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \
-          \"$http_user_agent\"`.",
+    doc: "Defines a format for `access_log`. The strings are concatenated; the values of variables are escaped, as \
+          `\\xHH` (`default`) or for JSON (`json`), or not at all (`none`). `combined` is predefined: `$remote_addr - \
+          $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"`.",
     set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
         Formats::define(line, DIRECT, COMBINED)
     }),
@@ -70,10 +69,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("logs/access.log combined"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF).or(LIMIT_EXCEPT),
         since: "0.1",
-        doc: "Where lines about requests go, and in which format. Several lines are several logs. With `buffer` lines \
-              leave in batches of that size, after `flush` at the latest; with `gzip` the batches are compressed. With \
-              `if` only requests are logged for which the value is neither empty nor `0`. A path may hold variables; \
-              such a log is made only for requests whose `root` exists, and by the worker's user.",
+        doc: "Where to log requests, and in which format. Several lines write several logs. With `buffer`, lines are \
+              written in batches of that size, after `flush` at the latest; `gzip` compresses the batches. With `if`, \
+              a request is logged only if the value is neither empty nor `0`. The path may contain variables; such a \
+              file is created only for requests whose `root` exists, and by the user of the worker.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(Conf::clear), access_log),
     },
     Directive {
@@ -82,8 +81,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Keeps log files open whose paths have variables: at most `max`, those used `min_uses` times and not idle \
-              for longer than `inactive`. After `valid` it is checked that the file is still at its path.",
+        doc: "Keeps log files with variables in their paths open: at most `max`, those used `min_uses` times within \
+              `inactive`. Every `valid`, Weir checks that the file still exists under its path.",
         set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
             conf.open_files = OpenFiles::read(line)?;
             Ok(())

@@ -28,9 +28,9 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP,
         since: "0.1",
-        doc: "A variable whose value is the one that stands beside the text: an exact text, with `hostnames` a name \
-              with a star, or a regular expression after `~` or `~*`. `default` is for all others, `volatile` has it \
-              looked up at each use.",
+        doc: "Defines a variable by looking up the text: an exact string; with `hostnames`, a name with a leading or \
+              trailing `*`; or a regular expression after `~` or `~*`. `default` is the value if nothing matches; \
+              `volatile` disables caching of the result.",
         set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
             map::read::<Request>(line)
         }),

@@ -29,7 +29,7 @@ use crate::shared::upstream_rows::{Bare, Prefixed, Upstream, next_upstream_words
 
 pub(crate) static MODULE: Module = Module {
     name: "memcached",
-    doc: "Gets responses from memcached.",
+    doc: "Serves responses from memcached.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["memcached_pass"],
@@ -44,7 +44,7 @@ pub(crate) static MODULE: Module = Module {
 /// The rows that all upstream protocols have, as far as they make sense here.
 pub(crate) static UPSTREAM: Module = Module {
     name: "memcached_upstream",
-    doc: "What memcached has in common with other upstream protocols.",
+    doc: "The directives that memcached has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -87,7 +87,7 @@ static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
     default: Some("error timeout"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
-    doc: "When the next server is asked.",
+    doc: "When to try the next server.",
     set: Setter::Custom(Arity::at_least(1), Repeat::Once, next_upstream),
 }]);
 
@@ -98,7 +98,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The memcached server that is asked for the value of `$memcached_key`, which `set` must give a value.",
+        doc: "The memcached server that is asked for the key in `$memcached_key`, which must be `set`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, memcached_pass),
     },
     Directive {
@@ -107,7 +107,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The bit of a value's flags that says that it is packed with gzip.",
+        doc: "The bit in the flags of a value that marks it as compressed with gzip.",
         set: Setter::Number(|c| &mut c.gzip_flag, 0, u32::MAX as i64),
     },
 ]);

@@ -21,7 +21,7 @@ use http::{Module, Outcome, Phase, Request, Step};
 
 pub(crate) static MODULE: Module = Module {
     name: "mirror",
-    doc: "Sends a copy of each request to another location.",
+    doc: "Mirrors requests to other locations.",
     location: &DIRECTIVES,
     phases: &[(Phase::Precontent, mirror)],
     enabled: |location| !location.confs.get::<Conf>().paths.is_empty(),
@@ -35,7 +35,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Sends a copy of each request to this path. Several lines make several copies.",
+        doc: "A URI that gets a copy of each request. Several lines make several copies.",
         set: Setter::Custom(Arity::ONE, Repeat::Fresh(|c| c.paths.clear()), |c, line| {
             let path = line.text(0);
             match path == "off" {
@@ -52,7 +52,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the copy has the request's content. If it has, that is read before the request goes on.",
+        doc: "Whether to mirror the request body, which is then read before the request is processed.",
         set: Setter::Flag(|c| &mut c.with_body),
     },
 ]);

@@ -35,7 +35,7 @@ use crop::{Cropped, Wanted};
 
 pub(crate) static MODULE: Module = Module {
     name: "mp4",
-    doc: "Begins and ends MP4 files where the player asks.",
+    doc: "Pseudo-streaming of MP4 files.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<Conf>().on,
@@ -50,7 +50,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: LOCATION,
         since: "0.1",
-        doc: "Files are MP4, and `?start=` and `?end=` say which seconds are wanted.",
+        doc: "Serves MP4 files, from the second in `?start=` to the second in `?end=`.",
         set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, _| {
             conf.on = true;
             Ok(())
@@ -62,7 +62,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("512k"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted for the sake of existing files.",
+        doc: "Accepted for compatibility.",
         set: Setter::Ignored(
             Arity::ONE,
             "the index is read at once, into as much memory as it needs",
@@ -74,7 +74,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("10m"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "A file with a larger index is answered with 500 when a part of it is wanted.",
+        doc: "The maximum size of an index; seeking in a file with a larger one gets 500.",
         set: Setter::Size(|c| &mut c.max_buffer_size),
     },
     Directive {
@@ -83,8 +83,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the part begins with a key frame; players that know edit lists do not show what is before the \
-              time that was asked for.",
+        doc: "Whether to start with a key frame; players that support edit lists hide what precedes the requested \
+              time.",
         set: Setter::Flag(|c| &mut c.start_key_frame),
     },
 ]);

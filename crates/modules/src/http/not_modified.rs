@@ -12,7 +12,7 @@ use proto::h1::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "not_modified",
-    doc: "Answers conditional requests.",
+    doc: "Handles conditional requests.",
     filter: Some(judge),
     ..Module::EMPTY
 };

@@ -21,7 +21,7 @@ use rt::pool::Pool;
 
 pub(crate) static MODULE: Module = Module {
     name: "random_index",
-    doc: "Answers for directories with a file in them, by chance.",
+    doc: "Serves a random file of a directory.",
     location: &DIRECTIVES,
     phases: &[(Phase::Content, draw)],
     enabled: |location| location.confs.get::<Conf>().on,
@@ -34,7 +34,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: Some("off"),
     contexts: LOCATION,
     since: "0.1",
-    doc: "Whether a directory is answered for by one of its files, by chance.",
+    doc: "Whether to respond to requests for a directory with a random file in it.",
     set: Setter::Flag(|c| &mut c.on),
 }]);
 

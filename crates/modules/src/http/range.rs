@@ -17,7 +17,7 @@ use proto::range::{self, Multipart, Ranges};
 
 pub(crate) static MODULE: Module = Module {
     name: "range",
-    doc: "Sends the parts of content that a client asks for.",
+    doc: "Serves byte ranges.",
     filter: Some(apply),
     ..Module::EMPTY
 };

@@ -28,7 +28,7 @@ use crate::shared::realip::Trusted;
 
 pub(crate) static MODULE: Module = Module {
     name: "realip",
-    doc: "Takes the client's address from what a trusted proxy says.",
+    doc: "Takes the client address from a trusted proxy.",
     location: &DIRECTIVES,
     phases: &[(Phase::PostRead, settle), (Phase::Preaccess, settle)],
     enabled: |location| !location.confs.get::<Conf>().trusted.is_empty(),
@@ -36,12 +36,12 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "realip_remote_addr",
             original_address,
-            "The address of the peer, whoever the client is.",
+            "The original address of the peer.",
         ),
         Variable::new(
             "realip_remote_port",
             original_port,
-            "The port of the peer, whoever the client is.",
+            "The original port of the peer.",
         ),
     ],
     ..Module::EMPTY
@@ -54,7 +54,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Peers that are trusted to say who the client is. All addresses of a host count.",
+        doc: "Trusted proxies, whose information about the client address is used. A host name stands for all of its \
+              addresses.",
         set: Setter::Custom(
             Arity::ONE,
             Repeat::Fresh(|c| c.trusted.clear()),
@@ -67,8 +68,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("X-Real-IP"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Where the client's address stands: in this header field, which may name a port too, or in the PROXY \
-              protocol's header.",
+        doc: "Where to find the client address: in this request header, which may include a port, or in the PROXY \
+              protocol header.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |c, line| c.read_header(line)),
     },
     Directive {
@@ -77,7 +78,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "With `on` the client is the last address in the field that is not trusted itself, else the last one.",
+        doc: "`on` takes the last address in the header that is not itself trusted, `off` the last address.",
         set: Setter::Flag(|c| &mut c.recursive),
     },
 ]);

@@ -22,12 +22,12 @@ use proto::Known;
 
 pub(crate) static MODULE: Module = Module {
     name: "referer",
-    doc: "Tells requests that come from links on unwanted pages.",
+    doc: "Detects requests with an unwanted `Referer`.",
     location: &DIRECTIVES,
     variables: &[Variable::new(
         "invalid_referer",
         invalid_referer,
-        "Empty if the `Referer` field is one of `valid_referers`, else `1`.",
+        "Empty if the `Referer` header is one of `valid_referers`, otherwise `1`.",
     )],
     ..Module::EMPTY
 };
@@ -39,10 +39,10 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: SERVER_LOCATION,
         since: "0.1",
-        doc: "The `Referer` values that leave `$invalid_referer` empty. `none`: the field is missing. `blocked`: it was \
-              made unreadable by a proxy, so that it begins with neither `http://` nor `https://`. `server_names`: the \
-              names of the server. Otherwise a host name, which may have a `*` at its front or end and may be followed \
-              by the beginning of a path, or `~` and a regular expression for what follows the scheme.",
+        doc: "The `Referer` values for which `$invalid_referer` is empty. `none`: there is no such header. `blocked`: \
+              it starts with neither `http://` nor `https://`, because a proxy or firewall removed its value. \
+              `server_names`: one of the names of the server. Otherwise a host name, with an optional leading or \
+              trailing `*` and an optional path prefix, or `~` and a regular expression for the text after the scheme.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|conf| *conf = Conf::default()), valid_referers),
     },
     Directive {

@@ -20,7 +20,7 @@ use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
     name: "scgi",
-    doc: "Passes requests to SCGI applications.",
+    doc: "Passes requests to SCGI servers.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["scgi_pass"],
@@ -35,7 +35,7 @@ pub(crate) static MODULE: Module = Module {
 /// The rows that all upstream protocols have.
 pub(crate) static UPSTREAM: Module = Module {
     name: "scgi_upstream",
-    doc: "What SCGI has in common with other upstream protocols.",
+    doc: "The directives that SCGI has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -65,7 +65,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The SCGI server that answers: `host:port`, `unix:/path` or the name of an `upstream`.",
+        doc: "The SCGI server: `host:port`, `unix:/path` or the name of an `upstream`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
             c.pass = Some(Pass::from_line(line, b"")?);
             Ok(())
@@ -77,7 +77,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "A param of requests to the server. With `if_not_empty` it is left away when the value is empty.",
+        doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
+              block with such lines of its own inherits none.",
         set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
 ])

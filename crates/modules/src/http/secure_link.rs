@@ -24,18 +24,19 @@ use md5::{Digest, Md5};
 
 pub(crate) static MODULE: Module = Module {
     name: "secure_link",
-    doc: "Checks links that cannot be made up.",
+    doc: "Checks signed links.",
     location: &DIRECTIVES,
     variables: &[
         Variable::new(
             "secure_link",
             judge,
-            "The result of the check: `1`, `0` for a link that is over, or nothing.",
+            "The result of the check: `1` if the link is valid, `0` if it has expired, otherwise empty. With \
+             `secure_link_secret`: the link itself if it is valid, otherwise empty.",
         ),
         Variable::new(
             "secure_link_expires",
             expires,
-            "The time until which the link counts, as it stands in the link.",
+            "The expiry time of the link, as it appears in the link.",
         )
         .volatile(),
     ],
@@ -49,8 +50,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The hash that the link has, in base64url, and behind a comma the time until which the link \
-              counts, in seconds since 1970.",
+        doc: "The hash in the link, in base64url, optionally followed by a comma and the expiry time in seconds since \
+              the epoch.",
         set: Setter::OptionalValue(|c| &mut c.link),
     },
     Directive {
@@ -59,7 +60,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The text whose MD5 hash the link must have.",
+        doc: "The text whose MD5 hash the link must contain.",
         set: Setter::OptionalValue(|c| &mut c.text),
     },
     Directive {
@@ -68,7 +69,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The word that is hashed with the link: the older form, `/prefix/hash/link`.",
+        doc: "The secret for the older form of links, `/prefix/hash/link`.",
         set: Setter::Text(|c| &mut c.secret),
     },
 ])

@@ -30,14 +30,14 @@ use proto::{Known, range};
 
 pub(crate) static MODULE: Module = Module {
     name: "slice",
-    doc: "Fetches a response in pieces of one size.",
+    doc: "Fetches a response in slices of equal size.",
     location: &DIRECTIVES,
     filter: Some(begin),
     enabled: |location| location.confs.get::<Conf>().size > 0,
     variables: &[Variable::new(
         "slice_range",
         slice_range,
-        "The piece that is fetched now, as a `Range` field has it: `bytes=0-1048575`.",
+        "The range of the current slice as a `Range` header value: `bytes=0-1048575`.",
     )
     .volatile()],
     ..Module::EMPTY
@@ -49,7 +49,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: Some("0"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
-    doc: "The size of the pieces that a response is fetched in; 0 fetches it whole. `$slice_range` must be sent to the server and be part of the cache's key.",
+    doc: "The slice size; 0 disables slicing. `$slice_range` must be sent upstream and be part of the cache key.",
     set: Setter::Size(|c| &mut c.size),
 }]);
 

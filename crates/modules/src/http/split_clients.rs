@@ -17,7 +17,7 @@ use crate::shared::split_clients;
 
 pub(crate) static MODULE: Module = Module {
     name: "split_clients",
-    doc: "Variables that divide clients into parts.",
+    doc: "Variables that split clients into groups, for A/B tests.",
     main: &DIRECTIVES,
     ..Module::EMPTY
 };
@@ -28,8 +28,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "A variable whose value depends on a hash of the text: each line is a percentage, or `*` for the rest, and a \
-          value.",
+    doc: "Defines a variable by a hash of the text: each line has a percentage, or `*` for the rest, and a value.",
     set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
         split_clients::read::<Request>(line)
     }),

@@ -34,7 +34,7 @@ use weaver::Weaver;
 
 pub(crate) static MODULE: Module = Module {
     name: "ssi",
-    doc: "Carries out commands in pages.",
+    doc: "Processes SSI commands in responses.",
     location: &DIRECTIVES,
     filter: Some(weave),
     enabled: |location| location.confs.get::<Conf>().on,
@@ -42,13 +42,13 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "date_local",
             date::local,
-            "The local time, in the form that `config timefmt` of a page asks for.",
+            "The local time, in the format set by `config timefmt`.",
         )
         .volatile(),
         Variable::new(
             "date_gmt",
             date::gmt,
-            "The time in GMT, in the form that `config timefmt` of a page asks for.",
+            "The time in GMT, in the format set by `config timefmt`.",
         )
         .volatile(),
     ],
@@ -66,7 +66,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Whether commands in responses are carried out.",
+        doc: "Enables the processing of SSI commands.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -75,7 +75,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("text/html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media types of responses in which commands are carried out, besides `text/html`. `*` is all of them.",
+        doc: "The media types to process, in addition to `text/html`. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.types.clear()),
@@ -88,7 +88,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether nothing stands in the page where a command failed, instead of the text of `config errmsg`.",
+        doc: "Whether to output nothing instead of the `config errmsg` text when a command fails.",
         set: Setter::Flag(|c| &mut c.silent_errors),
     },
     Directive {
@@ -97,8 +97,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the response keeps its `Last-Modified` and a weak entity tag. Without it both are removed, since \
-              the page may change while the file does not.",
+        doc: "Whether to keep `Last-Modified` and a weak entity tag. By default both are removed, since the page can \
+              change while the file does not.",
         set: Setter::Flag(|c| &mut c.last_modified),
     },
     Directive {
@@ -107,7 +107,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("255"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The longest value of a command's parameter, in bytes.",
+        doc: "The maximum length of a parameter value in SSI commands.",
         set: Setter::Size(|c| &mut c.value_length),
     },
     Directive {

@@ -17,7 +17,7 @@ use crate::shared::file_response;
 
 pub(crate) static MODULE: Module = Module {
     name: "static",
-    doc: "Answers with files.",
+    doc: "Serves static files.",
     phases: &[(Phase::Content, serve)],
     ..Module::EMPTY
 };

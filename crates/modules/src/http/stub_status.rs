@@ -16,7 +16,7 @@ use proto::h1::Method;
 
 pub(crate) static MODULE: Module = Module {
     name: "stub_status",
-    doc: "Shows the counters of connections and requests.",
+    doc: "Shows connection and request counters.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["stub_status"],
@@ -28,25 +28,25 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "connections_active",
             active,
-            "Client connections that are open.",
+            "The number of open client connections.",
         )
         .volatile(),
         Variable::new(
             "connections_reading",
             reading,
-            "Connections of which a request head is being read.",
+            "The number of connections whose request header is being read.",
         )
         .volatile(),
         Variable::new(
             "connections_writing",
             writing,
-            "Connections that are being answered.",
+            "The number of connections with a request in progress.",
         )
         .volatile(),
         Variable::new(
             "connections_waiting",
             waiting,
-            "Connections that wait for a request.",
+            "The number of idle keep-alive connections.",
         )
         .volatile(),
     ],
@@ -60,7 +60,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Answers with the counters of connections and requests: nginx's four lines of text.",
+    doc: "Responds with connection and request counters, in nginx's four lines of text.",
     // nginx before 1.7.5 wanted a word here, so configurations have `stub_status on`.
     set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, _| {
         conf.on = true;

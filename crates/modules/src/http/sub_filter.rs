@@ -43,7 +43,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Replaces a text, in whatever letter case, by another. Both may hold variables.",
+        doc: "Replaces a string, ignoring case, with another. Both may contain variables.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.pairs = Arc::default()), read),
     },
     Directive {
@@ -52,7 +52,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("text/html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The media types of responses in which text is replaced, besides `text/html`. `*` is all of them.",
+        doc: "The media types in which to replace text, in addition to `text/html`. `*` means all.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Fresh(|c| c.types.clear()), |c, line| {
             c.types.read(line, &["text/html"])
         }),
@@ -63,7 +63,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("on"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether each text is replaced only where it stands first.",
+        doc: "Whether to replace only the first occurrence of each string.",
         set: Setter::Flag(|c| &mut c.once),
     },
     Directive {
@@ -72,8 +72,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the response keeps its `Last-Modified` and a weak entity tag. Without it both are removed, since \
-              the content may change while the file does not.",
+        doc: "Whether to keep `Last-Modified` and a weak entity tag. By default both are removed, since the content \
+              can change while the file does not.",
         set: Setter::Flag(|c| &mut c.last_modified),
     },
 ])

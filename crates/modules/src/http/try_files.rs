@@ -22,7 +22,7 @@ use rt::error_log::Level;
 
 pub(crate) static MODULE: Module = Module {
     name: "try_files",
-    doc: "Looks for files in a given order.",
+    doc: "Tries files in a given order.",
     location: &DIRECTIVES,
     phases: &[(Phase::Precontent, search)],
     enabled: |location| location.confs.get::<Conf>().plan.is_some(),
@@ -35,9 +35,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Takes the first file or, with a slash at its end, directory that exists as the request's path. If none \
-          does, the request goes to the last value: a path, a named location, or `=` and a status. Inner blocks do \
-          not inherit it.",
+    doc: "Tries the files or, with a trailing slash, directories in order and continues with the first that exists. If \
+          none exists, redirects internally to the last parameter: a URI, a named location, or `=` and a status code. \
+          Not inherited by inner blocks.",
     set: Setter::Custom(Arity::at_least(2), Repeat::Once, read),
 }])
 .inherit(|_| Conf::default(), |outer| outer.plan.is_none());

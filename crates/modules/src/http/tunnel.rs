@@ -31,7 +31,7 @@ use crate::shared::upstream_rows::{Bare, Prefixed, Upstream, next_upstream_words
 
 pub(crate) static MODULE: Module = Module {
     name: "tunnel",
-    doc: "Connects clients with servers that CONNECT names.",
+    doc: "Handles CONNECT requests.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["tunnel_pass"],
@@ -46,7 +46,7 @@ pub(crate) static MODULE: Module = Module {
 /// The rows that all upstream protocols have, as far as they make sense here.
 pub(crate) static UPSTREAM: Module = Module {
     name: "tunnel_upstream",
-    doc: "What tunnels have in common with upstream protocols.",
+    doc: "The directives that tunnels have in common with upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -86,7 +86,7 @@ static NEXT_UPSTREAM: Table<Settings> = Table::new(&[Directive {
     default: Some("error timeout"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.1",
-    doc: "When the next server is connected to.",
+    doc: "When to try the next server.",
     set: Setter::Custom(Arity::at_least(1), Repeat::Once, next_upstream),
 }]);
 
@@ -96,8 +96,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION.or(LOCATION_IF),
     since: "0.1",
-    doc: "Answers CONNECT with a connection to this address, which may hold variables; without one to the host and port \
-          that the client names, `$host:$request_port`.",
+    doc: "Responds to CONNECT by opening a tunnel to this address, which may contain variables; without one, to the \
+          host and port that the client requests, `$host:$request_port`.",
     set: Setter::Custom(Arity::between(0, 1), Repeat::Once, tunnel_pass),
 }]);
 

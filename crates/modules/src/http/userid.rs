@@ -27,7 +27,7 @@ use rt::error_log::Level;
 
 pub(crate) static MODULE: Module = Module {
     name: "userid",
-    doc: "Gives clients a cookie by which they are known again.",
+    doc: "Identifies clients by a cookie.",
     location: &DIRECTIVES,
     filter: Some(set_cookie),
     enabled: |location| location.confs.get::<Conf>().mode.gives(),
@@ -35,20 +35,19 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "uid_got",
             got,
-            "The cookie's name and the identifier that the client sent.",
+            "The name of the cookie and the identifier received from the client.",
         )
         .volatile(),
         Variable::new(
             "uid_set",
             set,
-            "The cookie's name and the identifier that the client is given.",
+            "The name of the cookie and the identifier sent to the client.",
         )
         .volatile(),
         Variable::new(
             "uid_reset",
             reset,
-            "Settable: unless it is empty or `0`, the client gets a new identifier; `log` \
-                                           notes that in the error log.",
+            "Can be set: if it is neither empty nor `0`, the client gets a new identifier; `log` also logs that.",
         )
         .volatile()
         .settable(set_reset),
@@ -63,8 +62,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "`on` gives cookies of version 2 and logs those that come, `v1` gives cookies of version 1, `log` only \
-              takes note of those that come.",
+        doc: "`on` sets version 2 cookies and logs received ones, `v1` sets version 1 cookies, `log` only logs \
+              received cookies.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             conf.mode = MODES[line.word(0, &["on", "v1", "log", "off"])?];
             conf.reset = line.expression_of(line.arg(0), b"$uid_reset")?;
@@ -86,7 +85,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("none"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The domain that the cookie is for; `none`: the host that gave it.",
+        doc: "The domain of the cookie; `none` omits it.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             text_or_none(&mut conf.domain, line)
         }),
@@ -97,7 +96,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("/"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The path that the cookie is for.",
+        doc: "The path of the cookie.",
         set: Setter::Text(|c| &mut c.path),
     },
     Directive {
@@ -106,7 +105,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "How long browsers keep the cookie; `off`: until they end; `max`: until the end of 2037.",
+        doc: "How long browsers keep the cookie; `off` for the browser session, `max` until the end of 2037.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             conf.expires = match line.text(0).as_bytes() {
                 b"max" => Expires::Max,
@@ -131,7 +130,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("none"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The value of a `P3P` field that goes with the cookie.",
+        doc: "The value of a `P3P` header sent along with the cookie.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             text_or_none(&mut conf.p3p, line)
         }),
@@ -142,8 +141,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "A sign in place of the first padding of base64. Who sends a cookie with another gets the same \
-              identifier again, with the mark: that is how the other attributes reach clients who have a cookie.",
+        doc: "A character that replaces the first padding character of the base64 value. A client whose cookie has a \
+              different mark gets the same identifier again, with the new mark and the current attributes.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, mark),
     },
     Directive {
@@ -152,7 +151,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "A number for this server, where several give identifiers; without it, its address is used.",
+        doc: "An identifier of this server, in case several of them issue cookies; by default its address.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
             let number = line.number(0, 0, u32::MAX.into())?;
             conf.service = u32::try_from(number).ok();

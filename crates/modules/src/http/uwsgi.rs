@@ -22,7 +22,7 @@ use crate::shared::upstream_rows::{Prefixed, Upstream};
 
 pub(crate) static MODULE: Module = Module {
     name: "uwsgi",
-    doc: "Passes requests to uwsgi applications.",
+    doc: "Passes requests to uwsgi servers.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["uwsgi_pass"],
@@ -37,7 +37,7 @@ pub(crate) static MODULE: Module = Module {
 /// The rows that all upstream protocols have.
 pub(crate) static UPSTREAM: Module = Module {
     name: "uwsgi_upstream",
-    doc: "What uwsgi has in common with other upstream protocols.",
+    doc: "The directives that uwsgi has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -66,7 +66,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The uwsgi server that answers: `host:port`, `unix:/path` or the name of an `upstream`, with or without `uwsgi://` before it; with `suwsgi://` by TLS.",
+        doc: "The uwsgi server: `host:port`, `unix:/path` or the name of an `upstream`, optionally after `uwsgi://`, \
+              or after `suwsgi://` for TLS.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
             c.secure = SCHEMES.settle(line);
             c.pass = Some(Pass::from_line(line, SCHEMES.of(c.secure).as_bytes())?);
@@ -79,7 +80,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "A param of requests to the server. With `if_not_empty` it is left away when the value is empty.",
+        doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
+              block with such lines of its own inherits none.",
         set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
     Directive {
@@ -88,7 +90,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "Bytes that follow the params.",
+        doc: "Bytes to send after the parameters.",
         set: Setter::Text(|c| &mut c.string),
     },
     Directive {
@@ -97,7 +99,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The first modifier of requests: which plugin of the server is meant.",
+        doc: "The first modifier of uwsgi requests: the plugin of the server to use.",
         set: Setter::Number(|c| &mut c.modifier1, 0, 255),
     },
     Directive {
@@ -106,7 +108,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("0"),
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The second modifier of requests.",
+        doc: "The second modifier of uwsgi requests.",
         set: Setter::Number(|c| &mut c.modifier2, 0, 255),
     },
 ])

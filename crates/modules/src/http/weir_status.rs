@@ -25,7 +25,7 @@ use rt::stats::Stats;
 
 pub(crate) static MODULE: Module = Module {
     name: "weir_status",
-    doc: "Shows what the event loops, the thread pools and the caches are doing.",
+    doc: "Shows the state of event loops, thread pools and caches.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["weir_status"],
@@ -45,7 +45,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER_LOCATION,
     since: "0.1",
-    doc: "Answers with the state of the event loops, of the thread pools and of the caches, as a table or as JSON.",
+    doc: "Responds with the state of event loops, thread pools and caches, as a table or as JSON.",
     set: Setter::Custom(Arity::between(0, 1), Repeat::Many, |conf, line| {
         let formats = [Format::Text, Format::Json];
         conf.format = Some(match line.get(0) {
@@ -170,7 +170,7 @@ fn text(loops: &[Loop], pools: &[Pool]) -> String {
         }
         out.push('\n');
     }
-    out.push_str("\nturns by time, each column less than so many microseconds\nloop");
+    out.push_str("\niterations by duration, each column below this many microseconds\nloop");
     let columns = loops
         .iter()
         .filter_map(|state| state.stats.as_ref())

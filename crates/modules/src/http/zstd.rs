@@ -25,14 +25,14 @@ use crate::shared::precompressed::{self, Coding, When};
 
 pub(crate) static MODULE: Module = Module {
     name: "zstd",
-    doc: "Compresses responses by Zstandard.",
+    doc: "Compresses responses with Zstandard.",
     location: &DIRECTIVES,
     filter: Some(compress),
     enabled: |location| location.confs.get::<Conf>().on,
     variables: &[Variable::new(
         "zstd_ratio",
         ratio::<Encoder>,
-        "How many times shorter the content became by Zstandard.",
+        "The compression ratio achieved by Zstandard.",
     )
     .volatile()],
     ..Module::EMPTY
@@ -40,7 +40,7 @@ pub(crate) static MODULE: Module = Module {
 
 pub(crate) static STATIC: Module = Module {
     name: "zstd_static",
-    doc: "Answers with files that were compressed by Zstandard beforehand.",
+    doc: "Serves precompressed Zstandard files.",
     location: &STATIC_DIRECTIVES,
     phases: &[(Phase::Content, serve)],
     enabled: |location| location.confs.get::<StaticConf>().when != When::Off,
@@ -54,7 +54,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.2",
-        doc: "Whether responses are compressed for clients that take `zstd`.",
+        doc: "Enables Zstandard compression for clients that accept `zstd`.",
         set: Setter::Flag(|c| &mut c.on),
     },
     Directive {
@@ -63,7 +63,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("text/html"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "The media types that are compressed, besides `text/html`, which always is. `*` is all of them.",
+        doc: "The media types to compress, in addition to `text/html`, which is always compressed. `*` means all.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.choice.types.clear()),
@@ -76,8 +76,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "How hard to compress, from 1 to 22. From 10 on it is done by the thread \
-              pool, because one step would hold the loop.",
+        doc: "The compression level, from 1 to 22. From 10 on, compression runs in the thread pool, because a single \
+              step would block the event loop.",
         set: Setter::Number(|c| &mut c.level, 1, 22),
     },
     Directive {
@@ -86,7 +86,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("20"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.2",
-        doc: "Shorter responses are not compressed, if their length is known.",
+        doc: "The minimum length of a response to compress; responses of unknown length are always compressed.",
         set: Setter::Size(|c| &mut c.choice.min_length),
     },
     Directive {
@@ -175,8 +175,8 @@ static STATIC_DIRECTIVES: Table<StaticConf> = Table::new(&[Directive {
     default: Some("off"),
     contexts: HTTP_SERVER_LOCATION,
     since: "0.2",
-    doc: "Whether a file with the same name and `.zst` behind it is sent instead, to clients that take `zstd` (`on`) \
-          or to all (`always`).",
+    doc: "Serves the precompressed file `NAME.zst` instead of `NAME`: to clients that accept `zstd` (`on`), or to all \
+          (`always`).",
     set: Setter::Word(&When::WORDS, |c, i| c.when = When::from_index(i)),
 }]);
 

@@ -44,7 +44,7 @@ pub(crate) fn ask_responder(responder: Responder, question: Vec<u8>, network: Ne
         match head.status {
             200 => Ok(content),
             status => Err(format!(
-                "OCSP responder {host}{port} answered with status {status}"
+                "OCSP responder {host}{port} returned status {status}"
             )),
         }
     })
@@ -103,24 +103,26 @@ pub(crate) async fn answer(
     let mut input = Vec::new();
     let used = loop {
         if more(stream, &mut input, MAX_HEAD + most).await? == 0 {
-            return Err("it closed the connection before it answered".to_owned());
+            return Err("the connection was closed before the response".to_owned());
         }
         match parser.parse(&input, MAX_HEAD, &mut head) {
             Ok(Status::Complete(used)) => break used,
             Ok(Status::Partial) => {}
-            Ok(Status::NotHttp) => return Err("the answer is no HTTP".to_owned()),
+            Ok(Status::NotHttp) => return Err("the response is not HTTP".to_owned()),
             Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
         }
     };
     let mut content = input.split_off(used);
     let framing = ResponseFraming::of_response(method, head.status, &head.fields)
-        .map_err(|_| "the answer's length makes no sense")?;
+        .map_err(|_| "the response has an invalid length")?;
     match framing {
         ResponseFraming::None => content.clear(),
         ResponseFraming::Length(length) => {
             while (content.len() as u64) < length {
                 if more(stream, &mut content, most).await? == 0 {
-                    return Err("it closed the connection within its answer".to_owned());
+                    return Err(
+                        "the connection was closed before the response was complete".to_owned()
+                    );
                 }
             }
             // The rest, if there is one, was not asked for.
@@ -134,7 +136,7 @@ pub(crate) async fn answer(
 
 async fn more(stream: &Transport, out: &mut Vec<u8>, most: usize) -> Result<usize, String> {
     if out.len() > most {
-        return Err("the answer is too long".to_owned());
+        return Err("the response is too long".to_owned());
     }
     let read = stream.read_into(out, READ_SIZE).await;
     read.map_err(|error| error.to_string())
@@ -155,10 +157,10 @@ async fn unchunk(stream: &Transport, mut input: Vec<u8>, most: usize) -> Result<
                 input.clear();
                 taken = 0;
                 if content.len() > most || more(stream, &mut input, most).await? == 0 {
-                    return Err("the answer ends before its end".to_owned());
+                    return Err("the response ends prematurely".to_owned());
                 }
             }
-            Err(_) => return Err("the answer's chunks make no sense".to_owned()),
+            Err(_) => return Err("the response has invalid chunks".to_owned()),
         }
     }
 }

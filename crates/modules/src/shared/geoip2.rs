@@ -292,7 +292,7 @@ impl Database {
     fn reread_or_tell(&self) {
         if let Err(error) = self.reread() {
             let path = self.path.display();
-            let message = format!("database \"{path}\" is not read anew: {error}");
+            let message = format!("database \"{path}\" could not be reloaded: {error}");
             *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
         }
     }

@@ -20,7 +20,7 @@ use proto::cache_control::CacheControl;
 
 pub(crate) static MODULE: Module = Module {
     name: "gzip_accept",
-    doc: "Decides which clients may get compressed content.",
+    doc: "Decides which clients get compressed responses.",
     location: &DIRECTIVES,
     ..Module::EMPTY
 };
@@ -32,8 +32,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether responses that come compressed to some clients say `Vary: Accept-Encoding`, so that caches keep \
-              both forms apart.",
+        doc: "Whether to add `Vary: Accept-Encoding` to responses that are compressed for some clients, so that caches \
+              keep both forms.",
         set: Setter::Flag(|c| &mut c.vary),
     },
     Directive {
@@ -42,7 +42,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("1.1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The lowest version of a request that gets compressed content.",
+        doc: "The minimum HTTP version of a request for a compressed response.",
         set: Setter::Word(&["1.0", "1.1"], |c, i| {
             c.version = [Version::Http10, Version::Http11][i]
         }),
@@ -53,8 +53,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Which responses to requests that came through a proxy (they have a `Via` field) may be compressed: \
-              `off` none, `any` all, else those with that property.",
+        doc: "Which responses to proxied requests (those with a `Via` header) to compress: `off` none, `any` all, \
+              otherwise those with these properties.",
         set: Setter::Bits(&PROXIED, |c| &mut c.proxied),
     },
     Directive {
@@ -63,8 +63,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Clients whose `User-Agent` matches get no compressed content. `msie6` stands for Internet Explorer up \
-              to 6 without its last service pack.",
+        doc: "Disables compression for clients whose `User-Agent` matches. `msie6` stands for Internet Explorer 4 to \
+              6, except 6 with its last service pack.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(Conf::forget_disabled),

@@ -38,14 +38,14 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "ssl_session_reuse",
         "on | off",
         Some("on"),
-        "Whether TLS sessions with servers are resumed, which saves most of the work of a handshake.",
+        "Whether to resume TLS sessions with upstream servers, which makes handshakes much cheaper.",
         Setter::Flag(|c| &mut c.session_reuse),
     ),
     row(
         "ssl_protocols",
         "[TLSv1.2] [TLSv1.3]",
         Some("TLSv1.2 TLSv1.3"),
-        "The versions of TLS that servers are spoken to in. Older ones are not to be had.",
+        "The TLS versions for upstream connections. Older ones are not available.",
         Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.protocols = 0),
@@ -56,44 +56,44 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "ssl_ciphers",
         "ciphers",
         Some("DEFAULT"),
-        "The cipher suites of TLS 1.2 for connections to servers, in OpenSSL's notation.",
+        "The TLS 1.2 cipher suites for upstream connections, in OpenSSL notation.",
         Setter::Text(|c| &mut c.ciphers),
     ),
     row(
         "ssl_name",
         "name",
         None,
-        "The name that a server's certificate must have, and that is sent with `PREFIX_ssl_server_name`; the host of \
-         `PREFIX_pass` if not set. A port in it does not count.",
+        "The name to verify in the certificate of the upstream server, and to send with `PREFIX_ssl_server_name`; by \
+         default the host of `PREFIX_pass`. A port in it is ignored.",
         Setter::OptionalValue(|c| &mut c.name),
     ),
     row(
         "ssl_server_name",
         "on | off",
         Some("off"),
-        "Whether the name of the server is sent (SNI).",
+        "Whether to send the server name by SNI.",
         Setter::Flag(|c| &mut c.server_name),
     ),
     row(
         "ssl_verify",
         "on | off",
         Some("off"),
-        "Whether certificates of servers are judged: by `PREFIX_ssl_trusted_certificate`, `PREFIX_ssl_crl` and the name. \
-         Without, anybody may answer in a server's place.",
+        "Whether to verify upstream certificates: against `PREFIX_ssl_trusted_certificate` and `PREFIX_ssl_crl`, and \
+         for the name. Without verification, anyone on the way can impersonate the server.",
         Setter::Flag(|c| &mut c.verify),
     ),
     row(
         "ssl_verify_depth",
         "number",
         Some("1"),
-        "How many certificates may stand between a server's and a trusted one.",
+        "The maximum number of intermediate certificates between the certificate of a server and a trusted one.",
         Setter::Number(|c| &mut c.verify_depth, 0, i32::MAX as i64),
     ),
     row(
         "ssl_trusted_certificate",
         "file",
         None,
-        "The file of certificates (PEM) that servers are trusted by.",
+        "The trusted CA certificates (PEM) for verifying upstream servers.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.trusted_certificate = line.path(conf::Access::Opened, line.arg(0));
             Ok(())
@@ -103,7 +103,7 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "ssl_crl",
         "file",
         None,
-        "The file of revocation lists (PEM) that certificates of servers are looked up in.",
+        "The certificate revocation lists (PEM) for verifying server certificates.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.crl = line.path(conf::Access::Opened, line.arg(0));
             Ok(())
@@ -113,38 +113,38 @@ pub(crate) static ROWS: Table<Secure> = Table::new(&[
         "ssl_certificate",
         "file",
         None,
-        "The file with the certificate (PEM) that is shown to servers which ask for one, or `data:` and the certificate \
-         itself. With variables it is loaded when it is needed, with the worker's rights; empty: none.",
+        "The client certificate (PEM) for upstream servers that request one: a file, or `data:` and the certificate \
+         itself. With variables, it is loaded on demand, with the rights of the worker; an empty value means none.",
         Setter::OptionalValue(|c| &mut c.certificate),
     ),
     row(
         "ssl_certificate_key",
         "file",
         None,
-        "The file with the key (PEM) of that certificate, or `data:` and the key itself.",
+        "The private key (PEM) of the client certificate: a file, or `data:` and the key itself.",
         Setter::OptionalValue(|c| &mut c.certificate_key),
     ),
     row(
         "ssl_certificate_cache",
         "off | max=N [inactive=time] [valid=time]",
         None,
-        "How many certificates with variables in their paths are kept, for how long unused (10 seconds), and for how long \
-         before their files are looked at again (60 seconds).",
+        "Caches certificates whose paths contain variables: how many, for how long unused (10 seconds), and how long \
+         before their files are checked again (60 seconds).",
         Setter::Custom(Arity::between(1, 3), Repeat::Once, certificate_cache),
     ),
     row(
         "ssl_password_file",
         "file",
         None,
-        "The file with passwords of keys, a line each; they are tried in turn.",
+        "A file of passphrases for encrypted keys, one per line; they are tried in order.",
         Setter::Custom(Arity::ONE, Repeat::Once, password_file),
     ),
     row(
         "ssl_conf_command",
         "name value",
         None,
-        "A command of OpenSSL's configuration, for what has no directive: `Ciphersuites`, `Groups`, `MinProtocol`, \
-         `MaxProtocol`, `CipherString`, `Certificate` and `PrivateKey` are known.",
+        "An OpenSSL configuration command, for settings without a directive: `Ciphersuites`, `Groups`, `MinProtocol`, \
+         `MaxProtocol`, `CipherString`, `Certificate` and `PrivateKey` are supported.",
         Setter::Custom(
             Arity::exactly(2),
             Repeat::Fresh(|c| c.conf_commands.clear()),
@@ -214,7 +214,7 @@ pub(crate) fn finish(
         .settle(changed, prefix, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| plain(problem.message))?;
     for what in missing {
-        let mut note = plain(format!("\"{prefix}ssl_ciphers\": {what} is not to be had"));
+        let mut note = plain(format!("\"{prefix}ssl_ciphers\": {what} is not supported"));
         note.severity = conf::Severity::Warn;
         level.report(note);
     }
@@ -231,16 +231,13 @@ fn protocols(conf: &mut Secure, line: &mut Line) -> Result<(), Diagnostic> {
     let old = Protocols::old(conf.protocols);
     if !old.is_empty() {
         line.warn(format!(
-            "{} in \"{}\" can not be had: TLS begins with version 1.2 here",
+            "{} in \"{}\" is not supported: Weir requires TLS 1.2 or later",
             old.join(", "),
             line.name()
         ));
     }
     if Protocols::from_bits(conf.protocols).is_none() {
-        return Err(line.error(format!(
-            "no version of TLS that can be had in \"{}\"",
-            line.name()
-        )));
+        return Err(line.error(format!("no supported TLS version in \"{}\"", line.name())));
     }
     Ok(())
 }

@@ -173,7 +173,7 @@ fn own(line: &mut Line, name: &BStr, kind: &'static str) -> Result<(), Diagnosti
     if owner != kind {
         let message =
             format!("the shared memory zone \"{name}\" is already declared for a different use");
-        return Err(line.error(message).note(format!("it is used by {owner}")));
+        return Err(line.error(message).note(format!("used by {owner}")));
     }
     Ok(())
 }
@@ -228,6 +228,6 @@ pub(crate) fn check<D: 'static, S: 'static>(line: &mut Line, directive: &str) {
             .error(format!("zero size shared memory zone \"{}\"", zone.name))
             .place(Place::Unsaid);
         line.level
-            .report(error.note(format!("no \"{directive}\" directive declares it")));
+            .report(error.note(format!("no \"{directive}\" directive defines it")));
     }
 }

@@ -12,7 +12,7 @@ use crate::shared::access::{Judgement, Rules};
 
 pub(crate) static MODULE: Module = Module {
     name: "access",
-    doc: "Limits access by client address.",
+    doc: "Restricts access by client address.",
     server: &DIRECTIVES,
     phases: &[(Phase::Access, judge)],
     enabled: |server| !server.confs.get::<Rules>().is_empty(),
@@ -26,7 +26,7 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         default: None,
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Lets this address or network in. Of all `allow` and `deny` lines the first that matches decides.",
+        doc: "Allows access from this address or network. The first matching `allow` or `deny` decides.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Allow)),
     },
     Directive {
@@ -35,8 +35,8 @@ static DIRECTIVES: Table<Rules> = Table::<Rules>::new(&[
         default: None,
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Keeps this address or network out: its sessions end with status 403. Of all `allow` and `deny` lines the \
-              first that matches decides.",
+        doc: "Denies access from this address or network; the session ends with status 403. The first matching `allow` \
+              or `deny` decides.",
         set: Setter::Custom(Arity::ONE, Repeat::Many, |rules, line| rules.read(line, Judgement::Deny)),
     },
 ])

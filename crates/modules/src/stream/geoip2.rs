@@ -8,7 +8,7 @@ use crate::shared::geoip2;
 
 pub(crate) static MODULE: Module = Module {
     name: "geoip2",
-    doc: "Variables from a MaxMind database, by the client's address.",
+    doc: "Variables from a MaxMind database, by client address.",
     main: &DIRECTIVES,
     ..Module::EMPTY
 };
@@ -19,9 +19,10 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: STREAM,
     since: "0.2",
-    doc: "A MaxMind database and the variables that it gives: `$name [default=value] [source=$address] path …;`, where \
-          the path leads through the record of the client's address. `$name metadata build_epoch | last_check | \
-          last_change;` tells of the file. With `auto_reload time;` the file is read anew when it has changed.",
+    doc: "A MaxMind database and the variables taken from it: `$name [default=value] [source=$address] path …;`, where \
+          the path selects a field of the record for the client address. `$name metadata build_epoch | last_check | \
+          last_change;` gives facts about the file. With `auto_reload time;` the file is reloaded after it has \
+          changed.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| {
         geoip2::read::<Session>(line)
     }),

@@ -14,7 +14,7 @@ use crate::shared::zones;
 
 pub(crate) static MODULE: Module = Module {
     name: "limit_conn",
-    doc: "Limits how many sessions of each client, or of whatever the key is, are under way at the same time.",
+    doc: "Limits the number of concurrent sessions per key, such as the client address.",
     main: &ZONES,
     server: &DIRECTIVES,
     phases: &[(Phase::Preaccess, limit)],
@@ -39,8 +39,8 @@ static ZONES: Table<Declared> = Table::new(&[Directive {
     default: None,
     contexts: STREAM,
     since: "0.1",
-    doc: "A zone of counters, one for each value of the key. Sessions with an empty key are not counted. When the zone is \
-          full, sessions with new keys are refused.",
+    doc: "Defines a zone that counts sessions per value of the key. Sessions with an empty key are not counted. When \
+          the zone is full, sessions with new keys are rejected.",
     set: Setter::Custom(Arity::exactly(2), Repeat::Many, |declared, line| {
         declared.read(line, KIND)
     }),
@@ -53,8 +53,8 @@ static DIRECTIVES: Table<Policy> = Table::<Policy>::new(&[
         default: None,
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "So many sessions of each key of the zone may be under way. With several lines all must let it through; one \
-              that is refused ends with status 503.",
+        doc: "The maximum number of concurrent sessions per key of the zone; further ones end with status 503. If \
+              there are several limits, all of them apply.",
         set: Setter::Custom(
             Arity::exactly(2),
             Repeat::Fresh(|c| c.limits.clear()),
@@ -67,7 +67,7 @@ static DIRECTIVES: Table<Policy> = Table::<Policy>::new(&[
         default: Some("error"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "The level of log lines about refused sessions.",
+        doc: "The log level for rejected sessions.",
         set: Setter::Word(&LEVEL_WORDS, |c, i| c.level = LEVELS[i]),
     },
     Directive {
@@ -76,7 +76,7 @@ static DIRECTIVES: Table<Policy> = Table::<Policy>::new(&[
         default: Some("off"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Counts and logs, but does not refuse.",
+        doc: "Counts and logs, but does not reject.",
         set: Setter::Flag(|c| &mut c.dry_run),
     },
 ]);

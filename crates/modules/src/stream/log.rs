@@ -15,7 +15,7 @@ use crate::shared::log::{
 
 pub(crate) static MODULE: Module = Module {
     name: "log",
-    doc: "Writes access logs: a line for each session.",
+    doc: "Writes access logs: one line per session.",
     main: &FORMATS,
     server: &DIRECTIVES,
     phases: &[(Phase::Log, write)],
@@ -29,7 +29,7 @@ static FORMATS: Table<MainConf> = Table::new(&[Directive {
     default: None,
     contexts: STREAM,
     since: "0.1",
-    doc: "A format that `access_log` of stream can name.",
+    doc: "Defines a format for the `access_log` of stream.",
     set: Setter::Custom(Arity::at_least(2), Repeat::Many, |_, line| {
         Formats::<Session>::define(line, &[], "")
     }),
@@ -46,7 +46,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Where a line for each session goes, and in which format: a file, `syslog:…`, or `off`.",
+        doc: "Where to log sessions, and in which format: a file, `syslog:…`, or `off`.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.logs.clear()),
@@ -59,7 +59,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Keeps log files open whose paths have variables, as in http.",
+        doc: "Keeps log files with variables in their paths open, as in http.",
         set: Setter::Custom(Arity::between(1, 4), Repeat::Once, |conf, line| {
             conf.open_files = OpenFiles::read(line)?;
             Ok(())

@@ -19,7 +19,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: STREAM,
         since: "0.1",
-        doc: "A variable whose value is the one that stands beside the text, as in http.",
+        doc: "Defines a variable by looking up the text, as in http.",
         set: Setter::Block(Arity::exactly(2), Repeat::Many, |_, line| {
             map::read::<Session>(line)
         }),

@@ -23,7 +23,7 @@ use rt::net::{Address, UnixPath};
 
 pub(crate) static MODULE: Module = Module {
     name: "pass",
-    doc: "Hands a connection to another listening address of the server.",
+    doc: "Hands a connection over to another listening address of the server.",
     server: &DIRECTIVES,
     answer: Some(Answer {
         when: |server| server.confs.get::<Conf>().target.is_some(),
@@ -38,8 +38,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: STREAM_SERVER,
     since: "0.1",
-    doc: "The listening address, of http or stream in the same configuration, that a connection is handed to: `host:port` \
-          or `unix:path`, also with variables. Nothing may have been read of a connection with TLS.",
+    doc: "The listening address, of http or stream in the same configuration, that gets the connection: `host:port` or \
+          `unix:path`. May contain variables. Nothing may have been read from a TLS connection before.",
     set: Setter::Custom(Arity::ONE, Repeat::Once, set),
 }]);
 

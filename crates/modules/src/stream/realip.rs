@@ -12,7 +12,7 @@ use crate::shared::realip::Trusted;
 
 pub(crate) static MODULE: Module = Module {
     name: "realip",
-    doc: "Takes the client's address from the PROXY protocol header of a trusted proxy.",
+    doc: "Takes the client address from the PROXY protocol header of a trusted proxy.",
     server: &DIRECTIVES,
     phases: &[(Phase::PostAccept, settle)],
     enabled: |server| !server.confs.get::<Conf>().trusted.is_empty(),
@@ -20,12 +20,12 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "realip_remote_addr",
             original_address,
-            "The address of the peer, whoever the client is.",
+            "The original address of the peer.",
         ),
         Variable::new(
             "realip_remote_port",
             original_port,
-            "The port of the peer, whoever the client is.",
+            "The original port of the peer.",
         ),
     ],
     ..Module::EMPTY
@@ -37,7 +37,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[Directive {
     default: None,
     contexts: STREAM_AND_SERVER,
     since: "0.1",
-    doc: "Peers that are trusted to say who the client is. All addresses of a host count.",
+    doc: "Trusted proxies, whose information about the client address is used. A host name stands for all of its \
+          addresses.",
     set: Setter::Custom(
         Arity::ONE,
         Repeat::Fresh(|c| c.trusted.clear()),

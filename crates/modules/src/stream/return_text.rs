@@ -23,7 +23,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: STREAM_SERVER,
     since: "0.1",
-    doc: "The text, which may have variables. The connection is closed after it.",
+    doc: "The text to send, which may contain variables. The connection is then closed.",
     set: Setter::Custom(Arity::ONE, Repeat::Once, |conf, line| {
         conf.text = Some(line.expression(0)?);
         Ok(())

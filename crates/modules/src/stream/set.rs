@@ -21,7 +21,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: None,
     contexts: STREAM_SERVER,
     since: "0.1",
-    doc: "Gives the variable this value, a text that may have variables.",
+    doc: "Sets a variable to a value, which may contain variables.",
     set: Setter::Custom(Arity::exactly(2), Repeat::Many, set),
 }]);
 

@@ -12,7 +12,7 @@ use crate::shared::tls::variables::{self, HasTls};
 
 pub(crate) static MODULE: Module = Module {
     name: "ssl",
-    doc: "TLS for clients: certificates, what is spoken, sessions, clients' certificates.",
+    doc: "TLS for clients: certificates, protocols and ciphers, sessions, client certificates.",
     server: &DIRECTIVES,
     tls: |confs| confs.get::<TlsConf>().service.clone(),
     variables: &VARIABLES,

@@ -21,7 +21,7 @@ use proto::client_hello::{ClientHello, Progress, Reader};
 
 pub(crate) static MODULE: Module = Module {
     name: "ssl_preread",
-    doc: "Looks at the name, the versions and the protocols that a TLS client asks for, without decrypting anything.",
+    doc: "Extracts the server name, versions and protocols from a TLS ClientHello without decrypting anything.",
     server: &DIRECTIVES,
     phases: &[(Phase::Preread, |session| {
         Step::later(async move { read(session).await })
@@ -31,17 +31,17 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "ssl_preread_protocol",
             |s, out| shown(s, |hello| hello.version_name().as_bytes(), out),
-            "The newest TLS version that the client speaks.",
+            "The highest TLS version supported by the client.",
         ),
         Variable::new(
             "ssl_preread_server_name",
             |s, out| shown(s, |hello| &hello.server_name, out),
-            "The host name that the client asks for.",
+            "The server name requested by the client (SNI).",
         ),
         Variable::new(
             "ssl_preread_alpn_protocols",
             |s, out| shown(s, |hello| &hello.alpn_protocols, out),
-            "The application protocols that the client speaks, separated by commas.",
+            "The protocols offered by the client by ALPN, separated by commas.",
         ),
     ],
     ..Module::EMPTY
@@ -53,8 +53,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     default: Some("off"),
     contexts: STREAM_AND_SERVER,
     since: "0.1",
-    doc: "Whether the first message of a TLS client is looked at. Its server name chooses among the servers of an address, \
-          and what it says is in `$ssl_preread_…`. Clients that do not speak TLS go on without.",
+    doc: "Whether to read the TLS ClientHello. Its server name chooses among the servers of an address, and its \
+          contents are available in `$ssl_preread_…`. Sessions without TLS are not affected.",
     set: Setter::Flag(|c| &mut c.enabled),
 }]);
 

@@ -22,7 +22,7 @@ use crate::shared::upstream::{self, Draft};
 
 pub(crate) static MODULE: Module = Module {
     name: "upstream",
-    doc: "Groups of servers that sessions are passed to: balancing, failures, limits.",
+    doc: "Groups of upstream servers: load balancing, failures, limits.",
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
     commit: |site, zones| {
@@ -66,7 +66,7 @@ static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
     default: None,
     contexts: STREAM,
     since: "0.1",
-    doc: "Defines a group of servers that `proxy_pass` can name.",
+    doc: "Defines a group of servers for `proxy_pass`.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| block(line)),
 }])
 .finish(|groups, _, level| {
@@ -78,17 +78,18 @@ static BLOCK: Table<Draft> = Table::new(&[
     row(
         "server",
         "address [parameters]",
-        "A server of the group: `host:port` or `unix:path`. Parameters: `weight=n`; `max_conns=n`, the sessions under way \
-         over all loops; `max_fails=n` failures within `fail_timeout=time` make it unavailable for that time; \
-         `slow_start=time`, in which it comes back to its weight; `backup`, `down`; `resolve`, to follow the name's \
-         addresses, with `service=name` those of its SRV records. A name that is unknown at the start is a warning, and is \
-         looked up until it is found.",
+        "A server of the group: `host:port` or `unix:path`. Parameters: `weight=n`; `max_conns=n`, the maximum number \
+         of concurrent sessions, over all event loops; `max_fails=n` failures within `fail_timeout=time` make it \
+         unavailable for that time; `slow_start=time`, during which a recovered server returns to its full weight; \
+         `backup`, `down`; `resolve`, to follow changes of the addresses of the name, and with `service=name` of its \
+         SRV records. A name that cannot be resolved at start-up causes a warning, and is resolved again until it \
+         succeeds.",
         Setter::Custom(Arity::at_least(1), Repeat::Many, server),
     ),
     row(
         "zone",
         "name [size]",
-        "Accepted. A group's state is always shared by all loops and kept over reloads.",
+        "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
             upstream::zone(line)
         }),
@@ -96,13 +97,14 @@ static BLOCK: Table<Draft> = Table::new(&[
     row(
         "hash",
         "key [consistent]",
-        "Chooses the server by a key. With `consistent` (ketama) a server more or less moves only the keys of that server.",
+        "Chooses the server by a hash of the key. With `consistent` (ketama), adding or removing a server moves only \
+         the keys of that server.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, upstream::hash),
     ),
     row(
         "least_conn",
         "",
-        "Chooses the server with the fewest sessions under way, relative to its weight.",
+        "Chooses the server with the fewest sessions in progress, relative to its weight.",
         Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
             upstream::method(draft, line, Balance::LeastConn);
             Ok(())
@@ -111,8 +113,9 @@ static BLOCK: Table<Draft> = Table::new(&[
     row(
         "least_time",
         "connect | first_byte | last_byte [inflight]",
-        "Chooses the server that will probably be done first, by its mean time to connect, until its first byte or its last \
-         one, and its sessions under way. With `inflight` those that have not ended count too.",
+        "Chooses the server with the lowest expected time, by its average time to connect (`connect`), to the first \
+         byte (`first_byte`) or to the last (`last_byte`), and its sessions in progress. With `inflight`, sessions \
+         that have not ended are taken into account too.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
             upstream::least_time(draft, line, TIMES)
         }),
@@ -120,8 +123,9 @@ static BLOCK: Table<Draft> = Table::new(&[
     row(
         "random",
         "[two [method]]",
-        "Chooses the server by lot, by weight. With `two` the better of two: with fewer sessions under way (`least_conn`, \
-         the default), or that takes less time (`least_time=connect`, `first_byte`, `last_byte`).",
+        "Chooses a random server, by weight. With `two`, chooses the better of two random servers: that with fewer \
+         sessions in progress (`least_conn`, the default) or the lower time (`least_time=connect`, `first_byte`, \
+         `last_byte`).",
         Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
             upstream::random(draft, line, TIMES)
         }),
@@ -129,7 +133,7 @@ static BLOCK: Table<Draft> = Table::new(&[
     row(
         "resolver",
         "address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]",
-        "DNS servers for the names of this group. Without it those of `stream` are asked, and without them the system's.",
+        "The DNS servers for the names of this group. By default those of `stream`, otherwise those of the system.",
         Setter::Custom(Arity::at_least(1), Repeat::Once, |draft, line| {
             draft.resolver = Some(Resolver::from_line(line)?);
             Ok(())
@@ -138,7 +142,7 @@ static BLOCK: Table<Draft> = Table::new(&[
     row(
         "resolver_timeout",
         "time",
-        "How long a name is waited for; as in `stream` if it is not said.",
+        "The timeout for resolving a name; by default that of `stream`.",
         Setter::Millis(|draft| &mut draft.resolver_timeout),
     ),
 ]);

@@ -154,7 +154,7 @@ async fn attempt(
     let known = resolver.cases.is_not_kept(server.number);
     let attempt = over_udp(resolver, server, name, questions).await;
     if !known && resolver.cases.is_not_kept(server.number) {
-        let text = "the DNS server does not keep the case of names, so that its answers are easier to forge";
+        let text = "the DNS server does not preserve the case of names, which makes its responses easier to forge";
         resolver.log.plain(
             Level::Warn,
             format_args!("{text}, resolver: {}", server.address),

@@ -132,7 +132,7 @@ impl ClientOptions {
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
             return Err(Problem::new(
-                "no version of TLS is left: neither the protocols nor the ciphers name anything that can be had",
+                "no TLS version is left: neither the protocols nor the ciphers name anything that is supported",
             ));
         }
         let mut config = ClientConfig::builder_with_provider(self.choice.provider())

@@ -87,7 +87,7 @@ impl ServerOptions {
         let protocols = self.choice.usable(self.protocols);
         if protocols.is_none() {
             return Err(Problem::new(
-                "no version of TLS is left: neither \"ssl_protocols\" nor \"ssl_ciphers\" names anything that can be had",
+                "no TLS version is left: neither \"ssl_protocols\" nor \"ssl_ciphers\" names anything that is supported",
             ));
         }
         let builder = ServerConfig::builder_with_provider(self.choice.provider())

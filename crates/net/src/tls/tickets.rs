@@ -51,7 +51,7 @@ impl TicketKey {
         let (name, secret) = content.split_at(NAME);
         let secret = digest(&SHA256, secret);
         TicketKey::new(name, secret.as_ref(), 0)
-            .ok_or_else(|| Problem::new(format!("no key can be made of \"{file}\"")))
+            .ok_or_else(|| Problem::new(format!("cannot create a key from \"{file}\"")))
     }
 
     fn random(now: u64) -> Option<TicketKey> {

@@ -126,8 +126,8 @@ fn job(file: File, range: Range, rest: u64) -> Box<dyn FnOnce() + Send> {
     })
 }
 
-/// How many wait for a range whose job is about to be done. If all of them have left it is not under way any more: who
-/// wants it after this look has a job of his own.
+/// How many wait for a range whose job is about to run. If all of them have left, it is removed, and a later request for
+/// it starts a job of its own.
 fn begin(range: Range) -> usize {
     let mut guard = under_way();
     let Some(ranges) = guard.as_mut() else {

@@ -55,9 +55,9 @@ struct FirstReads {
 }
 
 impl FirstReads {
-    /// Beyond so many the next ones are not tried,
+    /// How many first reads in vain stop further tries.
     const SURE: i8 = 8;
-    /// but for one in so many.
+    /// How many connections then go untried before one is tried again.
     const TRY_AGAIN: u8 = 16;
 
     /// Whether the first read of one more connection is worth a try.

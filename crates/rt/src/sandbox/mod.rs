@@ -120,19 +120,19 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
     let mut note =
         |what: &str, error: &dyn std::fmt::Display| missing.push(format!("{what}: {error}"));
     if let Err(error) = drop_capabilities(rules) {
-        note("capabilities could not be given up", &error);
+        note("capabilities could not be dropped", &error);
     }
     // Without it an unprivileged process may not lock itself in.
     rustix::thread::set_no_new_privs(true)?;
     match restrict_files(rules) {
         Ok(None) => {}
         Ok(Some(what)) => missing.push(what),
-        Err(error) => note("files are not restricted, Landlock refuses", &error),
+        Err(error) => note("file access is not restricted: Landlock failed", &error),
     }
     let listener = match filter::install(rules) {
         Ok(listener) => listener,
         Err(error) => {
-            let text = "system calls are not restricted, seccomp refuses";
+            let text = "system calls are not restricted: seccomp failed";
             missing.push(format!("{text}{}", crate::error_log::Errno(&error)));
             return Ok(Entered {
                 listener: None,
@@ -141,7 +141,7 @@ pub fn enter(rules: &Rules) -> io::Result<Entered> {
         }
     };
     if let Err(error) = &listener {
-        let text = "denied system calls are not logged, seccomp has no listener for them";
+        let text = "denied system calls are not logged: seccomp has no listener";
         missing.push(format!("{text}{}", crate::error_log::Errno(error)));
     }
     denied::begin();
@@ -188,11 +188,12 @@ fn restrict_files(rules: &Rules) -> Result<Option<String>, landlock::RulesetErro
         .restrict_self()?;
     Ok(match status.ruleset {
         RulesetStatus::FullyEnforced => None,
-        RulesetStatus::PartiallyEnforced => {
-            Some("files are restricted as far as this kernel's Landlock goes".to_owned())
-        }
+        RulesetStatus::PartiallyEnforced => Some(
+            "file access is restricted only as far as this kernel's Landlock supports it"
+                .to_owned(),
+        ),
         RulesetStatus::NotEnforced => {
-            Some("files are not restricted, there is no Landlock here".to_owned())
+            Some("file access is not restricted: this kernel has no Landlock".to_owned())
         }
     })
 }

@@ -71,7 +71,7 @@ fn in_kernel(thread: i32) -> String {
     let call = read("syscall");
     let number = call.split(' ').next().unwrap_or("?");
     format!(
-        "no sample: the thread does not take signals (system call {number}, waiting in {})",
+        "no stack: the thread does not handle signals (system call {number}, waiting in {})",
         read("wchan")
     )
 }

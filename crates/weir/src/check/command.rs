@@ -25,19 +25,19 @@ pub(crate) const USAGE: &str = "\
 usage: weir check [-c FILE] [-p PREFIX] [-g DIRECTIVES] [--json]
        weir check --explain RULE
 
-Looks in a configuration for what attackers can use and what makes sites leak, and says of each finding
-where it is, why it matters and what to write instead. Nothing is started and nothing is sent; below the
-roots it looks whether files are there that nobody should have.
+Checks a configuration for vulnerabilities and information leaks, and shows for each finding where it is,
+why it matters and how to fix it. Nothing is started and nothing is sent; the directories of \"root\" are
+searched for files that should not be public.
 
-      --json             one object: \"errors\", and \"findings\" with rule, danger (attack or risk), message,
+      --json             print JSON: \"errors\", and \"findings\" with rule, danger (attack or risk), message,
                          file, line, column, text, why and write
-      --explain RULE     what the rule is about, with an example; 'all' lists the rules
+      --explain RULE     explain a rule, with an example; 'all' lists the rules
 
-The exit code is 0 where nothing is found, 1 where something is, and 2 where the configuration cannot be
-used; what is found in it is shown all the same. \"weir -t\" shows what attackers can use.
+Exits with 0 if there are no findings, with 1 if there are, and with 2 if the configuration is invalid
+(findings are shown nevertheless). \"weir -t\" shows exploitable findings too.
 
-A finding that is meant to be there is left out where a comment says so, at the end of its line or on the
-line above it:  # weir check: allow RULE
+To accept a finding, put a comment at the end of its line or on the line before:
+  # weir check: allow RULE
 ";
 
 /// Reads the arguments after `check`.
@@ -84,7 +84,7 @@ pub(crate) fn explain(check: &Check) -> Option<i32> {
         known = true;
         println!("{} ({}): {}", rule.name, rule.danger.name(), rule.why);
         if name != "all" {
-            println!("\nwrite {}", rule.write);
+            println!("\nfix: {}", rule.write);
             println!("\n  found:      {}", on_one_line(rule.bad));
             println!("  not found:  {}", on_one_line(rule.good));
         }
@@ -92,7 +92,7 @@ pub(crate) fn explain(check: &Check) -> Option<i32> {
     if known {
         return Some(0);
     }
-    eprintln!("weir: there is no rule \"{name}\"; \"weir check --explain all\" lists them");
+    eprintln!("weir: unknown rule \"{name}\"; \"weir check --explain all\" lists the rules");
     Some(2)
 }
 
@@ -146,8 +146,8 @@ fn text(errors: &[Diagnostic], findings: &[Finding], sources: &SourceMap, progra
         .count();
     let _ = match findings.len() {
         0 => writeln!(out, "nothing found"),
-        1 => writeln!(out, "1 finding, {attacks} for attackers to use"),
-        count => writeln!(out, "{count} findings, {attacks} for attackers to use"),
+        1 => writeln!(out, "1 finding, {attacks} exploitable"),
+        count => writeln!(out, "{count} findings, {attacks} exploitable"),
     };
     print!("{out}");
 }

@@ -95,7 +95,7 @@ impl Finding {
         } = self.rule;
         Diagnostic::new(severity, self.found.what.clone(), self.found.span)
             .note(format!("{name}: {why}"))
-            .note(format!("write {write}"))
+            .note(format!("fix: {write}"))
     }
 }
 

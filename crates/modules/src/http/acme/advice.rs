@@ -194,7 +194,7 @@ impl Keeper {
                 let (issuer, names) = (&self.issuer.name, wanted.names.join(", "));
                 let (start, end) = (window.start, window.end);
                 self.log.plain(Level::Notice, format_args!(
-                    "acme: \"{issuer}\" wishes the certificate for {names} to be renewed between {start} and {end} {why}"
+                    "acme: \"{issuer}\" suggests renewing the certificate for {names} between {start} and {end} {why}"
                 ));
             }
         }
@@ -210,7 +210,7 @@ impl Keeper {
         let issuer = &self.issuer.name;
         self.log.plain(
             Level::Info,
-            format_args!("acme: \"{issuer}\" says nothing about the renewal of {what}: {why}"),
+            format_args!("acme: \"{issuer}\" returned no renewal information for {what}: {why}"),
         );
     }
 }

@@ -93,7 +93,8 @@ impl HttpClient for Client {
             let ask = move || {
                 rt::spawn(async move {
                     let answer = rt::timeout(PATIENCE, follow(&access, &parts, &content)).await;
-                    let answer = answer.unwrap_or_else(|_| Err("no answer in time".to_owned()));
+                    let answer = answer
+                        .unwrap_or_else(|_| Err("timed out waiting for the response".to_owned()));
                     // Whoever asked may have given up.
                     let _ = sender.send(answer);
                 });
@@ -230,7 +231,7 @@ fn response(
 ) -> Result<BytesResponse, String> {
     if !answer::is_sound(method, head.status, &content) {
         let status = head.status;
-        return Err(format!("an answer with status {status} that is no ACME"));
+        return Err(format!("a response with status {status} that is not ACME"));
     }
     let mut wait = None;
     let mut response = http_types::Response::builder().status(head.status);

@@ -49,7 +49,7 @@ use state::State;
 
 pub(crate) static MODULE: Module = Module {
     name: "acme",
-    doc: "Obtains and renews certificates by itself.",
+    doc: "Obtains and renews certificates automatically (ACME).",
     main: &DIRECTIVES,
     server: &SERVER_DIRECTIVES,
     phases: &[(Phase::PostRead, answer)],
@@ -62,7 +62,7 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "acme_certificate_key",
             |r: &mut Request, out| show(r, out, |issued| &issued.key),
-            "Its key, for `ssl_certificate_key`.",
+            "The private key of the server's `acme_certificate`, for `ssl_certificate_key`.",
         ),
     ],
     tls_challenge: shown,
@@ -87,9 +87,10 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP,
         since: "0.2",
-        doc: "A certificate authority that speaks ACME: `uri` of its directory, `contact`, `accept_terms_of_service`, \
-              `challenge http-01 | tls-alpn-01`, `state_path`, `account_key`, `external_account_key id file`, \
-              `profile name [require]`, `common_name_in_csr on | off`, `ssl_trusted_certificate`, `ssl_verify on | off`. A `resolver` beside it finds the server's address.",
+        doc: "Defines an ACME certificate authority: `uri` of its directory, `contact`, `accept_terms_of_service`, \
+              `challenge http-01 | tls-alpn-01`, `state_path`, `account_key`, `external_account_key id file`, `profile \
+              name [require]`, `common_name_in_csr on | off`, `ssl_trusted_certificate`, `ssl_verify on | off`. The \
+              address of the authority is resolved by the `resolver` next to it.",
         set: Setter::Block(Arity::ONE, Repeat::Many, |conf, line| {
             let issuer = Issuer::read(line)?;
             if conf.issuers.iter().any(|known| known.name == issuer.name) {
@@ -107,8 +108,8 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         default: None,
         contexts: HTTP,
         since: "0.2",
-        doc: "Accepted; the loops of Weir share memory anyway.",
-        set: Setter::Ignored(Arity::ONE, "the loops share memory anyway"),
+        doc: "Accepted; Weir's event loops share memory anyway.",
+        set: Setter::Ignored(Arity::ONE, "the event loops share memory anyway"),
     },
 ]);
 
@@ -118,8 +119,9 @@ static SERVER_DIRECTIVES: Table<ServerConf> = Table::new(&[Directive {
     default: None,
     contexts: SERVER,
     since: "0.2",
-    doc: "A certificate of an issuer for these names, or else for those of `server_name` that are whole names; \
-          of `.example.com` those are `example.com` and `www.example.com`. `$acme_certificate` and `$acme_certificate_key` stand for it.",
+    doc: "Obtains a certificate from an issuer for these names or, if none are given, for the complete names of \
+          `server_name`; `.example.com` counts as `example.com` and `www.example.com`. Use it through \
+          `$acme_certificate` and `$acme_certificate_key`.",
     set: Setter::Custom(Arity::at_least(1), Repeat::Once, certificate),
 }]);
 
@@ -165,7 +167,7 @@ fn certificate(conf: &mut ServerConf, line: &mut Line) -> Result<(), Diagnostic>
             let message = format!("invalid identifier \"{}\"", text.as_bstr());
             return Err(line
                 .error_at(index, message)
-                .note("wildcards need a proof by DNS, which is not supported"));
+                .note("wildcards require the DNS challenge, which is not supported"));
         }
     }
     conf.wanted = Some(wanted);
@@ -280,7 +282,7 @@ fn start(engine: &HttpLoop) {
             engine.log.plain(
                 Level::Error,
                 format_args!(
-                    "acme: a server with \"acme_certificate\" has no whole name; wildcards need a proof by DNS, \
+                    "acme: a server with \"acme_certificate\" has no complete name; wildcards require the DNS challenge, \
                      which is not supported"
                 ),
             );

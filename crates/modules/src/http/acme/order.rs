@@ -164,7 +164,7 @@ impl Keeper {
             }
             // It is shown to clients all the same; but asking for the next one at once would never end.
             Ok(_) => Failure::from(
-                "the one that was issued is due to be renewed already: is the clock right?",
+                "the issued certificate is already due for renewal: is the clock right?",
             ),
             Err(failure) => failure,
         };
@@ -185,7 +185,7 @@ impl Keeper {
         self.log.plain(
             Level::Error,
             format_args!(
-                "acme: no certificate of \"{issuer}\" for {names}: {why}; the next try is in {seconds} s"
+                "acme: no certificate of \"{issuer}\" for {names}: {why}; next attempt in {seconds} s"
             ),
         );
         (Due::At(rt::now() + wait), (retry * 2).min(LAST_RETRY))
@@ -260,8 +260,7 @@ impl Keeper {
         let certificate = order.certificate().await?;
         let certificate = certificate.ok_or("the certificate is not there")?;
         credential::check(&certificate, &key)?;
-        let due =
-            credential::renewal(&certificate).ok_or("the certificate's dates make no sense")?;
+        let due = credential::renewal(&certificate).ok_or("the certificate has invalid dates")?;
         self.save(&wanted.what, &certificate, &key).await;
         self.state
             .set_issued(&wanted.what, Issued { certificate, key });
@@ -434,7 +433,7 @@ impl Keeper {
                 return format!("{name}: {error}");
             }
         }
-        of_order.unwrap_or_else(|| "a proof was not accepted".to_owned())
+        of_order.unwrap_or_else(|| "a challenge failed".to_owned())
     }
 
     async fn save(&self, what: &str, certificate: &str, key: &str) {

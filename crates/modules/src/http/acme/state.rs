@@ -137,7 +137,7 @@ impl State {
 fn keep<T>(map: &Mutex<HashMap<String, T>>, key: &str, value: T) -> Result<(), String> {
     let mut map = lock(map);
     if map.len() >= MAX_PROOFS {
-        return Err("too many proofs at a time".to_owned());
+        return Err("too many pending challenges".to_owned());
     }
     map.insert(key.to_owned(), value);
     Ok(())

@@ -25,7 +25,7 @@ use codec::Codec;
 
 pub(crate) static MODULE: Module = Module {
     name: "fastcgi",
-    doc: "Passes requests to FastCGI applications.",
+    doc: "Passes requests to FastCGI servers.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["fastcgi_pass"],
@@ -37,13 +37,14 @@ pub(crate) static MODULE: Module = Module {
         Variable::new(
             "fastcgi_script_name",
             script_name,
-            "The path of the request, or what `fastcgi_split_path_info` says of it is the script; with `fastcgi_index` when it ends with a slash.",
+            "The path of the script: the URI, or the first group of `fastcgi_split_path_info`; `fastcgi_index` is \
+             appended if it ends with a slash.",
         )
         .volatile(),
         Variable::new(
             "fastcgi_path_info",
             path_info,
-            "What `fastcgi_split_path_info` says follows the script.",
+            "The second group of `fastcgi_split_path_info`: what follows the script.",
         )
         .volatile(),
     ],
@@ -54,7 +55,7 @@ pub(crate) static MODULE: Module = Module {
 /// The rows that all upstream protocols have.
 pub(crate) static UPSTREAM: Module = Module {
     name: "fastcgi_upstream",
-    doc: "What FastCGI has in common with other upstream protocols.",
+    doc: "The directives that FastCGI has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -83,7 +84,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "The FastCGI server that answers: `host:port`, `unix:/path` or the name of an `upstream`.",
+        doc: "The FastCGI server: `host:port`, `unix:/path` or the name of an `upstream`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
             c.pass = Some(Pass::from_line(line, b"")?);
             Ok(())
@@ -95,7 +96,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION.or(LOCATION_IF),
         since: "0.1",
-        doc: "A param of requests to the server. With `if_not_empty` it is left away when the value is empty.",
+        doc: "A parameter passed to the server. With `if_not_empty` it is passed only if its value is not empty. A \
+              block with such lines of its own inherits none.",
         set: Setter::Custom(Arity::between(2, 3), Repeat::Fresh(|c| c.params.clear()), |c, line| c.params.add(line)),
     },
     Directive {
@@ -104,7 +106,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "What is appended in `$fastcgi_script_name` to a path that ends with a slash.",
+        doc: "The file name appended to `$fastcgi_script_name` after a path that ends with a slash.",
         set: Setter::Text(|c| &mut c.index),
     },
     Directive {
@@ -113,7 +115,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "A pattern with two groups: the first one's text is `$fastcgi_script_name`, the second one's `$fastcgi_path_info`.",
+        doc: "A regular expression with two groups, which become `$fastcgi_script_name` and `$fastcgi_path_info`.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, split_path_info),
     },
     Directive {
@@ -122,7 +124,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether the server is asked to keep connections open, as the keepalive of an upstream needs.",
+        doc: "Whether to ask the server to keep the connection open, as `keepalive` of an upstream requires.",
         set: Setter::Flag(|c| &mut c.keep_conn),
     },
     Directive {
@@ -131,7 +133,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "A text in the server's error stream that makes the response an invalid one.",
+        doc: "A string in the server's error stream that makes the response invalid.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Fresh(|c| c.catch_stderr.clear()), |c, line| {
             c.catch_stderr.push(line.text(0).to_owned());
             Ok(())

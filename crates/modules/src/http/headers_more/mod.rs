@@ -24,7 +24,7 @@ use self::line::{Change, Direction};
 
 pub(crate) static MODULE: Module = Module {
     name: "headers_more",
-    doc: "Sets, replaces and takes away fields of responses and of requests.",
+    doc: "Sets, replaces and removes response and request headers.",
     location: &DIRECTIVES,
     filter: Some(response::change),
     enabled: |location| !location.confs.get::<Conf>().response.is_empty(),
@@ -47,9 +47,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Gives responses these fields, in place of those of the same name; without a value they are taken away. `-s` \
-              and `-t` name the statuses and media types of the responses that are meant, otherwise all are; `-a` adds \
-              a field beside those of the same name. Values may hold variables.",
+        doc: "Sets response headers, replacing those of the same name; without a value, the header is removed. `-s` \
+              and `-t` restrict this to responses with these statuses and media types; `-a` adds a header instead of \
+              replacing. May contain variables.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
             c.response.push(Change::read(line, Direction::Response, true)?);
             Ok(())
@@ -61,7 +61,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Takes fields away from responses. A name that ends in `*` stands for all that begin so.",
+        doc: "Removes response headers. A name that ends with `*` matches as a prefix.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
             c.response.push(Change::read(line, Direction::Response, false)?);
             Ok(())
@@ -73,9 +73,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Gives requests these fields, in place of those of the same name; without a value they are taken away. `-t` \
-              names the media types of the requests that are meant, otherwise all are; with `-r` a field is only \
-              replaced, never added.",
+        doc: "Sets request headers, replacing those of the same name; without a value, the header is removed. `-t` \
+              restricts this to requests with these media types; `-r` only replaces headers that are present. May \
+              contain variables.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
             c.request.push(Change::read(line, Direction::Request, true)?);
             Ok(())
@@ -87,7 +87,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Takes fields away from requests. A name that ends in `*` stands for all that begin so.",
+        doc: "Removes request headers. A name that ends with `*` matches as a prefix.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, |c, line| {
             c.request.push(Change::read(line, Direction::Request, false)?);
             Ok(())

@@ -68,8 +68,8 @@ impl Condition {
             if holds == negated {
                 return Err(match test {
                     Test::Status { .. } => format!("status {}", head.status),
-                    Test::Field { name, .. } => format!("header \"{name}\" is not as it should be"),
-                    Test::Body { .. } => "the content is not as it should be".to_owned(),
+                    Test::Field { name, .. } => format!("header \"{name}\" does not match"),
+                    Test::Body { .. } => "the body does not match".to_owned(),
                 });
             }
         }

@@ -55,7 +55,7 @@ impl Probe {
     pub(super) async fn run(self) -> Result<(), String> {
         match rt::timeout(PATIENCE, self.ask()).await {
             Ok(result) => result,
-            Err(_) => Err("no answer in time".to_owned()),
+            Err(_) => Err("timed out waiting for the response".to_owned()),
         }
     }
 
@@ -101,12 +101,12 @@ impl Probe {
         loop {
             let room = MAX_ANSWER - answer.len();
             let read = stream.read_into(&mut answer, room.min(16 * 1024)).await;
-            let count = read.map_err(|error| format!("the answer could not be read: {error}"))?;
+            let count = read.map_err(|error| format!("the response could not be read: {error}"))?;
             if head_length.is_none() {
                 match parser.parse(&answer, MAX_HEAD, &mut response) {
                     Ok(Status::Complete(length)) => head_length = Some(length),
                     Ok(Status::Partial) => {}
-                    Ok(Status::NotHttp) => return Err("the answer is no HTTP".to_owned()),
+                    Ok(Status::NotHttp) => return Err("the response is not HTTP".to_owned()),
                     Err(bad) => return Err(bad.log_line().as_bstr().to_string()),
                 }
             }
@@ -116,7 +116,7 @@ impl Probe {
             }
         }
         let length =
-            head_length.ok_or("it closed the connection before the answer was complete")?;
+            head_length.ok_or("the connection was closed before the response was complete")?;
         match &self.condition {
             Some(condition) => condition.test(&response, &answer[length..]),
             None if (200..400).contains(&response.status) => Ok(()),

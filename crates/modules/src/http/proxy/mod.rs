@@ -35,7 +35,7 @@ use url::{Destination, Pass};
 
 pub(crate) static MODULE: Module = Module {
     name: "proxy",
-    doc: "Passes requests to another HTTP server.",
+    doc: "Passes requests to HTTP servers.",
     location: &DIRECTIVES,
     answer: Some(Answer {
         directives: &["proxy_pass"],
@@ -57,20 +57,20 @@ pub(crate) static MODULE: Module = Module {
     },
     variables: &[
         replaceable(
-            Variable::new("proxy_host", host, "The host and port of `proxy_pass`.").volatile(),
+            Variable::new("proxy_host", host, "The host and port in `proxy_pass`.").volatile(),
         ),
         replaceable(
             Variable::new(
                 "proxy_port",
                 port,
-                "The port of `proxy_pass`, or the usual one of its scheme.",
+                "The port in `proxy_pass`, or the default port of its scheme.",
             )
             .volatile(),
         ),
         Variable::new(
             "proxy_add_x_forwarded_for",
             add_x_forwarded_for,
-            "`X-Forwarded-For` of the client with its address appended.",
+            "The client's `X-Forwarded-For` header with the client address appended.",
         ),
     ],
     nested,
@@ -85,7 +85,7 @@ const DIRECTIVE_NAMES: Directives = Directives {
 /// The rows that all upstream protocols share, with HTTP's prefix.
 pub(crate) static UPSTREAM: Module = Module {
     name: "proxy_upstream",
-    doc: "What `proxy_pass` has in common with other ways to pass a request on.",
+    doc: "The directives that `proxy_pass` has in common with other upstream protocols.",
     location: &UPSTREAM_ROWS,
     ..Module::EMPTY
 };
@@ -114,9 +114,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: LOCATION_IF_EXCEPT,
         since: "0.1",
-        doc: "Passes requests to the server or group of servers of a URL. With a path in the URL, that path takes the \
-              place of the part of the request's path that the location matches; without, the request's path is sent as \
-              it came. In a URL with variables, the path is sent as it is.",
+        doc: "Passes requests to the server or `upstream` in a URL. If the URL has a path, it replaces the part of the \
+              request path that the location matched; otherwise the original path is passed unchanged. If the URL \
+              contains variables, its path is passed as it is.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, url::set),
     },
     Directive {
@@ -125,8 +125,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("1.1"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The version that servers are spoken to in. With 2 it is HTTP/2 from the first byte; a connection carries one \
-              request at a time.",
+        doc: "The protocol version for requests to upstream servers. `2` is HTTP/2 with prior knowledge or, over TLS, \
+              by ALPN; each connection carries one request at a time.",
         set: Setter::Word(&["1.0", "1.1", "2"], |c, i| {
             c.http_1_0 = i == 0;
             c.http_2 = i == 2;
@@ -138,7 +138,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The method to ask with, in place of the client's.",
+        doc: "The method of the upstream request, instead of the client's.",
         set: Setter::OptionalValue(|c| &mut c.method),
     },
     Directive {
@@ -147,8 +147,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "A field of the request to the server, in place of the client's of that name. With an empty value there is \
-              none. A location with such lines of its own inherits none.",
+        doc: "Sets a header of the request to the upstream server, replacing the client's. An empty value removes it. \
+              A location with such lines of its own inherits none.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Fresh(|c| c.set_header.clear()), |c, line| {
             let value = line.expression_if_inherited(1)?;
             c.set_header.push((line.arg(0).text.clone(), value));
@@ -161,7 +161,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "The content to send, in place of the client's.",
+        doc: "The body of the upstream request, instead of the client's.",
         set: Setter::OptionalValue(|c| &mut c.set_body),
     },
     Directive {
@@ -170,8 +170,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Replaces the beginning of `Location` and `Refresh` of responses, or what a pattern (`~`, `~*`) matches. The \
-              default turns the URL of `proxy_pass` into the location's path.",
+        doc: "Rewrites the beginning, or the match of a regular expression (`~`, `~*`), of `Location` and `Refresh` \
+              headers. The default replaces the URL of `proxy_pass` with the path of the location.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.redirects = Redirects::Default), rules::redirect),
     },
     Directive {
@@ -180,7 +180,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Replaces the domain of cookies that the server sets.",
+        doc: "Rewrites the domain of cookies set by upstream servers.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_domains.clear()), rules::cookie_domain),
     },
     Directive {
@@ -189,7 +189,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Replaces the beginning of the path of cookies that the server sets.",
+        doc: "Rewrites the beginning of the path of cookies set by upstream servers.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Fresh(|c| c.cookie_paths.clear()), rules::cookie_path),
     },
     Directive {
@@ -198,7 +198,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Sets or removes the flags `secure`, `httponly`, `samesite=…` (`nosecure`, …) of cookies that the server sets.",
+        doc: "Sets or removes flags of cookies set by upstream servers: `secure`, `httponly`, `samesite=…` \
+              (`nosecure`, …).",
         set: Setter::Custom(Arity::between(1, 4), Repeat::Fresh(|c| c.cookie_flags.clear()), rules::cookie_flags),
     },
     Directive {
@@ -207,8 +208,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted for nginx's sake.",
-        set: Setter::Ignored(Arity::ONE, "There is no such table here."),
+        doc: "Accepted for compatibility.",
+        set: Setter::Ignored(Arity::ONE, "There is no such table in Weir."),
     },
     Directive {
         name: "proxy_headers_hash_bucket_size",
@@ -216,8 +217,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Accepted for nginx's sake.",
-        set: Setter::Ignored(Arity::ONE, "There is no such table here."),
+        doc: "Accepted for compatibility.",
+        set: Setter::Ignored(Arity::ONE, "There is no such table in Weir."),
     },
     Directive {
         name: "proxy_pass_trailers",
@@ -225,7 +226,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Whether fields after the content of responses are passed on.",
+        doc: "Whether to pass on the trailers of upstream responses.",
         set: Setter::Flag(|c| &mut c.pass_trailers),
     },
 ])

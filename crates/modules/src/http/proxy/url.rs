@@ -100,7 +100,7 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let Some((scheme, rest)) = split_scheme(text) else {
         let error = line.error("invalid URL prefix");
         return Err(match text.contains_str("://") {
-            true => error.note("it must begin with http:// or https://"),
+            true => error.note("it must start with http:// or https://"),
             false => error.note(format!("the scheme is missing: proxy_pass http://{text};")),
         });
     };

@@ -32,7 +32,7 @@ use self::script::{Command, Foreign, Machine, Return};
 
 pub(crate) static MODULE: Module = Module {
     name: "rewrite",
-    doc: "Changes the path of a request, answers or redirects it, sets variables, on conditions.",
+    doc: "Changes the request URI, returns responses and redirects, sets variables, tests conditions.",
     location: &DIRECTIVES,
     phases: &[
         (Phase::ServerRewrite, rewrite_in_server),
@@ -49,9 +49,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Replaces the path when the expression matches it. With `last` the location is chosen again at once, with \
-              `break` not at all; `redirect` (302), `permanent` (301) and a replacement that begins with a scheme \
-              redirect the client. The request's arguments are added, unless the replacement ends in `?`.",
+        doc: "Replaces the URI if the regular expression matches. `last` then searches for a new location, `break` \
+              stays in this one; `redirect` (302), `permanent` (301) and a replacement that starts with a scheme \
+              redirect the client. The arguments of the request are appended unless the replacement ends with `?`.",
         set: Setter::Custom(Arity::between(2, 3), Repeat::Many, rewrite),
     },
     Directive {
@@ -60,8 +60,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Answers with this status, and with the text or, for redirects, with the address. 444 closes the \
-              connection without an answer.",
+        doc: "Responds with this status and, optionally, a text or a redirect URL. 444 closes the connection without a \
+              response.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Many, return_),
     },
     Directive {
@@ -70,7 +70,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Ends the script; a path that it changed is served here.",
+        doc: "Stops processing rewrite directives; the request continues in this location.",
         set: Setter::Custom(Arity::NONE, Repeat::Many, |conf, line| {
             conf.add(line, Command::Break);
             Ok(())
@@ -82,8 +82,9 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: SERVER_LOCATION,
         since: "0.1",
-        doc: "A block for requests that meet a condition: a variable that is neither empty nor `0`; `=` and `!=` with a \
-              text; `~`, `~*`, `!~`, `!~*` with an expression; `-f`, `-d`, `-e`, `-x`, with `!` before them, about a file.",
+        doc: "A block for requests that satisfy a condition: a variable that is neither empty nor `0`; a comparison \
+              with `=` or `!=`; a regular expression with `~`, `~*`, `!~` or `!~*`; a file test with `-f`, `-d`, `-e`, \
+              `-x` or their negation with `!`.",
         set: Setter::Deferred(Arity::at_least(1), if_),
     },
     Directive {
@@ -92,7 +93,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: SERVER_LOCATION_IF,
         since: "0.1",
-        doc: "Gives a variable a value.",
+        doc: "Sets a variable.",
         set: Setter::Custom(Arity::exactly(2), Repeat::Many, set),
     },
     Directive {
@@ -101,7 +102,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("off"),
         contexts: ANYWHERE,
         since: "0.1",
-        doc: "Whether the error log tells, at level `notice`, what rewrites do.",
+        doc: "Whether to log the processing of rewrite directives at level `notice`.",
         set: Setter::Flag(|c| &mut c.log),
     },
     Directive {
@@ -110,7 +111,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("on"),
         contexts: ANYWHERE,
         since: "0.1",
-        doc: "Whether the use of a variable that was never set is logged.",
+        doc: "Whether to log uses of uninitialised variables.",
         set: Setter::Flag(|c| &mut c.warn_uninitialized),
     },
 ])

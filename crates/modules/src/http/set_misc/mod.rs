@@ -33,7 +33,7 @@ use self::base32::Alphabet;
 
 pub(crate) static MODULE: Module = Module {
     name: "set_misc",
-    doc: "Sets variables to what is computed from a text: codes, digests, quoted texts, random numbers, times.",
+    doc: "Sets variables to transformed text: encodings, digests, quoting, random values, times.",
     location: &DIRECTIVES,
     ..Module::EMPTY
 };
@@ -103,42 +103,42 @@ fn last(words: usize) -> &'static [usize] {
 static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
     one!(
         "set_encode_base64",
-        "The text in base64.",
+        "The text encoded in base64.",
         codec::encode_base64
     ),
     one!(
         "set_decode_base64",
-        "What the text says in base64; 500 if it is none.",
+        "The text decoded from base64; 500 if it is invalid.",
         codec::decode_base64
     ),
     one!(
         "set_encode_base64url",
-        "The text in base64 for URLs, without padding.",
+        "The text encoded in base64url, without padding.",
         codec::encode_base64url
     ),
     one!(
         "set_decode_base64url",
-        "What the text says in base64 for URLs; 500 if it is none.",
+        "The text decoded from base64url; 500 if it is invalid.",
         codec::decode_base64url
     ),
     one!(
         "set_encode_hex",
-        "The text in hexadecimal digits.",
+        "The text encoded in hexadecimal.",
         codec::encode_hex
     ),
     one!(
         "set_decode_hex",
-        "What the text says in hexadecimal digits; 500 if it is none.",
+        "The text decoded from hexadecimal; 500 if it is invalid.",
         codec::decode_hex
     ),
     one!(
         "set_md5",
-        "The MD5 digest of the text, in hexadecimal digits.",
+        "The MD5 digest of the text, in hexadecimal.",
         codec::md5
     ),
     one!(
         "set_sha1",
-        "The SHA-1 digest of the text, in hexadecimal digits.",
+        "The SHA-1 digest of the text, in hexadecimal.",
         codec::sha1
     ),
     set!(
@@ -146,7 +146,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable secret text",
         Arity::exactly(3),
         |_| &[1, 2],
-        "The signature of the text by this secret: HMAC-SHA-1, in bytes, often followed by `set_encode_base64`.",
+        "The HMAC-SHA-1 of the text with this secret, as raw bytes; often followed by `set_encode_base64`.",
         |_, inputs| codec::hmac(codec::SHA1, &inputs)
     ),
     set!(
@@ -154,32 +154,32 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable secret text",
         Arity::exactly(3),
         |_| &[1, 2],
-        "The same with HMAC-SHA-256.",
+        "The HMAC-SHA-256 of the text with this secret, as raw bytes.",
         |_, inputs| codec::hmac(codec::SHA256, &inputs)
     ),
     one!(
         "set_escape_uri",
-        "The text with percent signs, as it may stand in a part of a URI.",
+        "The text percent-encoded as a component of a URI.",
         uri::escape
     ),
     one!(
         "set_unescape_uri",
-        "The text without percent signs, each plus sign a space.",
+        "The text percent-decoded; `+` becomes a space.",
         uri::unescape
     ),
     one!(
         "set_quote_sql_str",
-        "The text in quotes for SQL, as MySQL has them.",
+        "The text quoted as an SQL string for MySQL.",
         quote::sql
     ),
     one!(
         "set_quote_pgsql_str",
-        "The text in quotes for SQL, as PostgreSQL has them.",
+        "The text quoted as an SQL string for PostgreSQL.",
         quote::pgsql
     ),
     one!(
         "set_quote_json_str",
-        "The text in quotes for JSON; `null` for an empty one.",
+        "The text quoted as a JSON string; `null` if it is empty.",
         quote::json
     ),
     set!(
@@ -187,7 +187,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable text",
         Arity::exactly(2),
         |_| &[0, 1],
-        "The text, if the variable is empty.",
+        "Sets the variable to the text if it is empty.",
         |_, inputs| Ok(inputs
             .into_iter()
             .find(|text| !text.is_empty())
@@ -199,7 +199,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable [text]",
         Arity::between(1, 2),
         last,
-        "The text in base32.",
+        "The text encoded in base32.",
         |request, inputs| {
             let conf = request.conf::<Conf>();
             Ok(conf.base32.encode(&inputs[0], conf.base32_padding))
@@ -210,7 +210,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable [text]",
         Arity::between(1, 2),
         last,
-        "What the text says in base32; empty if it is none.",
+        "The text decoded from base32; empty if it is invalid.",
         |request, inputs| Ok(request
             .conf::<Conf>()
             .base32
@@ -223,7 +223,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("on"),
         contexts: ANYWHERE,
         since: "0.1",
-        doc: "Whether `set_encode_base32` fills up what it makes with `=`.",
+        doc: "Whether `set_encode_base32` pads its output with `=`.",
         set: Setter::Flag(|c| &mut c.base32_padding),
     },
     Directive {
@@ -248,7 +248,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: Some("0123456789abcdefghijklmnopqrstuv"),
         contexts: ANYWHERE,
         since: "0.1",
-        doc: "The 32 characters of base32.",
+        doc: "The 32 characters of the base32 alphabet.",
         set: Setter::Custom(Arity::exactly(1), Repeat::Once, |c, line| {
             c.base32 = Alphabet::read(line)?;
             Ok(())
@@ -259,7 +259,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable",
         Arity::exactly(1),
         |_| &[],
-        "Today's date by the server's zone: `2026-11-22`.",
+        "Today's date in the server's time zone, such as `2026-11-22`.",
         |_, _| time::formatted(b"%Y-%m-%d", time::Zone::Local)
     ),
     set!(
@@ -267,7 +267,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable format",
         Arity::exactly(2),
         last,
-        "The present time of Greenwich in this format of `strftime`.",
+        "The current time in GMT, in this `strftime` format.",
         |_, inputs| time::formatted(&inputs[0], time::Zone::Gmt)
     ),
     set!(
@@ -275,7 +275,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable format",
         Arity::exactly(2),
         last,
-        "The present local time in this format of `strftime`.",
+        "The current local time, in this `strftime` format.",
         |_, inputs| time::formatted(&inputs[0], time::Zone::Local)
     ),
     set!(
@@ -283,7 +283,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable from to",
         Arity::exactly(3),
         |_| &[1, 2],
-        "A random number from the one to the other, both included. It is no secret.",
+        "A random number in this range, inclusive. Not cryptographically secure.",
         |_, inputs| random::number(&inputs)
     ),
     set!(
@@ -291,7 +291,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable length",
         Arity::between(1, 2),
         last,
-        "A random text of 1 to 64 letters and digits that cannot be guessed.",
+        "A cryptographically secure random string of 1 to 64 letters and digits.",
         |_, inputs| random::text(&inputs[0], random::ALPHANUM)
     ),
     set!(
@@ -299,7 +299,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable length",
         Arity::between(1, 2),
         last,
-        "The same of lower-case letters.",
+        "A cryptographically secure random string of lower-case letters.",
         |_, inputs| random::text(&inputs[0], random::LCALPHA)
     ),
     set!(
@@ -307,7 +307,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "$variable from to",
         Arity::exactly(3),
         |_| &[0, 1, 2],
-        "The number after that of the variable, or after the one that came last in this place; `from` follows `to`.",
+        "The number after the variable's value, or after the last one produced by this line; wraps from `to` to \
+         `from`.",
         random::rotate
     ),
     Directive {
@@ -316,7 +317,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: ANYWHERE,
         since: "0.1",
-        doc: "A name of an `upstream_list`, always the same one for a key.",
+        doc: "A name from an `upstream_list`, chosen by a hash of the key.",
         set: Setter::Custom(Arity::exactly(3), Repeat::Many, hashed_upstream),
     },
     Directive {
@@ -325,7 +326,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: HTTP_SERVER,
         since: "0.1",
-        doc: "A list of names of upstream groups that `set_hashed_upstream` chooses from.",
+        doc: "Defines a list of upstream groups for `set_hashed_upstream`.",
         set: Setter::Custom(Arity::at_least(2), Repeat::Many, upstream_list),
     },
 ]);

@@ -35,7 +35,7 @@ use crate::shared::upstream::{self, Draft};
 
 pub(crate) static MODULE: Module = Module {
     name: "upstream",
-    doc: "Groups of servers that requests are passed to: balancing, failures, queues, connections kept for reuse.",
+    doc: "Groups of upstream servers: load balancing, failures, queues, keep-alive connections.",
     main: &DIRECTIVES,
     blocks: &[&BLOCK],
     commit: |site, zones| {
@@ -63,7 +63,7 @@ static DIRECTIVES: Table<Groups> = Table::<Groups>::new(&[Directive {
     default: None,
     contexts: HTTP,
     since: "0.1",
-    doc: "Defines a group of servers that `proxy_pass` and its kin can name.",
+    doc: "Defines a group of servers for `proxy_pass` and the other `*_pass` directives.",
     set: Setter::Block(Arity::ONE, Repeat::Many, |_, line| block(line)),
 }])
 .finish(|groups, _, level| {
@@ -78,11 +78,12 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "A server of the group: `host[:port]` or `unix:path`. Parameters: `weight=n`; `max_conns=n`, the connections \
-              in use over all loops; `max_fails=n` failures within `fail_timeout=time` make it unavailable for that time; \
-              `slow_start=time`, in which it comes back to its weight; `backup`, `down`, `drain`; `route=text` for \
-              `sticky`; `resolve`, to follow the name's addresses, with `service=name` those of its SRV records. A name \
-              that is unknown at the start is a warning, and is looked up until it is found.",
+        doc: "A server of the group: `host[:port]` or `unix:path`. Parameters: `weight=n`; `max_conns=n`, the maximum \
+              number of connections in use, over all event loops; `max_fails=n` failures within `fail_timeout=time` \
+              make it unavailable for that time; `slow_start=time`, during which a recovered server returns to its \
+              full weight; `backup`, `down`, `drain`; `route=text` for `sticky`; `resolve`, to follow changes of the \
+              addresses of the name, and with `service=name` of its SRV records. A name that cannot be resolved at \
+              start-up causes a warning, and is resolved again until it succeeds.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Many, upstream::server),
     },
     Directive {
@@ -91,7 +92,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "Accepted. A group's state is always shared by all loops and kept over reloads.",
+        doc: "Accepted. The state of a group is always shared by all event loops and kept across reloads.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |_, line| {
             upstream::zone(line)
         }),
@@ -102,8 +103,8 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "Chooses the server by a key. With `consistent` (ketama) a server more or less moves only the keys of that \
-              server. The same keys go to the same servers as in nginx.",
+        doc: "Chooses the server by a hash of the key. With `consistent` (ketama), adding or removing a server moves \
+              only the keys of that server. The mapping of keys to servers is nginx's.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, upstream::hash),
     },
     Directive {
@@ -112,7 +113,8 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "Chooses the server by the client's address: the first three bytes of an IPv4 address, all of an IPv6 one.",
+        doc: "Chooses the server by the client address: the first three octets of an IPv4 address, or the whole IPv6 \
+              address.",
         set: Setter::Custom(Arity::NONE, Repeat::Once, |draft, line| {
             upstream::method(draft, line, Balance::IpHash);
             Ok(())
@@ -136,8 +138,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "Chooses the server that will probably be done first, by its mean time until the response head (`header`) or \
-              its end (`last_byte`), and its connections in use. With `inflight` requests under way count too.",
+        doc: "Chooses the server with the lowest expected response time, by its average time to the response header \
+              (`header`) or to the complete response (`last_byte`) and its connections in use. With `inflight`, \
+              requests in progress are taken into account too.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, |draft, line| {
             upstream::least_time(draft, line, TIMES)
         }),
@@ -148,8 +151,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "Chooses the server by lot, by weight. With `two` the better of two: with fewer connections in use \
-              (`least_conn`, the default), or that takes less time (`least_time=header`, `least_time=last_byte`).",
+        doc: "Chooses a random server, by weight. With `two`, chooses the better of two random servers: that with \
+              fewer connections in use (`least_conn`, the default) or the lower response time (`least_time=header`, \
+              `least_time=last_byte`).",
         set: Setter::Custom(Arity::between(0, 2), Repeat::Once, |draft, line| {
             upstream::random(draft, line, TIMES)
         }),
@@ -160,8 +164,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "How many idle connections are kept for each loop; 0: none. All loops share the sum. With `local` each is \
-              used again only by the location that used it before. A group without this directive keeps 32 so.",
+        doc: "The number of idle connections to keep, per event loop; 0 disables this. All event loops share the \
+              total. With `local`, a connection is reused only by the location that opened it. A group without this \
+              directive has `32 local`.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, keepalive),
     },
     Directive {
@@ -170,7 +175,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: Some("1000"),
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "How many requests one connection carries.",
+        doc: "The maximum number of requests per connection.",
         set: Setter::Number(|draft| &mut draft.keepalive.requests, 0, i64::MAX),
     },
     Directive {
@@ -179,7 +184,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: Some("1h"),
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "The age at which a connection is not kept any more after its request.",
+        doc: "The maximum age of a connection; an older one is closed after its current request.",
         set: Setter::Millis(|draft| &mut draft.keepalive.time),
     },
     Directive {
@@ -188,7 +193,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: Some("60s"),
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "How long a connection stays open unused.",
+        doc: "How long an idle connection is kept open.",
         set: Setter::Millis(|draft| &mut draft.keepalive.timeout),
     },
     Directive {
@@ -197,9 +202,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "How many requests wait, first in first out over all loops, when every server is at its `max_conns`, and for \
-              how long (60 seconds). One more than that gets 503 with `Retry-After`. A client that leaves leaves the \
-              queue.",
+        doc: "The number of requests that may wait, first in first out over all event loops, while every server is at \
+              its `max_conns`, and for how long (60 seconds). If the queue is full, a request gets 503 with \
+              `Retry-After`. A client that disconnects leaves the queue.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, queue),
     },
     Directive {
@@ -208,7 +213,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "DNS servers for the names of this group. Without it those of `http` are asked, and without them the system's.",
+        doc: "The DNS servers for the names of this group. By default those of `http`, otherwise those of the system.",
         set: Setter::Custom(Arity::at_least(1), Repeat::Once, |draft, line| {
             draft.resolver = Some(Resolver::from_line(line)?);
             Ok(())
@@ -220,7 +225,7 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "How long a name is waited for; as in `http` if it is not said.",
+        doc: "The timeout for resolving a name; by default that of `http`.",
         set: Setter::Millis(|draft| &mut draft.resolver_timeout),
     },
     Directive {
@@ -231,8 +236,9 @@ static BLOCK: Table<Draft> = Table::new(&[
         default: None,
         contexts: UPSTREAM,
         since: "0.1",
-        doc: "Sends a client to the server that it had before: by a cookie that the response sets, by a variable that \
-              holds the server's `route`, or by a session that the application makes and that is remembered.",
+        doc: "Session persistence: sends a client to the same server as before, by a cookie that Weir sets (`cookie`), \
+              by a variable with the server's `route` (`route`), or by a session that the application creates and Weir \
+              remembers (`learn`).",
         set: Setter::Custom(Arity::at_least(2), Repeat::Once, sticky::read),
     },
 ]);

@@ -179,7 +179,7 @@ fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> 
     if !old.is_empty() {
         let old = old.join(", ");
         warn_once(
-            format!("{old}: not spoken any more, TLS begins with version 1.2"),
+            format!("{old}: no longer supported, Weir requires TLS 1.2 or later"),
             None,
             level,
         );
@@ -198,7 +198,7 @@ fn tell_missing(
     if !missing.is_empty() {
         let names = missing.join(", ");
         warn_once(
-            format!("\"{directive}\": {names} can not be had, left out"),
+            format!("\"{directive}\": {names} not supported, ignored"),
             span,
             level,
         );
@@ -301,7 +301,8 @@ fn options(
     let protocols = Protocols::from_bits(commanded.protocols);
     if protocols.tls12 && !commanded.choice.has_tls12() {
         warn_once(
-            "\"ssl_ciphers\" names no suite of TLS 1.2 that can be had: TLS 1.2 is off".to_owned(),
+            "\"ssl_ciphers\" names no supported cipher suite of TLS 1.2: TLS 1.2 is disabled"
+                .to_owned(),
             conf.ciphers.span,
             level,
         );

@@ -92,9 +92,9 @@ const CERTIFICATE: Directive<TlsConf> = row(
     "ssl_certificate",
     "file",
     None,
-    "A file with the server's certificate and the intermediate ones behind it, in PEM. Several lines give certificates of \
-     several kinds, RSA and ECDSA, each with its `ssl_certificate_key`. `data:…` is the text itself. With variables the \
-     file is read when a client comes, with the rights of the worker.",
+    "A PEM file with the certificate of the server, followed by intermediate certificates. Several lines give \
+     certificates of different types, RSA and ECDSA, each with its `ssl_certificate_key`. `data:…` is the PEM text \
+     itself. With variables, the file is loaded during the handshake, with the rights of the worker.",
     Setter::Custom(
         Arity::ONE,
         Repeat::Fresh(|c| c.certificates.clear()),
@@ -121,8 +121,8 @@ const CERTIFICATE_CACHE: Directive<TlsConf> = row(
     "ssl_certificate_cache",
     "off | max=N [inactive=time] [valid=time]",
     Some("off"),
-    "Keeps certificates whose names have variables: so many, each until it was not used for `inactive` (10 seconds), and \
-     looked at again after `valid` (60 seconds).",
+    "Caches certificates whose names contain variables: up to `max`, each until it has been unused for `inactive` (10 \
+     seconds), and revalidated after `valid` (60 seconds).",
     Setter::Custom(Arity::between(1, 3), Repeat::Once, |c, line| {
         c.certificate_cache = certificate_cache(line)?;
         Ok(())
@@ -133,7 +133,7 @@ const CERTIFICATE_COMPRESSION: Directive<TlsConf> = row(
     "ssl_certificate_compression",
     "on | off",
     Some("off"),
-    "Whether certificates are sent compressed (zlib) to clients that can read that (RFC 8879).",
+    "Whether to send certificates compressed (zlib) to clients that support it (RFC 8879).",
     Setter::Flag(|c| &mut c.compress),
 );
 
@@ -141,8 +141,8 @@ const CIPHERS: Directive<TlsConf> = row(
     "ssl_ciphers",
     "ciphers",
     Some("HIGH:!aNULL:!MD5"),
-    "The cipher suites of TLS 1.2, in OpenSSL's notation. What is spoken are the six suites with ECDHE and AES-GCM or \
-     ChaCha20-Poly1305; others that a list names are left out.",
+    "The TLS 1.2 cipher suites, in OpenSSL notation. Supported are the six suites with ECDHE and AES-GCM or \
+     ChaCha20-Poly1305; others in the list are left out.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.ciphers = word(line);
         Ok(())
@@ -153,7 +153,7 @@ const CLIENT_CERTIFICATE: Directive<TlsConf> = row(
     "ssl_client_certificate",
     "file",
     None,
-    "The certificates of the authorities that clients' certificates are trusted by, in PEM. Clients are told their names.",
+    "The trusted CA certificates for verifying client certificates, in PEM. Their names are sent to clients.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.client_certificate = file(line);
         Ok(())
@@ -164,8 +164,8 @@ const CONF_COMMAND: Directive<TlsConf> = row(
     "ssl_conf_command",
     "name value",
     None,
-    "An OpenSSL configuration command. Understood are `Certificate`, `PrivateKey`, `Ciphersuites`, `CipherString`, \
-     `Groups`, `Curves`, `MinProtocol`, `MaxProtocol`, `Protocol` and the `Options` that mean something here.",
+    "An OpenSSL configuration command. Supported are `Certificate`, `PrivateKey`, `Ciphersuites`, `CipherString`, \
+     `Groups`, `Curves`, `MinProtocol`, `MaxProtocol`, `Protocol` and those `Options` that apply to Weir.",
     Setter::Custom(
         Arity::exactly(2),
         Repeat::Fresh(|c| c.commands.clear()),
@@ -185,7 +185,8 @@ const CRL: Directive<TlsConf> = row(
     "ssl_crl",
     "file",
     None,
-    "Revocation lists in PEM: a client's certificate, and each that signed it, must have one and not be on it.",
+    "Certificate revocation lists in PEM: there must be one from each issuer in the chain of a client certificate, and \
+     no certificate of the chain may be on it.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.crl = file(line);
         Ok(())
@@ -196,7 +197,7 @@ const DHPARAM: Directive<TlsConf> = row(
     "ssl_dhparam",
     "file",
     None,
-    "Accepted without effect: keys are exchanged over elliptic curves only.",
+    "Accepted; has no effect: keys are exchanged over elliptic curves only.",
     Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
         if !line.is_default() && !line.text(0).is_empty() {
             line.warn(
@@ -211,8 +212,8 @@ const ECDH_CURVE: Directive<TlsConf> = row(
     "ssl_ecdh_curve",
     "curve",
     Some("auto"),
-    "The groups that keys are exchanged in, the best first, with colons between: `X25519MLKEM768`, `X25519`, `prime256v1`, \
-     `secp384r1`, which is also the order of `auto`.",
+    "The key exchange groups in order of preference, separated by colons: `X25519MLKEM768`, `X25519`, `prime256v1`, \
+     `secp384r1`; this is also the order of `auto`.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.curves = word(line);
         Ok(())
@@ -223,7 +224,7 @@ const ECH_FILE: Directive<TlsConf> = row(
     "ssl_ech_file",
     "file",
     None,
-    "Encrypted Client Hello is not supported: the line is accepted with a warning, and clients go on without.",
+    "Encrypted Client Hello is not supported: accepted with a warning; clients connect without it.",
     Setter::Custom(Arity::ONE, Repeat::Many, |c, line| {
         c.ech = !line.text(0).is_empty();
         Ok(())
@@ -234,9 +235,9 @@ const OCSP: Directive<TlsConf> = row(
     "ssl_ocsp",
     "on | off | leaf",
     Some("off"),
-    "Whether the authorities of clients' certificates are asked if they were revoked (OCSP): about all of a path but its \
-     root, or about the client's own alone. A client about whom nothing can be learnt is not let in. With `ssl_verify_client` \
-     `on` or `optional`; names of responders need a `resolver`.",
+    "Whether to check the revocation of client certificates by OCSP: of the whole chain except the root (`on`), or of \
+     the client certificate only (`leaf`). A client whose status cannot be determined is rejected. Requires \
+     `ssl_verify_client` `on` or `optional`; resolving names of responders requires a `resolver`.",
     Setter::Word(&["off", "on", "leaf"], |c, index| {
         c.ocsp = [None, Some(Checks::All), Some(Checks::Leaf)][index];
     }),
@@ -246,8 +247,8 @@ const OCSP_CACHE: Directive<TlsConf> = row(
     "ssl_ocsp_cache",
     "off | shared:name:size",
     Some("off"),
-    "Keeps what responders say about clients' certificates for as long as they say it holds. The cache has a name and a size \
-     in bytes, and outlives reloads.",
+    "Caches OCSP responses for client certificates for as long as they are valid. The cache has a name and a size in \
+     bytes, and is kept across reloads.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.ocsp_cache = ocsp_cache(line)?;
         Ok(())
@@ -258,7 +259,7 @@ const OCSP_RESPONDER: Directive<TlsConf> = row(
     "ssl_ocsp_responder",
     "url",
     None,
-    "The responder that is asked about clients' certificates (`http://…`), in place of the one that each names.",
+    "The URL (`http://…`) of the OCSP responder for client certificates, instead of those named in the certificates.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.ocsp_responder = Some(word(line)).filter(|word| !word.text.is_empty());
         Ok(())
@@ -269,7 +270,7 @@ const PASSWORD_FILE: Directive<TlsConf> = row(
     "ssl_password_file",
     "file",
     None,
-    "A file of passwords, a line each, that are tried on encrypted keys.",
+    "A file of passphrases for encrypted keys, one per line.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.passwords = Arc::new(tls_rows::passwords(line)?);
         Ok(())
@@ -280,7 +281,7 @@ const PREFER_SERVER_CIPHERS: Directive<TlsConf> = row(
     "ssl_prefer_server_ciphers",
     "on | off",
     Some("off"),
-    "Whether the server's order of cipher suites counts, not the client's.",
+    "Whether to prefer the server's order of cipher suites over the client's.",
     Setter::Flag(|c| &mut c.prefer_server_ciphers),
 );
 
@@ -288,7 +289,7 @@ const PROTOCOLS: Directive<TlsConf> = row(
     "ssl_protocols",
     "[SSLv2] [SSLv3] [TLSv1] [TLSv1.1] [TLSv1.2] [TLSv1.3]",
     Some("TLSv1.2 TLSv1.3"),
-    "The versions of TLS. Those before 1.2 are not spoken any more (RFC 8996); a line that names them is a warning.",
+    "The TLS versions to enable. Versions before 1.2 are not supported (RFC 8996); naming them causes a warning.",
     Setter::Bits(Protocols::WORDS, |c| &mut c.protocols),
 );
 
@@ -296,8 +297,8 @@ const REJECT_HANDSHAKE: Directive<TlsConf> = row(
     "ssl_reject_handshake",
     "on | off",
     Some("off"),
-    "Refuses clients that ask for this server, before a certificate is shown to them. In a default server: clients that \
-     ask for a name nobody has.",
+    "Rejects handshakes with this server before a certificate is sent. In a default server: handshakes for names that \
+     no server has.",
     Setter::Flag(|c| &mut c.rejects),
 );
 
@@ -305,8 +306,8 @@ const SESSION_CACHE: Directive<TlsConf> = row(
     "ssl_session_cache",
     "off | none | [builtin[:size]] [shared:name:size]",
     Some("none"),
-    "Where sessions are remembered for clients that can not keep a ticket, and where tickets are off. A shared cache has a \
-     name, a size in bytes, and outlives reloads.",
+    "Where to store sessions, for clients that do not support tickets, and where tickets are disabled. A shared cache \
+     has a name and a size in bytes, and is kept across reloads.",
     // As in nginx the last line of a block counts.
     Setter::Custom(Arity::between(1, 2), Repeat::Many, |c, line| {
         c.session_cache = session_cache(line)?;
@@ -318,8 +319,9 @@ const SESSION_TICKET_KEY: Directive<TlsConf> = row(
     "ssl_session_ticket_key",
     "file",
     None,
-    "A key for tickets, 48 or 80 random bytes, so that several machines can share sessions. The first line's key encrypts, \
-     all decrypt. Without one a random key is made each hour and kept for a day.",
+    "A file with a session ticket key of 48 or 80 random bytes, so that several machines can share sessions. The key \
+     of the first line encrypts, all decrypt. Without such a file, a random key is generated every hour and kept for a \
+     day.",
     Setter::Custom(
         Arity::ONE,
         Repeat::Fresh(|c| c.ticket_keys.clear()),
@@ -337,7 +339,7 @@ const SESSION_TICKETS: Directive<TlsConf> = row(
     "ssl_session_tickets",
     "on | off",
     Some("on"),
-    "Whether clients get tickets, by which they resume a session.",
+    "Whether to issue session tickets, with which clients can resume sessions.",
     Setter::Flag(|c| &mut c.tickets),
 );
 
@@ -353,9 +355,10 @@ const STAPLING: Directive<TlsConf> = row(
     "ssl_stapling",
     "on | off",
     Some("off"),
-    "Sends the authority's statement about the server's certificate along with it (OCSP): from `ssl_stapling_file`, or as \
-     the authority's responder says. It is asked when a client comes, who does not wait for it, and again every hour; its \
-     name needs a `resolver`. The issuer's certificate must be in the chain or in `ssl_trusted_certificate`.",
+    "Enables OCSP stapling: sends the status of the server certificate along with it, from `ssl_stapling_file` or from \
+     the OCSP responder of the CA. The responder is queried when a client connects, without delaying it, and then \
+     every hour; resolving its name requires a `resolver`. The certificate of the issuer must be in the chain or in \
+     `ssl_trusted_certificate`.",
     Setter::Flag(|c| &mut c.stapling),
 );
 
@@ -363,7 +366,7 @@ const STAPLING_FILE: Directive<TlsConf> = row(
     "ssl_stapling_file",
     "file",
     None,
-    "An OCSP response in DER that is sent with the certificate; nobody is asked then.",
+    "A file with the OCSP response (DER) to staple, instead of querying a responder.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.stapling_file = file(line);
         Ok(())
@@ -374,7 +377,7 @@ const STAPLING_RESPONDER: Directive<TlsConf> = row(
     "ssl_stapling_responder",
     "url",
     None,
-    "The responder that is asked (`http://…`), in place of the one that the certificate names.",
+    "The URL (`http://…`) of the OCSP responder for stapling, instead of the one named in the certificate.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.stapling_responder = Some(word(line)).filter(|word| !word.text.is_empty());
         Ok(())
@@ -385,8 +388,8 @@ const STAPLING_VERIFY: Directive<TlsConf> = row(
     "ssl_stapling_verify",
     "on | off",
     Some("off"),
-    "Whether an answer is only sent along if whoever signed it is entitled to: the issuer, or whom it has named for that. \
-     Clients examine that themselves.",
+    "Whether to staple only responses signed by an authorised party: the issuer, or a responder it has delegated to. \
+     Clients verify this themselves.",
     Setter::Flag(|c| &mut c.stapling_verify),
 );
 
@@ -394,8 +397,8 @@ const TRUSTED_CERTIFICATE: Directive<TlsConf> = row(
     "ssl_trusted_certificate",
     "file",
     None,
-    "Certificates that clients' certificates are trusted by, in PEM, besides those of `ssl_client_certificate`. Clients are \
-     not told their names.",
+    "Trusted CA certificates for verifying client certificates, in PEM, in addition to those of \
+     `ssl_client_certificate`. Their names are not sent to clients.",
     Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
         c.trusted_certificate = file(line);
         Ok(())
@@ -406,8 +409,8 @@ const VERIFY_CLIENT: Directive<TlsConf> = row(
     "ssl_verify_client",
     "on | off | optional | optional_no_ca",
     Some("off"),
-    "Whether clients need a certificate. With `optional` one that is there must be good; with `optional_no_ca` it need not \
-     be signed by a trusted one. `$ssl_client_verify` tells.",
+    "Whether to require a client certificate. `optional` requests one and rejects invalid ones; `optional_no_ca` does \
+     not require it to be signed by a trusted CA. The result is in `$ssl_client_verify`.",
     Setter::Word(&["off", "on", "optional", "optional_no_ca"], |c, index| {
         c.asks = [
             Asks::No,
@@ -422,7 +425,7 @@ const VERIFY_DEPTH: Directive<TlsConf> = row(
     "ssl_verify_depth",
     "number",
     Some("1"),
-    "How many certificates may stand between a client's and a trusted one.",
+    "The maximum number of intermediate certificates between the certificate of a client and a trusted one.",
     Setter::Number(|c| &mut c.depth, 0, 100),
 );
 
@@ -430,7 +433,7 @@ const BUFFER_SIZE: Directive<TlsConf> = row(
     "ssl_buffer_size",
     "size",
     Some("16k"),
-    "The most that is sent in one record. Small records let a client begin sooner with what it has.",
+    "The maximum size of a TLS record. Smaller records reduce the time to first byte.",
     Setter::Size(|c| &mut c.buffer_size),
 );
 
@@ -438,8 +441,8 @@ const EARLY_DATA: Directive<TlsConf> = row(
     "ssl_early_data",
     "on | off",
     Some("off"),
-    "Whether clients that come back may send a request along with their first message (TLS 1.3), which is answered before \
-     the handshake ends. Sessions are then remembered here and used once, so that nobody can send the same request again.",
+    "Whether to accept early data (0-RTT, TLS 1.3): requests that resuming clients send before the handshake is \
+     complete. Sessions are then stored on the server and used only once, which prevents replays.",
     Setter::Flag(|c| &mut c.early_data),
 );
 
@@ -447,7 +450,8 @@ const ALPN: Directive<TlsConf> = row(
     "ssl_alpn",
     "protocol ...",
     None,
-    "The protocols that the server offers by ALPN; a client that offers others only is refused.",
+    "The protocols that the server supports by ALPN, in order of preference; clients that offer only others are \
+     rejected.",
     Setter::Custom(Arity::at_least(1), Repeat::Once, |c, line| {
         let names = line.args().iter().map(|word| word.text.clone());
         // An empty one is no client's.
@@ -463,7 +467,7 @@ const HANDSHAKE_TIMEOUT: Directive<TlsConf> = row(
     "ssl_handshake_timeout",
     "time",
     Some("60s"),
-    "How long a client may take for the handshake.",
+    "The timeout of the TLS handshake.",
     Setter::Millis(|c| &mut c.handshake_timeout),
 );
 

@@ -37,51 +37,51 @@ const fn certificate_lines<R: HasTls>(
 
 const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
     [
-        Variable::new("ssl_protocol", protocol, "The version of TLS: `TLSv1.3`."),
-        Variable::new("ssl_cipher", cipher, "The cipher suite, by OpenSSL's name."),
+        Variable::new("ssl_protocol", protocol, "The TLS version: `TLSv1.3`."),
+        Variable::new("ssl_cipher", cipher, "The cipher suite (OpenSSL name)."),
         Variable::new(
             "ssl_ciphers",
             ciphers,
-            "The cipher suites that the client offered.",
+            "The cipher suites offered by the client.",
         ),
-        Variable::new("ssl_curve", curve, "The group that keys were exchanged in."),
-        Variable::new("ssl_curves", curves, "The groups that the client offered."),
+        Variable::new("ssl_curve", curve, "The key exchange group."),
+        Variable::new("ssl_curves", curves, "The groups offered by the client."),
         Variable::new(
             "ssl_sigalg",
             scheme,
-            "The signature scheme that the server used.",
+            "The signature algorithm used by the server.",
         ),
         Variable::new(
             "ssl_sigalgs",
             schemes,
-            "The signature schemes that the client offered.",
+            "The signature algorithms offered by the client.",
         ),
         Variable::new(
             "ssl_session_id",
             session_id,
-            "A number that connections of one session share.",
+            "An identifier shared by the connections of a session.",
         ),
         Variable::new(
             "ssl_session_reused",
             reused,
-            "`r` when an earlier session was resumed, else `.`.",
+            "`r` if the session was resumed, otherwise `.`.",
         ),
         Variable::new(
             "ssl_early_data",
             early_data,
-            "`1` for a request that came before the handshake was complete.",
+            "`1` for a request received before the handshake was complete, otherwise empty.",
         )
         .volatile(),
         Variable::new(
             "ssl_server_name",
             server_name,
-            "The server name that the client asked for.",
+            "The server name requested by the client (SNI).",
         )
         .volatile(),
         Variable::new(
             "ssl_alpn_protocol",
             alpn,
-            "The protocol that was agreed on by ALPN.",
+            "The protocol negotiated by ALPN.",
         ),
         Variable::new(
             "ssl_ech_status",
@@ -96,47 +96,47 @@ const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
         certificate_lines(
             "ssl_client_cert",
             client_cert,
-            "The client's certificate in PEM, with a tab at the beginning of each line but the first.",
+            "The client certificate in PEM, with a tab before each line except the first.",
         ),
         certificate_lines(
             "ssl_client_raw_cert",
             client_raw_cert,
-            "The client's certificate in PEM.",
+            "The client certificate in PEM.",
         ),
         Variable::new(
             "ssl_client_escaped_cert",
             client_escaped_cert,
-            "The client's certificate in PEM, escaped as a part of a URI.",
+            "The client certificate in PEM, URL-encoded.",
         ),
         Variable::new(
             "ssl_client_s_dn",
             subject,
-            "The subject of the client's certificate (RFC 2253).",
+            "The subject of the client certificate (RFC 2253).",
         ),
         Variable::new(
             "ssl_client_i_dn",
             issuer,
-            "The issuer of the client's certificate (RFC 2253).",
+            "The issuer of the client certificate (RFC 2253).",
         ),
         Variable::new(
             "ssl_client_s_dn_legacy",
             subject_legacy,
-            "The subject, in the old form with slashes.",
+            "The subject of the client certificate in the old form, with slashes.",
         ),
         Variable::new(
             "ssl_client_i_dn_legacy",
             issuer_legacy,
-            "The issuer, in the old form with slashes.",
+            "The issuer of the client certificate in the old form, with slashes.",
         ),
         Variable::new(
             "ssl_client_serial",
             serial,
-            "The serial number of the client's certificate.",
+            "The serial number of the client certificate.",
         ),
         Variable::new(
             "ssl_client_fingerprint",
             fingerprint,
-            "The SHA-1 of the client's certificate.",
+            "The SHA-1 fingerprint of the client certificate.",
         ),
         Variable::new(
             "ssl_client_verify",
@@ -146,14 +146,14 @@ const fn rows<R: HasTls>() -> [Variable<R>; COUNT] {
         Variable::new(
             "ssl_client_v_start",
             valid_from,
-            "When the client's certificate begins to be valid.",
+            "When the client certificate becomes valid.",
         ),
-        Variable::new("ssl_client_v_end", valid_until, "When it ends to be."),
-        Variable::new("ssl_client_v_remain", days_left, "Whole days until then."),
+        Variable::new("ssl_client_v_end", valid_until, "When it expires."),
+        Variable::new("ssl_client_v_remain", days_left, "Days until it expires."),
         Variable::new(
             "ssl_client_sigalg",
             client_scheme,
-            "The signature scheme of the client: not known, always empty.",
+            "The signature algorithm used by the client: not available, always empty.",
         ),
     ]
 }

@@ -42,21 +42,23 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache",
         "zone | off",
         Some("off"),
-        "The cache that responses are stored in, by the name of its `keys_zone`. The value may have variables; an empty one and `off` are none.",
+        "The cache to use, by the name of its `keys_zone`. May contain variables; `off` and an empty value disable \
+         caching.",
         Setter::Custom(Arity::ONE, Repeat::Once, cache),
     ),
     row(
         "cache_key",
         "string",
         None,
-        "What a response is stored under.",
+        "The key that a response is stored under.",
         Setter::OptionalValue(|c| &mut c.cache.key),
     ),
     row(
         "cache_valid",
         "[code …] time",
         None,
-        "How long responses are fresh that say nothing themselves, by status; `any` is every status, no status is 200, 301 and 302.",
+        "How long responses without freshness information of their own are fresh, by status. `any` means every status; \
+         without a status, 200, 301 and 302.",
         Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.cache.valid.clear()),
@@ -74,14 +76,14 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache_min_uses",
         "number",
         Some("1"),
-        "From which request for a key on its response is stored.",
+        "The number of requests for a key after which its response is stored.",
         Setter::Number(|c| &mut c.cache.min_uses, 0, i64::MAX),
     ),
     row(
         "cache_bypass",
         "string …",
         None,
-        "The cache is not asked when one of these values is neither empty nor `0`. The response may still be stored.",
+        "Bypasses the cache if one of these values is neither empty nor `0`. The response may still be stored.",
         Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.cache.bypass.clear()),
@@ -92,7 +94,7 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "no_cache",
         "string …",
         None,
-        "The response is not stored when one of these values is neither empty nor `0`.",
+        "Does not store the response if one of these values is neither empty nor `0`.",
         Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.cache.no_cache.clear()),
@@ -103,7 +105,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache_purge",
         "string …",
         None,
-        "A request for which one of these values is neither empty nor `0` purges its key instead: 204, or 412 when there was nothing. A key that ends with `*` purges all that begin with what is before it.",
+        "If one of these values is neither empty nor `0`, the request purges its key: 204, or 412 if nothing was \
+         stored. A key that ends with `*` purges all keys with that prefix.",
         Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.cache.purge.clear()),
@@ -114,35 +117,37 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache_use_stale",
         "error | timeout | invalid_header | updating | http_500 | http_502 | http_503 | http_504 | http_403 | http_404 | http_429 | off …",
         Some("off"),
-        "When a stale object is served: after which failures, and (`updating`) while it is being renewed.",
+        "When to serve a stale object: after which errors and, with `updating`, while it is being updated.",
         Setter::Bits(UseStale::WORDS, |c| &mut c.cache.use_stale.0),
     ),
     row(
         "cache_background_update",
         "on | off",
         Some("off"),
-        "Whether a stale object that may be served while it is renewed is renewed beside the request that meets it.",
+        "Whether to update a stale object in the background while serving it to the request that found it stale.",
         Setter::Flag(|c| &mut c.cache.background_update),
     ),
     row(
         "cache_revalidate",
         "on | off",
         Some("off"),
-        "Whether stale objects are renewed with `If-Modified-Since` and `If-None-Match`.",
+        "Whether to revalidate stale objects with `If-Modified-Since` and `If-None-Match`.",
         Setter::Flag(|c| &mut c.cache.revalidate),
     ),
     row(
         "cache_lock",
         "on | off",
         Some("on"),
-        "Whether there is one fetch for a key, which everybody follows who asks for it meanwhile. `off` is a fetch for each.",
+        "Whether concurrent requests for a key share a single fetch (request collapsing). `off` fetches for each \
+         request.",
         Setter::Flag(|c| &mut c.cache.lock),
     ),
     row(
         "cache_lock_timeout",
         "time",
         None,
-        "How long a request waits for the head of a response that another one fetches. Then it fetches for itself, and stores nothing. If not set, it waits as long as that takes.",
+        "How long a request waits for the response header of a fetch started by another one. After that it fetches the \
+         response itself, without storing it. By default it waits as long as the fetch takes.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.cache.lock_timeout = Some(line.millis(0)?);
             Ok(())
@@ -152,7 +157,8 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache_lock_age",
         "time",
         None,
-        "A fetch that is older than this and still without a head is taken for dead: the next request fetches anew. If not set, the timeouts of the exchange end it.",
+        "The age at which a fetch without a response header is considered dead, so that the next request starts \
+         another one. By default only the timeouts of the upstream request apply.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.cache.lock_age = Some(line.millis(0)?);
             Ok(())
@@ -162,14 +168,15 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache_convert_head",
         "on | off",
         Some("on"),
-        "Whether HEAD is fetched as GET. If not, responses to HEAD are stored apart.",
+        "Whether to fetch with GET for a HEAD request. If not, responses to HEAD are stored separately.",
         Setter::Flag(|c| &mut c.cache.convert_head),
     ),
     row(
         "cache_max_range_offset",
         "number",
         None,
-        "Ranges that begin here or further on are asked for at the server and not stored. If not set, there is no such bound.",
+        "Ranges that start at or after this offset are requested from the server as ranges and not stored. No limit by \
+         default.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             let offset = line.offset(0)?;
             c.cache.max_range_offset = Some(u64::try_from(offset).unwrap_or(0));
@@ -180,84 +187,93 @@ pub(super) static ROWS: Table<Settings> = Table::new(&[
         "cache_partial",
         "on | off",
         Some("off"),
-        "Whether of a response that is not stored only the range is asked for that the client wants, and kept as a part. With `max_range_offset` that is so for ranges that begin there or further on.",
+        "Whether to fetch only the requested range of a response that is not stored, and to store it as a part. With \
+         `max_range_offset`, only for ranges that start at or after that offset.",
         Setter::Flag(|c| &mut c.cache.partial),
     ),
     row(
         "cache_language",
         "on | off",
         Some("off"),
-        "Whether a variant by `Accept-Language` whose `Content-Language` is one language answers every request that prefers this language, however the rest of the field reads.",
+        "Whether a variant by `Accept-Language` with a single language in its `Content-Language` also serves all other \
+         requests that prefer this language.",
         Setter::Flag(|c| &mut c.cache.language),
     ),
     row(
         "cache_post",
         "on | off",
         Some("off"),
-        "Whether a response 200 to POST is stored for GET if its `Content-Location` is the URL of the request and it says itself how long it is fresh (RFC 9110, section 9.3.3).",
+        "Whether to store a 200 response to POST for GET requests, if its `Content-Location` is the URL of the request \
+         and it has explicit freshness (RFC 9110, section 9.3.3).",
         Setter::Flag(|c| &mut c.cache.post),
     ),
     row(
         "cache_repeat_max",
         "size",
         Some("16m"),
-        "A response without `ETag` and `Last-Modified` that broke off is asked for again if no more of it than this had come. What comes again is compared with that, byte by byte. `0`: only one of which nothing had come.",
+        "The maximum amount received of an interrupted response without `ETag` and `Last-Modified` for which it is \
+         fetched again from the start; the new bytes are compared with those received before. `0`: only if nothing had \
+         been received.",
         Setter::Size(|c| &mut c.cache.repeat_max),
     ),
     row(
         "cache_uncacheable_time",
         "time",
         Some("120s"),
-        "How long it is remembered that the response of a key could not be stored: requests for it do not wait for each other then.",
+        "How long to remember that a response was not cacheable (hit-for-miss): requests for its key do not wait for \
+         each other during that time.",
         Setter::Millis(|c| &mut c.cache.uncacheable_time),
     ),
     row(
         "cache_request_control",
         "on | off",
         Some("off"),
-        "Whether `Cache-Control` and `Pragma` of requests count.",
+        "Whether to honour `Cache-Control` and `Pragma` of requests.",
         Setter::Flag(|c| &mut c.cache.request_control),
     ),
     row(
         "cache_invalidate",
         "on | off",
         Some("on"),
-        "Whether a request with an unsafe method (POST, PUT, DELETE, …) that succeeded purges its key.",
+        "Whether a successful request with an unsafe method (POST, PUT, DELETE, …) purges its key.",
         Setter::Flag(|c| &mut c.cache.invalidate),
     ),
     row(
         "cache_must_revalidate",
         "on | off",
         Some("on"),
-        "Whether `must-revalidate`, `proxy-revalidate` and `s-maxage` forbid to serve an object stale.",
+        "Whether `must-revalidate`, `proxy-revalidate` and `s-maxage` forbid serving stale objects.",
         Setter::Flag(|c| &mut c.cache.rules.obey_must_revalidate),
     ),
     row(
         "cache_authorization",
         "on | off",
         Some("off"),
-        "Whether responses to requests with `Authorization` are stored that do not allow it themselves.",
+        "Whether to store responses to requests with `Authorization` that do not explicitly permit it.",
         Setter::Flag(|c| &mut c.cache.rules.share_authorized),
     ),
     row(
         "cache_heuristic",
         "off | percent% [max]",
         Some("off"),
-        "A response that says nothing, and for whose status nothing is configured, is fresh for this part of its age since `Last-Modified`, at most `max` (1 day).",
+        "Heuristic freshness, for a response without freshness information and without `valid` for its status: this \
+         percentage of the time since `Last-Modified`, at most `max` (1 day).",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, heuristic),
     ),
     row(
         "cache_targeted",
         "name … | off",
         Some("CDN-Cache-Control"),
-        "The fields addressed to caches like this one, in order: the first that a response has counts in place of `Cache-Control` and `Expires` (RFC 9213).",
+        "The targeted cache-control headers to honour, in order of preference: the first that a response has replaces \
+         `Cache-Control` and `Expires` (RFC 9213).",
         Setter::Custom(Arity::at_least(1), Repeat::Once, targeted),
     ),
     row(
         "cache_status_header",
         "off | on | name",
         Some("off"),
-        "Whether responses say in `Cache-Status` what the cache did (RFC 9211), and under which name; `on` is the server's.",
+        "Whether to report cache handling in `Cache-Status` (RFC 9211), and under which name; `on` uses that of the \
+         server.",
         Setter::Custom(Arity::ONE, Repeat::Once, status_header),
     ),
 ]);

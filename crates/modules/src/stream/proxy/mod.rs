@@ -37,7 +37,7 @@ use super::upstream::Groups;
 
 pub(crate) static MODULE: Module = Module {
     name: "proxy",
-    doc: "Passes TCP connections and UDP datagrams to another server.",
+    doc: "Passes TCP connections and UDP datagrams to upstream servers.",
     server: &DIRECTIVES,
     answer: Some(Answer {
         when: |server| server.confs.get::<Conf>().pass.is_some(),
@@ -71,57 +71,58 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         default: None,
         contexts: STREAM_SERVER,
         since: "0.1",
-        doc: "The server or group that sessions are passed to: `host:port`, `unix:path`, the name of an `upstream`, or a \
-              text with variables that gives one of those.",
+        doc: "The upstream server: `host:port`, `unix:path`, the name of an `upstream`, or a text with variables that \
+              yields one of these.",
         set: Setter::Custom(Arity::ONE, Repeat::Once, proxy_pass),
     },
     row(
         "proxy_bind",
         "address [transparent] | off",
         None,
-        "The local address that connections are made from. With `transparent` it may be one that is not of this machine.",
+        "The local address of upstream connections. With `transparent` it may be an address of another machine, such \
+         as that of the client.",
         Setter::Custom(Arity::between(1, 2), Repeat::Once, bind),
     ),
     row(
         "proxy_socket_keepalive",
         "on | off",
         Some("off"),
-        "TCP keep-alive probes on connections to the server.",
+        "Whether to enable TCP keep-alive probes on upstream connections.",
         Setter::Flag(|c| &mut c.socket_keepalive),
     ),
     row(
         "proxy_socket_rcvbuf",
         "size",
         Some("0"),
-        "The receive buffer of connections to the server; 0 leaves it to the system.",
+        "The receive buffer size of upstream connections; 0 leaves it to the system.",
         Setter::Size(|c| &mut c.socket_rcvbuf),
     ),
     row(
         "proxy_socket_sndbuf",
         "size",
         Some("0"),
-        "The send buffer of connections to the server; 0 leaves it to the system.",
+        "The send buffer size of upstream connections; 0 leaves it to the system.",
         Setter::Size(|c| &mut c.socket_sndbuf),
     ),
     row(
         "proxy_connect_timeout",
         "time",
         Some("60s"),
-        "How long connecting to a server may take.",
+        "The timeout for connecting to an upstream server.",
         Setter::Millis(|c| &mut c.connect_timeout),
     ),
     row(
         "proxy_timeout",
         "time",
         Some("10m"),
-        "How long a session may be silent in both directions.",
+        "The timeout of a session without data in either direction.",
         Setter::Millis(|c| &mut c.timeout),
     ),
     row(
         "proxy_buffer_size",
         "size",
         Some("16k"),
-        "How much is read at a time from either side. A direction that carries much goes through the kernel alone.",
+        "The size of the read buffer for each direction. Sustained transfers are spliced in the kernel.",
         Setter::Size(|c| &mut c.buffer_size),
     ),
     row(
@@ -142,7 +143,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "proxy_upload_rate",
         "rate",
         Some("0"),
-        "Bytes per second that are read from the client; 0 is without limit. May have variables.",
+        "The rate limit for reading from the client, in bytes per second; 0 means no limit. May contain variables.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.upload_rate = rate::read(line)?;
             Ok(())
@@ -152,7 +153,8 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "proxy_download_rate",
         "rate",
         Some("0"),
-        "Bytes per second that are read from the server; 0 is without limit. May have variables.",
+        "The rate limit for reading from the upstream server, in bytes per second; 0 means no limit. May contain \
+         variables.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.download_rate = rate::read(line)?;
             Ok(())
@@ -162,15 +164,16 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "proxy_requests",
         "number",
         Some("0"),
-        "How many datagrams of a client make up a session; the next one begins another. 0: all of them are one session.",
+        "The number of client datagrams per session; the next one starts another session. 0 means all belong to one \
+         session.",
         Setter::Number(|c| &mut c.requests, 0, i64::MAX),
     ),
     row(
         "proxy_responses",
         "number",
         None,
-        "How many datagrams the server answers each with: a session ends when they have come. Without it a session ends by \
-         `proxy_timeout`.",
+        "The number of response datagrams expected for each client datagram: the session ends when they have arrived. \
+         If not set, it ends by `proxy_timeout`.",
         Setter::Custom(Arity::ONE, Repeat::Once, |c, line| {
             c.responses = Some(line.number(0, 0, i64::MAX)?.unsigned_abs());
             Ok(())
@@ -180,28 +183,28 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "proxy_next_upstream",
         "on | off",
         Some("on"),
-        "Whether the next server of the group is tried when one can not be reached.",
+        "Whether to try the next server of the group if the connection to one fails.",
         Setter::Flag(|c| &mut c.next_upstream),
     ),
     row(
         "proxy_next_upstream_tries",
         "number",
         Some("0"),
-        "How many servers are tried; 0 is all.",
+        "The maximum number of servers to try; 0 means all.",
         Setter::Number(|c| &mut c.next_upstream_tries, 0, i64::MAX),
     ),
     row(
         "proxy_next_upstream_timeout",
         "time",
         Some("0"),
-        "For how long servers are tried; 0 is without limit.",
+        "The maximum time for trying servers; 0 means no limit.",
         Setter::Millis(|c| &mut c.next_upstream_timeout),
     ),
     row(
         "proxy_protocol",
         "on | v2 | off",
         Some("off"),
-        "Begins the connection to the server with a PROXY protocol header that says who the client is; `on` is version 1.",
+        "Whether to send a PROXY protocol header with the client address to the upstream server; `on` means version 1.",
         Setter::Word(&["off", "on", "v2"], |c, i| {
             c.proxy_protocol = [Header::None, Header::V1, Header::V2][i]
         }),
@@ -210,7 +213,7 @@ static DIRECTIVES: Table<Conf> = Table::<Conf>::new(&[
         "proxy_half_close",
         "on | off",
         Some("off"),
-        "Whether the end of one direction leaves the other one open, until it ends too.",
+        "Whether to keep one direction open after the other has been closed.",
         Setter::Flag(|c| &mut c.half_close),
     ),
 ]);

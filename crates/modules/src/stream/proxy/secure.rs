@@ -22,7 +22,7 @@ use crate::shared::tls_rows;
 
 pub(crate) static MODULE: Module = Module {
     name: "proxy_ssl",
-    doc: "TLS from the proxy to its servers.",
+    doc: "TLS for upstream connections.",
     server: &AllRows,
     ..Module::EMPTY
 };
@@ -34,7 +34,7 @@ static OWN: Table<Conf> = Table::new(&[
         default: Some("off"),
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "Whether servers are spoken to by TLS. A PROXY protocol header goes before it.",
+        doc: "Whether to use TLS to upstream servers. A PROXY protocol header is sent before it.",
         set: Setter::Flag(|c| &mut c.enabled),
     },
     Directive {
@@ -43,7 +43,7 @@ static OWN: Table<Conf> = Table::new(&[
         default: None,
         contexts: STREAM_AND_SERVER,
         since: "0.1",
-        doc: "The application protocols that are offered to servers (ALPN), the best first.",
+        doc: "The protocols to offer by ALPN to upstream servers, in order of preference.",
         set: Setter::Custom(
             Arity::at_least(1),
             Repeat::Fresh(|c| c.secure.alpn.clear()),

@@ -179,7 +179,7 @@ pub(super) fn examine(
         until,
     } = answer;
     if from > now + CLOCK_SKEW || until.is_some_and(|until| until < now - CLOCK_SKEW) {
-        return Err("OCSP_check_validity() failed: the response is not of this time".to_owned());
+        return Err("OCSP_check_validity() failed: the response is not currently valid".to_owned());
     }
     Ok(Answer { status, until })
 }
@@ -231,7 +231,7 @@ fn basic(answer: &[u8]) -> der::Result<Result<&[u8], String>> {
     let mut reader = SliceReader::new(content(&mut reader, tag::CONTEXT_0)?)?;
     let mut reader = SliceReader::new(content(&mut reader, tag::SEQUENCE)?)?;
     if reader.tlv_bytes()? != BASIC {
-        return Ok(Err("OCSP response of an unknown type".to_owned()));
+        return Ok(Err("OCSP response has an unknown type".to_owned()));
     }
     content(&mut reader, tag::OCTETS).map(Ok)
 }
@@ -349,7 +349,7 @@ fn check_signature(
         .filter_map(|der| Certificate::parse(der))
         .find(has_signed)
     else {
-        return Err(format!("{failed}: the signature is nobody's who is known"));
+        return Err(format!("{failed}: the signer is unknown"));
     };
     let is_entitled = || {
         // RFC 6960, section 4.2.2.2: issued for that, by the issuer itself.
@@ -360,7 +360,7 @@ fn check_signature(
     };
     match signer == Signer::Anybody || is_entitled() {
         true => Ok(()),
-        false => Err(format!("{failed}: the signer is not entitled to it")),
+        false => Err(format!("{failed}: the signer is not authorised")),
     }
 }
 

@@ -59,7 +59,7 @@ impl Staple {
         verifies: bool,
         ask: Ask,
     ) -> Result<Arc<Staple>, String> {
-        let unreadable = || "the certificate can not be read".to_owned();
+        let unreadable = || "the certificate cannot be read".to_owned();
         let certificate = Certificate::parse(certificate).ok_or_else(unreadable)?;
         let issuer = Certificate::parse(issuer).ok_or_else(unreadable)?;
         let responder = match (responder, &certificate.responder) {

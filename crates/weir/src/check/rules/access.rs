@@ -14,9 +14,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "allow-without-deny",
         danger: Danger::Attack,
         at: &["allow"],
-        why: "a client that no rule names may come, so that a list of addresses alone keeps nobody out; \
-              rules of a block also replace all those of the blocks around it",
-        write: "\"deny all;\" behind the last \"allow\"",
+        why: "clients that match no rule are allowed, so a list of \"allow\" lines alone denies access to no one; the \
+              rules of a block also replace all those of the outer blocks",
+        write: "add \"deny all;\" after the last \"allow\"",
         bad: "server { location /admin/ { allow 10.0.0.0/8; } }",
         good: "server { location /admin/ { allow 10.0.0.0/8; deny all; } location / { allow all; } }",
         find: allow_without_deny,
@@ -25,8 +25,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "deny-after-allow-all",
         danger: Danger::Attack,
         at: &["deny"],
-        why: "the first rule that names a client decides, and \"allow all\" names every one",
-        write: "the \"deny\" lines first, or no \"allow all\" before them",
+        why: "the first matching rule decides, and \"allow all\" matches every client",
+        write: "put the \"deny\" lines first, or remove the \"allow all\" before them",
         bad: "server { location / { allow all; deny 192.0.2.0/24; } }",
         good: "server { location / { deny 192.0.2.0/24; allow all; } }",
         find: deny_after_allow_all,
@@ -35,8 +35,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "return-before-access",
         danger: Danger::Attack,
         at: &["return"],
-        why: "\"return\" answers before rules of access are looked at",
-        write: "\"try_files\" with a file, or the \"return\" in a named location that \"try_files\" goes to",
+        why: "\"return\" responds in the rewrite phase, before access rules are checked",
+        write: "use \"try_files\" with a file, or move the \"return\" to a named location that \"try_files\" redirects to",
         bad: "server { location /status { allow 10.0.0.0/8; deny all; return 200 secret; } }",
         good: "server { location /status { allow 10.0.0.0/8; deny all; try_files /none @status; }
                         location @status { return 200 secret; } location /x { deny all; return 404; } }",
@@ -46,8 +46,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "auth-basic-without-users",
         danger: Danger::Attack,
         at: &["auth_basic"],
-        why: "without a file of users nobody is asked for a password, as in nginx",
-        write: "\"auth_basic_user_file\" with the path of the file",
+        why: "without a user file no password is required, as in nginx",
+        write: "add \"auth_basic_user_file\" with the path of the file",
         bad: "server { location /admin/ { auth_basic staff; } }",
         good: "auth_basic_user_file users; server { auth_basic off; location /admin/ { auth_basic staff; } }",
         find: auth_basic_without_users,
@@ -56,9 +56,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "access-by-prefix-only",
         danger: Danger::Attack,
         at: &["location"],
-        why: "a location with a regular expression is chosen before one with a prefix, and rules of access are \
-              those of the location that is chosen",
-        write: "\"^~\" before the prefix, and inside it what the other location does",
+        why: "a location with a regular expression takes precedence over a prefix location, and only the access rules \
+              of the selected location apply",
+        write: "put \"^~\" before the prefix, and nest the other location in it",
         bad: "server { root site; location /private/ { deny all; } location ~ \\.jpg$ { expires 1d; } }",
         good: "server { root site; location ^~ /private/ { deny all; location ~ \\.jpg$ { expires 1d; } }
                         location ~ \\.jpg$ { expires 1d; } }",
@@ -68,8 +68,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "real-ip-from-anybody",
         danger: Danger::Attack,
         at: &["set_real_ip_from"],
-        why: "every client may say which address it has, and so passes \"allow\", limits and logs as another",
-        write: "the addresses of the proxies in front, and no other",
+        why: "any client can claim any address, and so evade \"allow\" rules, limits and logs",
+        write: "list only the addresses of your own proxies",
         bad: "set_real_ip_from 0.0.0.0/0; server { listen 80; }",
         good: "set_real_ip_from 10.0.0.0/8; server { listen 80; }",
         find: real_ip_from_anybody,
@@ -78,9 +78,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "limit-by-what-clients-say",
         danger: Danger::Attack,
         at: &["limit_req_zone", "limit_conn_zone"],
-        why: "a client that sends another value each time is never limited: proxies append to this field, and the \
-              beginning of it stays what the client wrote",
-        write: "$binary_remote_addr as the key, with \"set_real_ip_from\" for the proxies in front",
+        why: "a client that sends a different value each time is never limited: proxies append to this header, and its \
+              beginning is controlled by the client",
+        write: "use $binary_remote_addr as the key, with \"set_real_ip_from\" for the proxies in front",
         bad: "limit_req_zone $http_x_forwarded_for zone=a:1m rate=1r/s;",
         good: "limit_req_zone $binary_remote_addr zone=a:1m rate=1r/s; limit_req_zone $http_x_key zone=b:1m rate=1r/s;",
         find: limit_by_what_clients_say,
@@ -89,9 +89,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "client-certificate-not-looked-at",
         danger: Danger::Attack,
         at: &["ssl_verify_client"],
-        why: "clients without a certificate, or with one that is not trusted, are served like all others, because \
-              nothing asks for $ssl_client_verify",
-        write: "\"ssl_verify_client on;\", or an \"if\" that refuses where $ssl_client_verify is not SUCCESS",
+        why: "clients without a certificate, or with an untrusted one, are served like all others, because nothing \
+              checks $ssl_client_verify",
+        write: "use \"ssl_verify_client on;\", or an \"if\" that rejects requests unless $ssl_client_verify is SUCCESS",
         bad: "server { ssl_verify_client optional; }",
         good: "server { ssl_verify_client optional; if ($ssl_client_verify != SUCCESS) { return 403; } }",
         find: certificate_not_looked_at,
@@ -100,8 +100,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "secure-link-without-secret",
         danger: Danger::Attack,
         at: &["secure_link_md5"],
-        why: "all that the sum is made of is known to clients, so that they can make links themselves",
-        write: "a long random text of your own into the value",
+        why: "clients know everything that the hash is made of, so they can create valid links themselves",
+        write: "add a long random secret to the value",
         bad: "server { location / { secure_link_md5 \"$secure_link_expires$uri\"; } }",
         good: "server { location / { secure_link_md5 \"$secure_link_expires$uri Zm9vYmFy\"; } }",
         find: secure_link_without_secret,
@@ -110,8 +110,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "open-to-changes",
         danger: Danger::Attack,
         at: &["dav_methods", "cache_purge", "tunnel_pass"],
-        why: "everybody who reaches the server can use it",
-        write: "\"allow\" and \"deny all\", \"auth_basic\" or \"limit_except\" beside it",
+        why: "anyone who can reach the server can use it",
+        write: "restrict it with \"allow\" and \"deny all\", \"auth_basic\" or \"limit_except\"",
         bad: "server { listen 80; location /files/ { dav_methods PUT DELETE; } }",
         good: "server { listen 80; location /files/ { dav_methods PUT; limit_except GET { deny all; } } dav_methods off; }",
         find: open_to_changes,
@@ -120,8 +120,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "status-for-everybody",
         danger: Danger::Risk,
         at: &["stub_status", "weir_status"],
-        why: "it tells everybody how busy the server is, and with whom",
-        write: "\"allow 127.0.0.1; deny all;\" beside it, or a server that listens on 127.0.0.1",
+        why: "it tells anyone how busy the server is, and with what",
+        write: "add \"allow 127.0.0.1; deny all;\", or move it to a server that listens on 127.0.0.1",
         bad: "server { listen 80; location /status { stub_status; } }",
         good: "server { listen 80; location /status { stub_status; allow 127.0.0.1; deny all; } }
                server { listen 127.0.0.1:81; location /status { stub_status; } }",
@@ -146,7 +146,7 @@ fn allow_without_deny(view: &View, found: &mut Vec<Found>) {
         .is_some_and(|node| first(node) == b"any");
     let local = view.is_local();
     if is_last && !denies && !any && !local && !allows.iter().any(|node| is_all(node)) {
-        let text = "\"allow\" without \"deny\" lets everybody in";
+        let text = "\"allow\" without \"deny\" denies access to no one";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -157,7 +157,7 @@ fn deny_after_allow_all(view: &View, found: &mut Vec<Found>) {
         .by_ref()
         .take_while(|node| !std::ptr::eq(*node, view.node));
     if before.any(|node| node.name.is("allow") && is_all(node)) {
-        let text = "\"deny\" after \"allow all\" is never looked at";
+        let text = "\"deny\" after \"allow all\" has no effect";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -170,7 +170,7 @@ fn return_before_access(view: &View, found: &mut Vec<Found>) {
     // A redirect or a refusal tells nobody anything.
     let tells = first(view.node).starts_with(b"2") && view.node.args.len() > 1;
     if let (Some(guard), true, false) = (guard, tells, view.block("if").is_some()) {
-        let text = format!("\"return\" answers everybody, whatever \"{guard}\" beside it says");
+        let text = format!("\"return\" responds to every client, regardless of \"{guard}\"");
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -186,7 +186,7 @@ fn auth_basic_without_users(view: &View, found: &mut Vec<Found>) {
         && view.nearest("auth_basic_user_file").is_none()
         && !has_file(view.here())
     {
-        let text = "\"auth_basic\" without \"auth_basic_user_file\" asks nobody for a password";
+        let text = "\"auth_basic\" without \"auth_basic_user_file\" requires no password";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -264,7 +264,7 @@ fn access_by_prefix_only(view: &View, found: &mut Vec<Found>) {
         }
         let pattern = other.args.last().map_or(&b""[..], |word| &word.text);
         let text = format!(
-            "what protects \"location {}\" does not protect {}: \"location ~ {}\" has it",
+            "the rules of \"location {}\" do not protect {}: \"location ~ {}\" takes precedence",
             prefix.as_bstr(),
             path.as_bstr(),
             pattern.as_bstr()
@@ -280,14 +280,14 @@ fn real_ip_from_anybody(view: &View, found: &mut Vec<Found>) {
     };
     let local = view.is_local() || servers(view.here());
     if matches!(first(view.node), b"0.0.0.0/0" | b"::/0") && !local {
-        let text = "every client is believed which address it has";
+        let text = "every client is trusted to report its address";
         found.push(Found::new(view.node.head, text));
     }
 }
 
 fn limit_by_what_clients_say(view: &View, found: &mut Vec<Found>) {
     if first(view.node) == b"$http_x_forwarded_for" {
-        let text = "clients choose the key that they are limited by";
+        let text = "clients control the key by which they are limited";
         found.push(Found::new(view.node.args[0].span, text));
     }
 }
@@ -295,7 +295,7 @@ fn limit_by_what_clients_say(view: &View, found: &mut Vec<Found>) {
 fn certificate_not_looked_at(view: &View, found: &mut Vec<Found>) {
     let optional = matches!(first(view.node), b"optional" | b"optional_no_ca");
     if optional && !view.site.mentions(b"ssl_client_") {
-        let text = "certificates of clients are asked for, and never looked at";
+        let text = "client certificates are requested but never checked";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -319,7 +319,7 @@ fn secure_link_without_secret(view: &View, found: &mut Vec<Found>) {
         .filter(|byte| byte.is_ascii_alphanumeric())
         .count();
     if named > 0 && names(text).all(known) && literal == in_names {
-        let text = "the sum of links has no secret in it";
+        let text = "the hash of links contains no secret";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -337,9 +337,9 @@ fn open_to_changes(view: &View, found: &mut Vec<Found>) {
     };
     if !harmless && !except && !view.is_guarded() && !view.is_local() {
         let text = match node.name.text.as_slice() {
-            b"dav_methods" => "everybody may change files here",
-            b"tunnel_pass" => "everybody may connect to any address from here",
-            _ => "everybody may purge the cache here",
+            b"dav_methods" => "anyone can modify files here",
+            b"tunnel_pass" => "anyone can connect to any address from here",
+            _ => "anyone can purge the cache here",
         };
         found.push(Found::new(node.head, text));
     }
@@ -350,7 +350,7 @@ fn status_for_everybody(view: &View, found: &mut Vec<Found>) {
         let name = view.node.name.text.as_bstr();
         found.push(Found::new(
             view.node.head,
-            format!("everybody may see \"{name}\""),
+            format!("anyone can see \"{name}\""),
         ));
     }
 }

@@ -12,9 +12,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "cached-cookies",
         danger: Danger::Attack,
         at: &["proxy_ignore_headers", "fastcgi_ignore_headers", "uwsgi_ignore_headers", "scgi_ignore_headers"],
-        why: "a response that sets a cookie is stored with it: everybody gets the session of the visitor who came first",
-        write: "\"proxy_hide_header Set-Cookie;\" beside it, or \"proxy_no_cache\" and \"proxy_cache_bypass\" with the \
-                cookie of sessions",
+        why: "a response that sets a cookie is stored with it, so everyone gets the session of the first visitor",
+        write: "add \"proxy_hide_header Set-Cookie;\", or \"proxy_no_cache\" and \"proxy_cache_bypass\" with the \
+                session cookie",
         bad: "server { location / { proxy_cache a; proxy_cache_valid 1m; proxy_ignore_headers Set-Cookie; proxy_pass http://a; } }",
         good: "server { location / { proxy_cache a; proxy_ignore_headers Set-Cookie; proxy_hide_header Set-Cookie; proxy_pass http://a; }
                location /x { proxy_ignore_headers Set-Cookie; proxy_pass http://a; } }",
@@ -24,8 +24,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "cache-key-without-host",
         danger: Danger::Risk,
         at: &["proxy_cache_key", "fastcgi_cache_key", "uwsgi_cache_key", "scgi_cache_key"],
-        why: "several sites share the cache, and the same path has one page for all of them",
-        write: "$host or $server_name into the key",
+        why: "several sites share the cache, and the same path returns the same page for all of them",
+        write: "add $host or $server_name to the key",
         bad: "proxy_cache_key $request_uri; server { server_name a.test; proxy_cache z; } server { listen 81; server_name b.test; proxy_cache z; }",
         good: "proxy_cache_key $host$request_uri; server { server_name a.test; proxy_cache z; } server { listen 81; server_name b.test; proxy_cache z; }",
         find: key_without_host,
@@ -78,7 +78,7 @@ fn cached_cookies(view: &View, found: &mut Vec<Found>) {
         && !by_visitor
         && caches_within(view.around, view.here(), &family)
     {
-        let text = "cookies of one visitor are stored for all";
+        let text = "the cookies of one visitor are cached for all";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -128,7 +128,7 @@ fn key_without_host(view: &View, found: &mut Vec<Found>) {
     sites.dedup();
     if let [one, other, ..] = sites[..] {
         let text = format!(
-            "\"{}\" and \"{}\" share the pages of the cache",
+            "\"{}\" and \"{}\" share cached pages",
             one.as_bstr(),
             other.as_bstr()
         );

@@ -16,9 +16,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "alias-traversal",
         danger: Danger::Attack,
         at: &["alias"],
-        why: "the location's name is cut off the path and the rest put behind the folder: of \"/x../\" the two dots \
-              are left, and lead out of it",
-        write: "the name of the location with a slash at its end, as the alias has one",
+        why: "the location is cut off the path, and the rest is appended to the directory: of \"/x../\" the two dots \
+              remain and escape from it",
+        write: "add a trailing slash to the location, to match the alias",
         bad: "server { location /x { alias /srv/x/; } }",
         good: "server { location /x/ { alias /srv/x/; } location = /y { alias /srv/y/; } location /f.ico { alias /srv/f.ico; } }",
         find: alias_traversal,
@@ -27,9 +27,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "secret-served",
         danger: Danger::Attack,
         at: &["server"],
-        why: "the file lies below a folder that is served to everybody",
-        write: "\"root\" with a folder that has only what is public, or \"location ~ /\\. { deny all; }\" for names \
-                that begin with a dot",
+        why: "the file is below a directory that is served to everyone",
+        write: "point \"root\" to a directory with public files only, or add \"location ~ /\\. { deny all; }\" for \
+                names that start with a dot",
         bad: "server { root /srv/site; ssl_certificate_key /srv/site/tls/site.key; }",
         good: "server { root /srv/site/public; ssl_certificate_key /srv/site/tls/site.key; }
                server { root /srv/a; auth_basic_user_file /srv/a/.htpasswd; location ~ /\\. { deny all; } }",
@@ -39,8 +39,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "root-of-the-system",
         danger: Danger::Attack,
         at: &["root", "alias"],
-        why: "passwords, keys and the configuration itself are below it",
-        write: "the folder of the site",
+        why: "it contains passwords, keys and the configuration itself",
+        write: "use the directory of the site",
         bad: "server { location / { root /; } }",
         good: "server { location / { root /var/www; } location = /x { root /; } location /y { root /etc; proxy_pass http://a; } }",
         find: root_of_the_system,
@@ -49,8 +49,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "listing-of-an-application",
         danger: Danger::Risk,
         at: &["autoindex"],
-        why: "listings show the names of backups, uploads and libraries of the application, which is run here as well",
-        write: "\"autoindex on\" into the location whose files are to be listed",
+        why: "listings reveal the names of backups, uploads and libraries of the application that runs here",
+        write: "move \"autoindex on\" to the location whose files should be listed",
         bad: "server { autoindex on; location ~ \\.php$ { fastcgi_pass unix:/php; } }",
         good: "server { location /files/ { autoindex on; } location ~ \\.php$ { fastcgi_pass unix:/php; } }
                server { autoindex on; }",
@@ -60,8 +60,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "script-by-any-name",
         danger: Danger::Risk,
         at: &["fastcgi_pass"],
-        why: "names that have \".php\" somewhere are run, such as \"photo.php.jpg\" that somebody has uploaded",
-        write: "\"\\.php$\" or \"\\.php(/|$)\", and \"try_files\" or an \"if\" with \"-f\" for scripts that are there",
+        why: "files with \".php\" anywhere in their names are executed, such as an uploaded \"photo.php.jpg\"",
+        write: "use \"\\.php$\" or \"\\.php(/|$)\", and \"try_files\" or an \"if\" with \"-f\" to check that the script exists",
         bad: "server { location ~ \\.php { fastcgi_pass unix:/php; } }",
         good: "server { location ~ \\.php$ { fastcgi_pass unix:/php; } location ~ [.]php { try_files $uri =404; fastcgi_pass unix:/php; } }",
         find: script_by_any_name,
@@ -76,7 +76,7 @@ fn alias_traversal(view: &View, found: &mut Vec<Found>) {
     let folder = first(view.node);
     if folder.ends_with(b"/") && !prefix.ends_with(b"/") && !view.is_guarded() {
         let text = format!(
-            "\"{}../\" leads out of the folder \"{}\"",
+            "\"{}../\" escapes from the directory \"{}\"",
             prefix.as_bstr(),
             folder.as_bstr()
         );
@@ -159,7 +159,7 @@ fn secret_served(view: &View, found: &mut Vec<Found>) {
             if let Some(path) = path_to(place, &secret).filter(|path| is_served(view, path, place))
             {
                 let text = format!(
-                    "everybody can have \"{}\", as {}",
+                    "anyone can download \"{}\", as {}",
                     secret.display(),
                     path.as_bstr()
                 );
@@ -262,7 +262,7 @@ fn root_of_the_system(view: &View, found: &mut Vec<Found>) {
             || matches_of(location) != Matches::Prefix(b"/", false) && view.node.name.is("root")
     });
     if is_system && !harmless && !view.is_guarded() && view.block("if").is_none() {
-        let text = format!("the folder \"{}\" of the system is served", path.as_bstr());
+        let text = format!("the system directory \"{}\" is served", path.as_bstr());
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -285,7 +285,7 @@ fn listing_of_an_application(view: &View, found: &mut Vec<Found>) {
         && !view.is_guarded()
         && server.is_some_and(|server| runs(server.block.nodes()))
     {
-        let text = "the folders of an application are listed";
+        let text = "the directories of an application are listed";
         found.push(Found::new(view.node.head, text));
     }
 }
@@ -314,7 +314,7 @@ fn script_by_any_name(view: &View, found: &mut Vec<Found>) {
         .count()
         > 1;
     if is_php && view.site.matches(pattern, caseless, name) && !checked && !inner {
-        let text = "scripts are run whose names only have \".php\" in them";
+        let text = "files that merely contain \".php\" in their names are executed";
         let span = location.args.last().map_or(location.head, |word| word.span);
         found.push(Found::new(span, text));
     }

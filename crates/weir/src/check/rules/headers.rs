@@ -12,9 +12,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "add-header-replaces",
         danger: Danger::Risk,
         at: &["location", "server"],
-        why: "a block with one \"add_header\" of its own has none of those of the blocks around it, so that browsers \
-              protect these pages less than the others",
-        write: "\"add_header_inherit merge;\" around, or the fields once more in this block",
+        why: "a block with an \"add_header\" of its own inherits none from the outer blocks, so these pages are less \
+              protected than the others",
+        write: "add \"add_header_inherit merge;\", or repeat the headers in this block",
         bad: "add_header X-Frame-Options DENY; server { location /x { add_header X-A b; } }",
         good: "add_header X-Frame-Options DENY; server { location /x { add_header X-A b; add_header X-Frame-Options DENY; }
                location /y { add_header_inherit merge; add_header X-A b; } location /z { expires 1d; } }",
@@ -24,10 +24,10 @@ pub(super) const RULES: &[Rule] = &[
         name: "if-add-header-replaces",
         danger: Danger::Risk,
         at: &["if"],
-        why: "the \"if\" is a block: with one \"add_header\" of its own it has none of those of the location, so that \
-              browsers protect these responses less than the others",
-        write: "a \"map\" whose variable is empty where the field is not wanted, and \"add_header\" with it outside of the \
-                \"if\": a field without a value is not sent",
+        why: "\"if\" is a block: with an \"add_header\" of its own it inherits none from the location, so these \
+              responses are less protected than the others",
+        write: "use a \"map\" whose variable is empty when the header is not wanted, and \"add_header\" with it \
+                outside the \"if\": a header without a value is not sent",
         bad: "server { location / { add_header Content-Security-Policy x; if ($arg_a) { add_header X-A b; } } }",
         good: "server { location / { add_header Content-Security-Policy x; if ($arg_a) { set $b c; } add_header X-B $b; } }",
         find: if_add_header_replaces,
@@ -36,9 +36,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "proxy-set-header-replaces",
         danger: Danger::Risk,
         at: &["location", "server"],
-        why: "a block with one \"proxy_set_header\" of its own has none of those of the blocks around it, so that the \
-              upstream gets what clients write into these fields",
-        write: "the fields once more in this block",
+        why: "a block with a \"proxy_set_header\" of its own inherits none from the outer blocks, so the upstream gets \
+              these headers as clients send them",
+        write: "repeat the headers in this block",
         bad: "proxy_set_header X-Real-IP $remote_addr; server { location / { proxy_set_header X-A b; proxy_pass http://a; } }",
         good: "proxy_set_header X-Real-IP $remote_addr; server { location / { proxy_set_header X-A b; proxy_set_header X-Real-IP
                $remote_addr; proxy_pass http://a; } location /x { proxy_set_header X-A b; } }",
@@ -48,9 +48,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "field-of-several-lines",
         danger: Danger::Risk,
         at: &["add_header", "proxy_set_header"],
-        why: "fields of several lines are not allowed any more: proxies and browsers refuse the response or see only \
-              its first line",
-        write: "the value on one line",
+        why: "multi-line headers are no longer allowed: proxies and browsers reject the response, or see only the \
+              first line",
+        write: "put the value on one line",
         bad: "add_header Content-Security-Policy \"a;\n b\";",
         good: "add_header Content-Security-Policy \"a; b\";",
         find: field_of_several_lines,
@@ -59,8 +59,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "markup-by-client",
         danger: Danger::Attack,
         at: &["return"],
-        why: "what a link has in its path is put into the page as it is, scripts too, and runs as the site's own",
-        write: "\"default_type text/plain;\" and \"types { }\" in this location, or no variable in the text",
+        why: "the path of a link is inserted into the page verbatim, including scripts, which then run in the context of the site (cross-site scripting)",
+        write: "add \"default_type text/plain;\" and \"types { }\" to this location, or remove the variable",
         bad: "server { location /hello { default_type text/html; return 200 \"hello $uri\"; } }",
         good: "server { location /hello { types { } default_type text/plain; return 200 \"hello $uri\"; }
                location = /uri { return 200 $uri; } location /a { default_type text/html; return 200 $request_uri; } }",
@@ -126,7 +126,7 @@ fn find_lost_protection(view: &View, what: &str, found: &mut Vec<Found>) {
         node.name.is("return") && !first(node).starts_with(b"2") || node.name.is("internal")
     });
     if !lost.is_empty() && !merges(view) && !shows_nothing {
-        let text = format!("{what} has \"add_header\", and so loses {}", quoted(&lost));
+        let text = format!("{what} has \"add_header\" and so loses {}", quoted(&lost));
         found.push(Found::new(begins.head, text));
     }
 }
@@ -169,7 +169,7 @@ fn proxy_set_header_replaces(view: &View, found: &mut Vec<Found>) {
     lost.retain(|name| is_believed(name));
     if !lost.is_empty() && view.is_in("http") {
         let text = format!(
-            "this block has \"proxy_set_header\", and so loses {}",
+            "this block has \"proxy_set_header\" and so loses {}",
             quoted(&lost)
         );
         found.push(Found::new(begins.head, text));
@@ -182,7 +182,7 @@ fn field_of_several_lines(view: &View, found: &mut Vec<Found>) {
         .any(|byte| matches!(byte, b'\n' | b'\r'))
     {
         let text = format!(
-            "the value of \"{}\" has a line end in it",
+            "the value of \"{}\" contains a line break",
             first(view.node).as_bstr()
         );
         found.push(Found::new(view.node.head, text));
@@ -220,7 +220,7 @@ fn markup_by_client(view: &View, found: &mut Vec<Found>) {
         if let Part::Client { name, reach } = part {
             // What browsers send in a query or a field has these escaped.
             if reach.bytes.has(b'<') && reach.bytes.has(b'\n') {
-                let text = format!("${name} goes into the page as it is");
+                let text = format!("${name} is inserted into the page verbatim");
                 return found.push(Found::new(view.node.args[1].span, text));
             }
         }

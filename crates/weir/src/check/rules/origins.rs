@@ -11,9 +11,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "origin-pattern",
         danger: Danger::Attack,
         at: &["if", "map", "valid_referers"],
-        why: "the expression matches the name anywhere, or its dots match anything, so that an attacker's site with such \
-              a name passes as yours",
-        write: "\"^https://\" and \"$\" around the expression, and \"\\.\" for each dot",
+        why: "the expression is not anchored, or its dots match any character, so an attacker's site with a similar \
+              name passes as yours",
+        write: "put \"^https://\" and \"$\" around the expression, and \"\\.\" for each dot",
         bad: "server { if ($http_origin ~ example\\.com) { set $a b; } }",
         good: "server { if ($http_origin ~ ^https://(www\\.)?example\\.com$) { set $a b; }
                if ($http_referer ~ \"^https://example\\.com/\") { set $a b; } }",
@@ -23,8 +23,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "any-origin-with-credentials",
         danger: Danger::Attack,
         at: &["add_header"],
-        why: "every site that a visitor opens may read what your site has for that visitor",
-        write: "a \"map\" from $http_origin to the origins that may, with nothing as the default",
+        why: "any site that a visitor opens can read your site with the identity of that visitor",
+        write: "use a \"map\" from $http_origin to the permitted origins, with an empty default",
         bad: "server { location / { add_header Access-Control-Allow-Origin $http_origin; add_header Access-Control-Allow-Credentials true; } }",
         good: "map $http_origin $may { default ''; https://a.test $http_origin; }
                server { location / { add_header Access-Control-Allow-Origin $may; add_header Access-Control-Allow-Credentials true; }
@@ -212,7 +212,7 @@ fn any_origin_with_credentials(view: &View, found: &mut Vec<Found>) {
         .iter()
         .any(|block| asks(block) || block.block.nodes().iter().any(asks));
     if any && credentials && !tested && !view.is_guarded() {
-        let text = "every site may read this with its visitors' cookies";
+        let text = "any site can read this with the cookies of its visitors";
         found.push(Found::new(view.node.head, text));
     }
 }

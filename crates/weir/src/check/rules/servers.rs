@@ -11,10 +11,10 @@ pub(super) const RULES: &[Rule] = &[
         name: "no-default-server",
         danger: Danger::Risk,
         at: &["server"],
-        why: "requests with any other name get the first server of the address, which is a matter of the order of files: \
-              so sites are found by address, and by names that others let point to it",
-        write: "\"server { listen 80 default_server; return 444; }\", with \"ssl_reject_handshake on;\" for TLS; or \
-                \"default_server\" to the server that is meant",
+        why: "requests for any other name get the first server of the address, which depends on the order of files: \
+              sites can then be reached by address, and under names that others point to it",
+        write: "add \"server { listen 80 default_server; return 444; }\", with \"ssl_reject_handshake on;\" for TLS, \
+                or mark the intended server as \"default_server\"",
         bad: "server { listen 80; server_name a.test; } server { listen 80; server_name b.test; }",
         good: "server { listen 80; server_name _; } server { listen 80; server_name b.test; }
                server { listen 81; server_name a.test; } server { listen 82; server_name a.test; }
@@ -25,9 +25,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "host-by-client",
         danger: Danger::Risk,
         at: &["proxy_set_header"],
-        why: "$http_host is what the field says, also where the request's line names another host, by which the \
-              server was chosen: applications build links and passwords' resets with it",
-        write: "$host, or \"$host$is_request_port$request_port\" where the port must be in it",
+        why: "$http_host is the header as the client sent it, even if the request line names another host, by which \
+              the server was selected: applications use it to build links, such as for password resets",
+        write: "use $host, or \"$host$is_request_port$request_port\" if the port is needed",
         bad: "server { listen 80; server_name a.test; location / { proxy_set_header Host $http_host; proxy_pass http://a; } }
               server { listen 80 default_server; return 444; }",
         good: "server { location / { proxy_set_header Host $host; proxy_pass http://a; } }
@@ -103,7 +103,7 @@ fn no_default_server(view: &View, found: &mut Vec<Found>) {
                 .next()
                 .map_or(&b""[..], first);
             let text = format!(
-                "requests to \"{}\" with any other name get the site \"{}\", the first of the address",
+                "requests to \"{}\" for any other name get the site \"{}\", the first of that address",
                 address.as_bstr(),
                 name.as_bstr()
             );
@@ -139,7 +139,7 @@ fn host_by_client(view: &View, found: &mut Vec<Found>) {
             && !std::ptr::eq(other, server)
     });
     if chosen && !is_catch_all(server) {
-        let text = "clients choose the name that the upstream is called by";
+        let text = "clients control the host name that the upstream sees";
         found.push(Found::new(view.node.args[1].span, text));
     }
 }

@@ -19,10 +19,10 @@ pub(super) const RULES: &[Rule] = &[
             "scgi_pass",
             "memcached_pass",
         ],
-        why: "clients choose the host that the server connects to: every address that it can reach, its own ones and \
-              those of a cloud's metadata too",
-        write: "a \"map\" from what clients say to the names of your upstreams, with a default of your own, or a slash \
-                between the host and the variable",
+        why: "clients control which host the server connects to, including local addresses and cloud metadata services \
+              (SSRF)",
+        write: "use a \"map\" from client input to the names of your upstreams, with a default, or put a slash between \
+                the host and the variable",
         bad: "server { location / { proxy_pass http://$arg_host; } }",
         good: "map $arg_host $known { default a.test; b b.test; } server { location / { proxy_pass http://$known$request_uri; } }",
         find: upstream_by_client,
@@ -31,8 +31,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "redirect-by-client",
         danger: Danger::Attack,
         at: &["return", "rewrite"],
-        why: "a link to your site leads wherever its author wants, under your name",
-        write: "the host, and a slash behind it before any variable",
+        why: "a link to your site can lead anywhere, under your name (open redirect)",
+        write: "put a slash after the host, before any variable",
         bad: "server { location ~ ^/old(.*)$ { return 301 https://new.test$1; } }",
         good: "server { location ~ ^/old(/.*)$ { return 301 https://new.test$1; } location / { return 301 https://$host$request_uri; }
                if ($host ~ ^www\\.(.+)$) { return 301 https://$1$request_uri; } }",
@@ -42,9 +42,9 @@ pub(super) const RULES: &[Rule] = &[
         name: "pass-traversal",
         danger: Danger::Attack,
         at: &["proxy_pass"],
-        why: "the location's name is cut off the path and the rest put behind the one of the upstream: of \"/x../\" \
-              the two dots are left, and lead out of it",
-        write: "the name of the location with a slash at its end",
+        why: "the location is cut off the path, and the rest is appended to the path of the upstream: of \"/x../\" the \
+              two dots remain and escape from it",
+        write: "add a trailing slash to the location",
         bad: "server { location /x { proxy_pass http://a/public/; } }",
         good: "server { location /x/ { proxy_pass http://a/public/; } location /y { proxy_pass http://a/; } }",
         find: pass_traversal,
@@ -61,9 +61,9 @@ pub(super) const RULES: &[Rule] = &[
             "proxy_pass",
             "error_page",
         ],
-        why: "the variable is the path with its escapes resolved. A line end in it, \"%0d%0a\", begins a new field or a \
-              new request with nginx; Weir puts a space there or refuses the request, and the value is wrong",
-        write: "$request_uri in place of $uri, or an expression whose group has no line ends, such as \"[^/\\s]+\"",
+        why: "the variable is the decoded path. A line break in it (\"%0d%0a\") starts a new header or a new request \
+              with nginx; Weir replaces it with a space or rejects the request, and the value is wrong",
+        write: "use $request_uri instead of $uri, or a group that matches no line breaks, such as \"[^/\\s]+\"",
         bad: "server { location / { return 301 https://new.test$uri; } }",
         good: "server { location / { return 301 https://new.test$request_uri; } location = /t { return 200 $uri; } }",
         find: line_ends,
@@ -72,8 +72,8 @@ pub(super) const RULES: &[Rule] = &[
         name: "resolver-of-strangers",
         danger: Danger::Risk,
         at: &["resolver"],
-        why: "answers come over the open network without any proof, and decide which host gets the requests",
-        write: "a resolver of your own network, or \"proxy_ssl_verify on\"",
+        why: "DNS responses cross the public network unauthenticated, and decide which host gets the requests",
+        write: "use a resolver in your own network, or \"proxy_ssl_verify on\"",
         bad: "resolver 8.8.8.8; server { location / { set $a b.test; proxy_pass http://$a; } }",
         good: "resolver 127.0.0.53; server { location / { set $a b.test; proxy_pass http://$a; } }
                server { resolver 8.8.8.8; ssl_stapling on; }",
@@ -199,10 +199,10 @@ fn upstream_by_client(view: &View, found: &mut Vec<Found>) {
     }
     let name = chosen.name;
     let text = match chosen.is_added {
-        true => format!(
-            "clients choose the upstream: ${name} is added to its host without a slash between"
-        ),
-        false => format!("clients choose the upstream, by ${name}"),
+        true => {
+            format!("clients control the upstream: ${name} is appended to its host without a slash")
+        }
+        false => format!("clients control the upstream through ${name}"),
     };
     found.push(Found::new(view.node.args[0].span, text));
 }
@@ -273,10 +273,10 @@ fn redirect_by_client(view: &View, found: &mut Vec<Found>) {
     };
     let text = match chosen.is_added {
         true => format!(
-            "links can lead to any site: ${} is added to the host without a slash between",
+            "redirects can lead to any site: ${} is appended to the host without a slash",
             chosen.name
         ),
-        false => format!("links can lead to any site, by ${}", chosen.name),
+        false => format!("redirects can lead to any site through ${}", chosen.name),
     };
     let span = view.node.args.get(1).unwrap_or(&view.node.args[0]).span;
     found.push(Found::new(span, text));
@@ -299,7 +299,7 @@ fn pass_traversal(view: &View, found: &mut Vec<Found>) {
     };
     if !prefix.ends_with(b"/") && !view.is_guarded() && view.is_in("http") {
         let text = format!(
-            "\"{}../\" leads out of \"{}\" of the upstream",
+            "\"{}../\" escapes from \"{}\" of the upstream",
             prefix.as_bstr(),
             path.as_bstr()
         );
@@ -336,7 +336,7 @@ fn line_ends(view: &View, found: &mut Vec<Found>) {
                 .iter()
                 .find(|word| word.text == text)
                 .map_or(node.head, |word| word.span);
-            let text = format!("${name} can have line ends in it");
+            let text = format!("${name} can contain line breaks");
             return found.push(Found::new(span, text));
         }
     }
