@@ -204,3 +204,58 @@ fn a_misspelt_signal() {
     let help = "did you mean \"reload\"? -s takes stop, quit, reopen, reload";
     assert!(finished.stderr.contains(help), "{}", finished.stderr);
 }
+
+#[test]
+fn the_name_of_an_upstream_that_is_misspelt() {
+    if skip_on_oracle("nginx does not start") {
+        return;
+    }
+    let finished = whole(
+        "events {}\nhttp {\n  access_log off;\n  upstream backend { server 127.0.0.1:1; }\n  server {\n    listen 127.0.0.1:%%PORT%%;\n    location / { proxy_pass http://backnd; }\n  }\n}\n",
+    )
+    .test();
+    let first = "weir: [warn] host not found in upstream \"backnd\" in %%DIR%%/nginx.conf:7";
+    assert_eq!(finished.first_line(), first);
+    let help = "= did you mean the upstream \"backend\"?";
+    assert!(finished.stderr.contains(help), "{}", finished.stderr);
+}
+
+/// Many configurations have these lines; what they are about has a page of its own.
+#[test]
+fn what_tls_has_no_more_is_one_line_each() {
+    if skip_on_oracle("nginx has it still") {
+        return;
+    }
+    let warned = |lines: &str| {
+        let server = format!(
+            "server {{ listen 127.0.0.1:%%PORT%% ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; {lines} }}"
+        );
+        let text = format!("events {{}}\nhttp {{ access_log off;\n{server}\n}}\n");
+        let finished = crate::tls::https_files(whole(&text)).test_with(&["-q"]);
+        assert_eq!(finished.code, 0, "{}", finished.stderr);
+        finished.stderr
+    };
+    let said = warned(
+        "ssl_dhparam /none; ssl_protocols TLSv1 TLSv1.1 TLSv1.2;
+         ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256:DHE-RSA-AES256-SHA:AES128-SHA:AES256-SHA:AES128-SHA256:AES256-SHA256;",
+    );
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains("see \"weir help tls\"")),
+        "{said}"
+    );
+    assert!(
+        said.contains("AES128-SHA, AES256-SHA, AES128-SHA256 and 1 more not available"),
+        "{said}"
+    );
+    // What nobody misses.
+    let quiet = "ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256:!aNULL;";
+    assert_eq!(warned(quiet), "");
+    let off = warned("ssl_ciphers AES128-SHA:AES256-SHA;");
+    assert_eq!(off.lines().count(), 1, "{off}");
+    assert!(off.contains("TLS 1.2 is off"), "{off}");
+    assert!(run(&["help", "tls"]).stdout.contains("ssl_dhparam"));
+}

@@ -10,8 +10,8 @@ use bstr::{BString, ByteSlice};
 use conf::{Address, Diagnostic, Host, Line, parse};
 use net::resolver::Resolver;
 use net::upstream::{
-    Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, ResolvedAt, Server,
-    ServerState,
+    Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, Reference, ResolvedAt,
+    Server, ServerState,
 };
 use net::upstream::{Settings, Sticky, lookup};
 
@@ -20,6 +20,19 @@ const DEFAULT_PORT: u16 = 80;
 
 /// The least size of a zone: eight pages.
 const SMALLEST_ZONE: u64 = 8 * 4096;
+
+/// Warns of a name that is not known now, and of the block that was perhaps meant.
+pub(crate) fn warn_of(reference: &Reference, line: &mut Line) {
+    let Some(warning) = &reference.warning else {
+        return;
+    };
+    let mut warning = line.error_at(0, warning);
+    warning.severity = conf::Severity::Warn;
+    if let Some(near) = &reference.near {
+        warning = warning.note(format!("did you mean the upstream \"{near}\"?"));
+    }
+    line.level.report(warning);
+}
 
 /// A block as far as it is read.
 #[derive(Clone, Default)]

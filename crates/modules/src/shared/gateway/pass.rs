@@ -91,9 +91,7 @@ impl Pass {
         {
             return Err(line.error_at(0, format!("no port in upstream \"{}\"", text.as_bstr())));
         }
-        if let Some(warning) = reference.warning {
-            line.warn_at(0, warning);
-        }
+        crate::shared::upstream::warn_of(&reference, line);
         Ok(Pass::Group(reference.group))
     }
 

@@ -270,9 +270,7 @@ fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if reference.group.settings.origin == (Origin::Url { port: Some(0) }) {
         return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
     }
-    if let Some(warning) = reference.warning {
-        line.warn_at(0, warning);
-    }
+    crate::shared::upstream::warn_of(&reference, line);
     conf.pass = Some(Pass::Group(reference.group));
     Ok(())
 }
