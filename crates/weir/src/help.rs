@@ -41,57 +41,78 @@ Weir is a web server and caching reverse proxy. It reads nginx.conf as it is.
 
 Without a configuration:
   weir serve DIR [--port N] [--listen ADDRESS]   serve a folder, http://127.0.0.1:8080
-  weir proxy URL [--port N] [--listen ADDRESS]   stand before another server, and cache what may be
+  weir proxy URL [--port N] [--listen ADDRESS]   reverse-proxy another server, and cache what is cacheable
 
-With one (options as nginx has them, `weir -h` lists them all):
+With a configuration file (same options as nginx, `weir -h` lists them all):
   weir                        run /etc/weir/weir.conf, else /etc/nginx/nginx.conf
   weir -c FILE                run a configuration; add -g 'daemon off;' to stay in the foreground
   weir -t [-c FILE]           test it: every error, with its line and what to do
+  weir init KIND [FILE]       write one to begin with: static, spa, php, proxy, cache, s3, balance, stream
   weir check [-c FILE]        what attackers could use in it, and what would leak; also as JSON
   weir -s reload              stop, quit, reopen or reload a running server
   weir upgrade [-c FILE]      replace the binary of a running server; no connection is lost
 
 A cache's folder:
   weir cache ls|stat|verify PATH
-  weir cache show PATH URL    what is stored of it, and with which head
+  weir cache show PATH URL    show the stored response headers of a URL
   weir cache purge PATH --key TEXT (--prefix, --tag, --all; --soft makes stale)
 
-To look things up:
-  weir help [DIRECTIVE]       what a directive does, its default and where it may stand
-  weir COMMAND --help         what a command of these takes
+Help:
+  weir help [DIRECTIVE]       what a directive does, its default and where it is allowed
+  weir help tls               what to know about ciphers, protocols and certificates
+  weir COMMAND --help         options of one of these commands
   weir --version
 
 Examples:
   weir serve ./public --port 3000
   weir proxy https://example.org
-  weir -t -c ./nginx.conf && weir -c ./nginx.conf
+  weir init proxy app.conf && weir -t -c app.conf && weir -c app.conf
 ";
 
 /// `weir serve --help`.
 pub(crate) const SERVE: &str = "\
-usage: weir serve DIR [--port N] [--listen ADDRESS]
+usage: weir serve DIR [OPTION ...]
 
-Serves a folder as a site until Ctrl-C: index files, listings, ranges, gzip. Each request is a line on
-standard output. Nothing is written into the folder.
+Serves a folder as a site until Ctrl-C: index files, listings, Markdown, ranges, gzip, Brotli, Zstandard,
+HTTP/2. Each request is a line on standard output. Nothing is written into the folder (but see --upload).
 
-  -p, --port N           the port; 8080 or the next free one where none is given
-  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
-                         address of this machine, with or without a port
+  -p, --port N           the port (default: 8080 or the next free one)
+  -l, --listen ADDRESS   address to listen on (default: 127.0.0.1; * for all interfaces), with or without a
+                         port
+      --open             open it in a browser
+      --spa              answer paths that are no files with /index.html
+      --tls              HTTPS, with a certificate of a local authority that is made once for this user
+      --domain NAME      HTTPS on port 443 of all interfaces, with a certificate of Let's Encrypt for NAME,
+                         and a redirect from port 80
+      --password U:P     ask for the user U and the password P
+      --upload           take files by PUT and by the listing; none is replaced
+      --cors             let pages of other sites read what is served
+      --hidden           serve names that begin with a dot too (default: 404, but for /.well-known/)
+      --follow           follow symbolic links that lead out of DIR too (default: 403)
 ";
 
 /// `weir proxy --help`.
 pub(crate) const PROXY: &str = "\
 usage: weir proxy URL [--port N] [--listen ADDRESS] [--insecure]
 
-Passes all requests on to the server at URL until Ctrl-C, and keeps what that one allows to be kept, until
+Passes all requests on to the server at URL until Ctrl-C, and caches what that one allows to be cached, until
 the end, in a temporary folder: clients that ask for the same at once make one request, and while the server
-fails they get what was kept. Each request is a line on standard output, with what the cache did.
+fails they get what was cached. Each request is a line on standard output, with what the cache did, and why
+it did not. For a server of this machine its port is enough: weir proxy 3000.
 
-  -p, --port N           the port; 8080 or the next free one where none is given
-  -l, --listen ADDRESS   who may come: this machine only where nothing is given, * for everybody, or an
-                         address of this machine, with or without a port
-  -k, --insecure         believe the certificate of an https server, whatever it says. Else it must be for
-                         the name in URL and signed by somebody whom this system trusts (SSL_CERT_FILE)
+  -p, --port N           the port (default: 8080 or the next free one)
+  -l, --listen ADDRESS   address to listen on (default: 127.0.0.1; * for all interfaces), with or without a
+                         port
+  -k, --insecure         do not verify the origin's TLS certificate (default: verify it against the system's
+                         authorities, or the file in SSL_CERT_FILE)
+";
+
+/// `weir init --help`.
+pub(crate) const INIT: &str = "\
+usage: weir init KIND [FILE] [--domain NAME]
+
+Writes a configuration to begin with, to FILE or to standard output. With --domain it has TLS: the certificate
+for NAME is obtained from Let's Encrypt at the start, and renewed.
 ";
 
 /// `weir upgrade --help`.
@@ -108,6 +129,7 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
     match command {
         "serve" => Some(SERVE),
         "proxy" => Some(PROXY),
+        "init" | "new" => Some(INIT),
         "upgrade" => Some(UPGRADE),
         "cache" => Some(crate::cache_command::USAGE),
         "check" => Some(crate::check::USAGE),
@@ -115,6 +137,9 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// `weir help tls`: what the warnings about it have no room for.
+const TLS: &str = include_str!("help_tls.txt");
 
 /// The one directive that is no row: the reader of the language itself follows it.
 const INCLUDE: &str = "include file | mask;
@@ -132,6 +157,10 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         return 0;
     };
     let directives = engines::directives();
+    if name == "tls" {
+        print!("{TLS}");
+        return 0;
+    }
     // A reader types what stands in the file.
     let name = name.trim_end_matches(';');
     if name == "include" {
