@@ -563,7 +563,7 @@ weir: [emerg] \"server\" directive is not allowed here in /etc/weir/nginx.conf:1
   |
 1 | server { }
   | ^^^^^^
-  = it may stand in: http
+  = allowed in: http
 "
     );
 }

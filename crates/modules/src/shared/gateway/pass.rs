@@ -83,7 +83,7 @@ impl Pass {
         let groups = line.shared::<Groups>().clone();
         let reference = groups
             .refer(text, NO_PORT, &place)
-            .map_err(|error| line.error_at(0, error))?;
+            .map_err(|error| crate::shared::upstream::no_address(line, error))?;
         if reference.group.settings.origin
             == (Origin::Url {
                 port: Some(NO_PORT),

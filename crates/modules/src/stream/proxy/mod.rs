@@ -266,7 +266,7 @@ fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let groups = line.shared::<Groups>().clone();
     let reference = groups
         .refer(line.text(0), 0, &place)
-        .map_err(|message| line.error_at(0, message))?;
+        .map_err(|message| crate::shared::upstream::no_address(line, message))?;
     if reference.group.settings.origin == (Origin::Url { port: Some(0) }) {
         return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
     }
