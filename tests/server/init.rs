@@ -12,7 +12,9 @@ fn tested(text: &str) -> Finished {
         .replace("/var/cache/weir", "%%DIR%%/cache")
         .replace("listen 80;", "listen 127.0.0.1:%%PORT%%;")
         .replace("listen 443", "listen 127.0.0.1:%%PORT1%%")
-        .replace("listen 127.0.0.1:8443", "listen 127.0.0.1:%%PORT2%%");
+        .replace("listen 127.0.0.1:8443", "listen 127.0.0.1:%%PORT2%%")
+        // Names of the network are not known everywhere.
+        .replace("server s3.eu-central-1.amazonaws.com", "server 127.0.0.1");
     whole(&text).test()
 }
 
@@ -42,8 +44,7 @@ fn each_passes_the_test() {
         }
         let finished = tested(&text);
         assert_eq!(finished.code, 0, "{kind}: {}", finished.stderr);
-        // Names of the network are not known everywhere.
-        let is_known = |line: &&str| !line.contains("host not found") && !line.contains("\"user\"");
+        let is_known = |line: &&str| !line.contains("\"user\"");
         let mut warned = finished
             .stderr
             .lines()

@@ -11,6 +11,10 @@ use crate::identity::Identity;
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
 pub(crate) fn options_text(identity: Identity) -> String {
     let program = identity.program();
+    let configuration = match identity {
+        Identity::Weir => "/etc/weir/weir.conf, else /etc/nginx/nginx.conf",
+        Identity::Nginx => "/etc/nginx/nginx.conf",
+    };
     let subcommands = match identity {
         Identity::Weir => "\n\"weir --help\" shows what else there is.\n\n",
         Identity::Nginx => "\n",
@@ -29,7 +33,7 @@ Options:
   -s signal     : send signal to a master process: stop, quit, reopen, reload
   -p prefix     : set prefix path (default: /etc/nginx)
   -e filename   : set error log file (default: /var/log/nginx/error.log)
-  -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
+  -c filename   : set configuration file (default: {configuration})
   -g directives : set global directives out of configuration file
 {subcommands}"
     )
@@ -168,7 +172,7 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         return 0;
     }
     if let Some(text) = describe::help(name, &directives) {
-        print!("{text}");
+        print!("{}", folded(&text));
         return 0;
     }
     eprintln!("weir: there is no directive \"{name}\"");
@@ -180,22 +184,56 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
     1
 }
 
+/// The words of a text in lines of this width; what stands between two words in a line stays.
+fn wrapped(text: &str, width: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = text;
+    while rest.chars().count() > width {
+        let end = rest
+            .char_indices()
+            .nth(width)
+            .map_or(rest.len(), |(at, _)| at);
+        let space = match rest[end..].starts_with(' ') {
+            true => Some(end),
+            false => rest[..end].rfind(' ').or_else(|| rest.find(' ')),
+        };
+        let Some(space) = space else { break };
+        let (line, after) = rest.split_at(space);
+        lines.push(line.trim_end());
+        rest = after.trim_start();
+    }
+    if !rest.is_empty() {
+        lines.push(rest);
+    }
+    lines
+}
+
+/// The page of a directive, its sentences broken into lines that fit a terminal.
+fn folded(page: &str) -> String {
+    const WIDTH: usize = 100;
+    let fold = |line: &str| match line.starts_with(' ') {
+        true => line.to_owned(),
+        false => wrapped(line, WIDTH).join("\n"),
+    };
+    let lines: Vec<String> = page.lines().map(fold).collect();
+    lines.join("\n") + "\n"
+}
+
 /// All directives by module, in lines that fit a terminal.
 fn directive_list() -> String {
     const WIDTH: usize = 78;
     let mut text = String::from("Directives:\n");
     for page in engines::pages() {
-        let _ = writeln!(text, "\n{}", page.name);
-        let mut column = WIDTH;
-        for row in describe::rows(page.tables.iter().copied()) {
-            if column + row.name.len() + 2 > WIDTH {
-                text.push_str(if column == WIDTH { "  " } else { "\n  " });
-                column = 2;
-            }
-            let _ = write!(text, "{}  ", row.name);
-            column += row.name.len() + 2;
+        let rows = describe::rows(page.tables.iter().copied());
+        // Some modules have variables only.
+        if rows.is_empty() {
+            continue;
         }
-        text.push('\n');
+        let _ = writeln!(text, "\n{}", page.name);
+        let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        for line in wrapped(&names.join("  "), WIDTH) {
+            let _ = writeln!(text, "  {line}");
+        }
     }
     text
 }
@@ -256,4 +294,19 @@ fn compatibility() -> String {
         let _ = writeln!(text, "| `{name}` | {what} |");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_as_full_as_they_can_be() {
+        assert_eq!(wrapped("ab cd ef", 5), ["ab cd", "ef"]);
+        assert_eq!(wrapped("ab cd", 5), ["ab cd"]);
+        assert_eq!(wrapped("abcdefgh ij", 5), ["abcdefgh", "ij"]);
+        assert_eq!(wrapped("a  b", 3), ["a", "b"]);
+        assert_eq!(wrapped("", 5), [""; 0]);
+        assert!(directive_list().lines().all(|line| line.len() <= 80));
+    }
 }

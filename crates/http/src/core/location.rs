@@ -191,7 +191,10 @@ pub static DIRECTIVES: Table<LocationConf> = Table::<LocationConf>::new(&[
         default: None,
         contexts: SERVER_LOCATION,
         since: "0.1",
-        doc: "What is done with the requests for certain paths.",
+        doc: "What is done with requests for certain paths. `=` is for exactly this path, and decides at once. Of all prefixes the \
+          longest that fits is kept; with `^~` it decides. Otherwise the first regular expression that matches does, in the \
+          order of the file (`~`, or `~*` without regard to capitals), and the prefix if none matches. `@name` is for \
+          `error_page` and `try_files` only.",
         set: Setter::Deferred(Arity::between(1, 2), crate::configure::location),
     },
     Directive {

@@ -9,7 +9,7 @@ use crate::shared::page;
 
 /// The style: a table that becomes narrow on a telephone.
 const STYLE: &str = "\
-nav{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere;margin-bottom:1rem}
+nav{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere}
 nav span{color:var(--soft);font-weight:400;padding:0 .15rem}
 a{color:var(--link);text-decoration:none}
 a:hover{text-decoration:underline}
@@ -26,9 +26,10 @@ th:nth-child(2),td:nth-child(2){text-align:right}
 tbody tr:hover{background:var(--over)}
 svg{width:1.1rem;height:1.1rem;vertical-align:-.2rem;margin-right:.7rem;fill:none;stroke:var(--soft);stroke-width:1.6;stroke-linejoin:round}
 .d svg{stroke:var(--link);fill:var(--over)}
-header{display:flex;gap:1rem;align-items:baseline;flex-wrap:wrap}
-header nav{flex:1}
-input{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--line);border-radius:.4rem;padding:.3rem .6rem}
+header{display:flex;gap:.7rem;align-items:center;flex-wrap:wrap;margin-bottom:1rem}
+header nav{flex:1 1 12rem}
+input,header button{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--line);border-radius:.4rem;padding:.3rem .6rem}
+header button{color:var(--link);cursor:pointer}
 footer{color:var(--soft);font-size:.85rem;margin-top:.9rem}
 @media(max-width:36rem){th:nth-child(3),td:nth-child(3){display:none}}
 ";
@@ -53,7 +54,8 @@ s.textContent=w?n+' shown of '+all:all}})();";
 
 /// Sends the files that are chosen, one after the other, into the directory that is shown.
 const UPLOAD: &str = "\
-(function(){var u=document.getElementById('u'),s=document.getElementById('s');u.hidden=false;\
+(function(){var u=document.getElementById('u'),s=document.getElementById('s'),b=document.getElementById('b');\
+b.hidden=false;b.onclick=function(){u.click()};\
 u.onchange=async function(){for(var f of u.files){s.textContent='sending '+f.name;\
 var r=await fetch(encodeURIComponent(f.name),{method:'PUT',body:f});\
 if(!r.ok){s.textContent=f.name+': '+(r.status==409?'there is such a file':r.status+' '+r.statusText);return}}\
@@ -75,7 +77,8 @@ const TEXT: &str =
 const BOX: &[u8] =
     b"<input id=\"f\" type=\"search\" placeholder=\"Filter\" aria-label=\"Filter\" hidden>\n";
 const CHOICE: &[u8] =
-    b"<input id=\"u\" type=\"file\" multiple aria-label=\"Upload\" hidden> <span id=\"s\" role=\"status\"></span>\n";
+    b"<span id=\"s\" role=\"status\"></span><button id=\"b\" hidden>Upload</button>\
+    <input id=\"u\" type=\"file\" multiple hidden>\n";
 
 /// Icons by the ending of a name.
 const ICONS: [(&str, &[&str]); 5] = [
