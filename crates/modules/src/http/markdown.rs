@@ -171,7 +171,7 @@ fn harmless_url(url: CowStr<'_>) -> CowStr<'_> {
     let end = seen.find(['/', '?', '#', ':']).unwrap_or(seen.len());
     let has_scheme = seen[end..].starts_with(':');
     let known = |scheme: &&str| scheme.eq_ignore_ascii_case(&seen[..end]);
-    match !has_scheme || SCHEMES.iter().any(|scheme| known(&scheme)) {
+    match !has_scheme || SCHEMES.iter().any(known) {
         true => url,
         false => "#".into(),
     }
