@@ -116,6 +116,8 @@ fn files_come_into_folders_that_are_there_and_replace_none() {
     assert_eq!(put("/none/new.txt"), 403);
     assert_eq!(put("/out/new.txt"), 403);
     assert_eq!(put("/.profile"), 404);
+    // A line feed in a name is a sign like any other.
+    assert_eq!(put("/none%0Aa/new.txt"), 403);
     assert!(!server.path("outside/new.txt").exists());
     assert!(server.get("/sub/").text().contains("type=\"file\""));
     let plain = serve(&[]);

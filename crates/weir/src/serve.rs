@@ -315,7 +315,7 @@ fn around(serve: &Serve, address: SocketAddr) -> Result<String, String> {
         text.push_str("map $request_method $preflight_headers { OPTIONS *; }\n");
     }
     if serve.upload {
-        text.push_str("map $uri $above { ~^(?<up>.*/)[^/]+$ $up; default /; }\n");
+        text.push_str("map $uri $above { ~(?s)^(?<up>.*/)[^/]+$ $up; default /; }\n");
     }
     if let Some(domain) = &serve.domain {
         let state = authority::data_folder()?.join("acme");
