@@ -139,7 +139,12 @@ fn a_read_only_etc_is_enough() {
          mkdir /var/log/weir
          umask 077
          \"$SERVER\" -t
-         stat -c '%a %n' /var/lib/weir /var/lib/weir/*",
+         \"$SERVER\"
+         n=0; until [ -s /run/weir.pid ]; do n=$((n+1)); [ $n -lt 3000 ]; sleep 0.01; done
+         stat -c '%a %n' /var/lib/weir /var/lib/weir/*
+         pid=$(cat /run/weir.pid)
+         \"$SERVER\" -s quit
+         tail --pid=$pid -f /dev/null",
     );
     let Some(finished) = finished else { return };
     assert_eq!(finished.code, 0, "{}", finished.stderr);

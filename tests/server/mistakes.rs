@@ -204,3 +204,155 @@ fn a_misspelt_signal() {
     let help = "did you mean \"reload\"? -s takes stop, quit, reopen, reload";
     assert!(finished.stderr.contains(help), "{}", finished.stderr);
 }
+
+#[test]
+fn the_name_of_an_upstream_that_is_misspelt() {
+    if skip_on_oracle("nginx does not start") {
+        return;
+    }
+    let finished = whole(
+        "events {}\nhttp {\n  access_log off;\n  upstream backend { server 127.0.0.1:1; }\n  server {\n    listen 127.0.0.1:%%PORT%%;\n    location / { proxy_pass http://backnd; }\n  }\n}\n",
+    )
+    .test();
+    let first = "weir: [warn] host not found in upstream \"backnd\" in %%DIR%%/nginx.conf:7";
+    assert_eq!(finished.first_line(), first);
+    let help = "= did you mean the upstream \"backend\"?";
+    assert!(finished.stderr.contains(help), "{}", finished.stderr);
+}
+
+/// Many configurations have these lines; what they are about has a page of its own.
+#[test]
+fn what_tls_has_no_more_is_one_line_each() {
+    if skip_on_oracle("nginx has it still") {
+        return;
+    }
+    let warned = |lines: &str| {
+        let server = format!(
+            "server {{ listen 127.0.0.1:%%PORT%% ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; {lines} }}"
+        );
+        let text = format!("events {{}}\nhttp {{ access_log off;\n{server}\n}}\n");
+        let finished = crate::tls::https_files(whole(&text)).test_with(&["-q"]);
+        assert_eq!(finished.code, 0, "{}", finished.stderr);
+        finished.stderr
+    };
+    let said = warned(
+        "ssl_dhparam /none; ssl_protocols TLSv1 TLSv1.1 TLSv1.2;
+         ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES128-GCM-SHA256:DHE-RSA-AES256-SHA:AES128-SHA:AES256-SHA:AES128-SHA256:AES256-SHA256;",
+    );
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains("see \"weir help tls\"")),
+        "{said}"
+    );
+    assert!(
+        said.contains("AES128-SHA, AES256-SHA, AES128-SHA256 and 1 more not available"),
+        "{said}"
+    );
+    // What nobody misses.
+    let quiet = "ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:DHE-RSA-AES128-GCM-SHA256:!aNULL;";
+    assert_eq!(warned(quiet), "");
+    let off = warned("ssl_ciphers AES128-SHA:AES256-SHA;");
+    assert_eq!(off.lines().count(), 1, "{off}");
+    assert!(off.contains("TLS 1.2 is off"), "{off}");
+    assert!(run(&["help", "tls"]).stdout.contains("ssl_dhparam"));
+}
+
+/// Ten more, as people make them.
+#[test]
+fn slips_of_the_pen() {
+    let server = |line: &str| format!("events {{}}\nhttp {{\n  server {{\n    {line}\n  }}\n}}\n");
+    for (text, first, below) in [
+        (
+            server("if($host = a) { return 403; }"),
+            "unknown directive \"if($host\" in %%DIR%%/nginx.conf:4",
+            "= a space is missing: if (",
+        ),
+        (
+            server("listen 8080;;"),
+            "unexpected \";\" in %%DIR%%/nginx.conf:4",
+            "= nothing stands before it: one \";\" is too many",
+        ),
+        (
+            server("}"),
+            "unexpected \"}\" in %%DIR%%/nginx.conf:6",
+            "= one \"}\" too many: every block is closed before it",
+        ),
+        (
+            server("location / { fastcgi_pass /run/php.sock; }"),
+            "invalid host in upstream \"/run/php.sock\" in %%DIR%%/nginx.conf:4",
+            "= a socket is written unix:/run/php.sock",
+        ),
+        (
+            "events {}\nhttp {\n  upstream b {\n    server http://127.0.0.1:1;\n  }\n}\n"
+                .to_owned(),
+            "invalid host in upstream \"http://127.0.0.1:1\" in %%DIR%%/nginx.conf:4",
+            "= without a scheme: 127.0.0.1:1",
+        ),
+        (
+            server("worker_connections 10;"),
+            "\"worker_connections\" directive is not allowed here in %%DIR%%/nginx.conf:4",
+            "= allowed in: events",
+        ),
+        (
+            server("client_max_body_size 10mb;"),
+            "\"client_max_body_size\" directive invalid value in %%DIR%%/nginx.conf:4",
+            "= a length is a number of bytes, or with a unit: 4096, 8k, 1m, 2g",
+        ),
+        (
+            server("auth_basic_user_fil x;"),
+            "unknown directive \"auth_basic_user_fil\" in %%DIR%%/nginx.conf:4",
+            "= did you mean \"auth_basic_user_file\"?",
+        ),
+        (
+            server("location / { } location / { }"),
+            "duplicate location \"/\" in %%DIR%%/nginx.conf:4",
+            "= first in %%DIR%%/nginx.conf:4",
+        ),
+        (
+            server("location / { return 200 $hots; }"),
+            "unknown \"hots\" variable",
+            "= did you mean \"$host\"?",
+        ),
+        (
+            server("rewrite ^/a /b lastt;"),
+            "invalid parameter \"lastt\" in %%DIR%%/nginx.conf:4",
+            "= syntax: rewrite regex replacement [last | break | redirect | permanent];",
+        ),
+    ] {
+        mistake(&text, first, &[below]);
+    }
+}
+
+#[test]
+fn http2_in_a_listen_line() {
+    if skip_on_oracle("nginx 1.22 has no other place for it") {
+        return;
+    }
+    let finished = whole(
+        "events {}\nhttp {\n  access_log off;\n  server {\n    listen 127.0.0.1:%%PORT%% http2;\n  }\n}\n",
+    )
+    .test();
+    let first = "weir: [warn] the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead in %%DIR%%/nginx.conf:5";
+    assert_eq!(finished.first_line(), first);
+    assert!(
+        finished.stderr.contains("write \"http2 on;\""),
+        "{}",
+        finished.stderr
+    );
+}
+
+#[test]
+fn a_user_that_is_not_there() {
+    if skip_on_oracle("the notes are Weir's") {
+        return;
+    }
+    let finished = whole("user nobdy;\nevents {}\n").test();
+    // Only root looks.
+    if finished.first_line().contains("getpwnam") {
+        let told = "this system has no user \"nobdy\"";
+        assert!(finished.stderr.contains(told), "{}", finished.stderr);
+    }
+}

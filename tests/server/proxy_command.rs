@@ -167,15 +167,88 @@ fn what_is_no_origin_is_told() {
     }
     for (arguments, told) in [
         (&["proxy"][..], "missing argument URL"),
-        (&["proxy", "ftp://a"][..], "http and https are"),
+        (&["proxy", "ftp://a"][..], "use http or https"),
+        (&["proxy", ":"], "is not a URL"),
+        (&["proxy", "70000"], "is not a port number"),
+        (&["proxy", "nonsense"], "there is no host \"nonsense\""),
         (&["proxy", "http://a b"][..], "is not a URL"),
         (&["proxy", "a", "--porte", "1"][..], "usage: weir proxy URL"),
     ] {
         let refused = run(arguments);
         assert_eq!(refused.code, 1, "{arguments:?}");
         assert!(refused.stderr.contains(told), "{}", refused.stderr);
+        assert!(
+            !refused.stderr.contains("(weir proxy)"),
+            "{}",
+            refused.stderr
+        );
     }
     let page = run(&["proxy", "--help"]);
     assert_eq!(page.code, 0);
     assert!(page.stdout.contains("--insecure"), "{}", page.stdout);
+}
+
+#[test]
+fn a_port_of_this_machine_is_enough() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let origin = Scripted::start(|stream, _| {
+        let head = read_until(stream, b"\r\n\r\n");
+        let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", head.len());
+        send(stream, [answer.as_bytes(), &head].concat());
+    });
+    let port = origin.port();
+    for url in [
+        format!("{port}"),
+        format!(":{port}"),
+        format!("localhost:{port}"),
+    ] {
+        let server = http("").proxy(&url, &["--port", "%%PORT%%"]);
+        let head = server.get("/").expect(200).text();
+        assert!(
+            head.contains(&format!("Host: localhost:{port}\r\n")),
+            "{url}: {head}"
+        );
+        server.line("stderr", &format!("Proxying http://localhost:{port} at "));
+    }
+}
+
+#[test]
+fn the_log_says_why_an_answer_was_not_kept() {
+    if skip_on_oracle(WHY) {
+        return;
+    }
+    let origin = Scripted::start(|stream, _| {
+        let head = read_until(stream, b"\r\n\r\n");
+        let path = head.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+        let fields = match path {
+            b"/cookie" => "Set-Cookie: a=b\r\nCache-Control: max-age=60\r\n",
+            b"/private" => "Cache-Control: private, max-age=60\r\n",
+            b"/star" => "Vary: *\r\nCache-Control: max-age=60\r\n",
+            b"/kept" => "Cache-Control: max-age=60\r\n",
+            _ => "",
+        };
+        let head =
+            format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n{fields}\r\n");
+        send(stream, [head.as_bytes(), b"ok"].concat());
+    });
+    let url = format!("http://127.0.0.1:{}", origin.port());
+    let server = http("").proxy(&url, &["--port", "%%PORT%%"]);
+    for (target, why) in [
+        ("/cookie", "MISS (Set-Cookie)"),
+        ("/private", "MISS (Cache-Control: private)"),
+        ("/star", "MISS (Vary: *)"),
+        ("/plain", "MISS (neither Cache-Control nor Expires)"),
+    ] {
+        server.get(target);
+        let line = server.line("stdout", &format!(" {target} "));
+        assert!(line.ends_with(why), "{line}");
+    }
+    server.get("/kept");
+    let line = server.line("stdout", " /kept ");
+    assert!(line.ends_with("s MISS"), "{line}");
+    server.request("POST", "/post", &["Content-Length: 0"]);
+    let line = server.line("stdout", " /post ");
+    assert!(line.ends_with("(POST is not cached)"), "{line}");
 }

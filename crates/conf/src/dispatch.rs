@@ -164,6 +164,11 @@ fn not_found(node: &Node, confs: &Confs, level: &Level) -> Diagnostic {
         return error.note(format!("allowed in: {}", contexts.text()));
     }
     let error = at_name(format!("unknown directive \"{name}\""));
+    if let Some((word, _)) = name.split_once('(')
+        && rows.iter().any(|row| row.name == word)
+    {
+        return error.note(format!("a space is missing: {word} ("));
+    }
     if let Some(advice) = former::advice(&name) {
         return error.note(advice);
     }

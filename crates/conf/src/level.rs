@@ -27,6 +27,8 @@ pub struct Build {
     prefix: PathBuf,
     /// The directory that temporary folders count from which the configuration does not name.
     pub temporary: PathBuf,
+    /// The log of requests when the configuration names none.
+    pub access_log: PathBuf,
     /// The directory of the configuration file, from which included files, certificates and password files count.
     conf_prefix: PathBuf,
     needs: RefCell<Needs>,
@@ -54,6 +56,7 @@ impl Build {
     ) -> Build {
         Build {
             temporary: prefix.clone(),
+            access_log: prefix.join("logs/access.log"),
             prefix,
             conf_prefix,
             needs: RefCell::default(),
@@ -113,6 +116,13 @@ impl Build {
     pub fn in_conf_prefix(&self, access: Access, path: impl AsRef<Path>) -> PathBuf {
         let path = self.conf_prefix.join(path);
         self.needs.borrow_mut().add(access, path.clone());
+        path
+    }
+
+    /// The log of requests, when the configuration names none.
+    pub fn default_access_log(&self) -> PathBuf {
+        let path = self.access_log.clone();
+        self.needs.borrow_mut().add(Access::Opened, path.clone());
         path
     }
 

@@ -331,7 +331,11 @@ impl<'t> Lexer<'t> {
 }
 
 fn unexpected(sign: char, span: Span) -> Diagnostic {
-    Diagnostic::error(format!("unexpected \"{sign}\""), span)
+    let error = Diagnostic::error(format!("unexpected \"{sign}\""), span);
+    match sign {
+        ';' => error.note("nothing stands before it: one \";\" is too many"),
+        _ => error,
+    }
 }
 
 /// Replaces the six escapes; every other backslash stays.

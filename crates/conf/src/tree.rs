@@ -310,8 +310,9 @@ impl Parser<'_> {
                 End::Close => match around {
                     Surroundings::Braces(_) => return end,
                     Surroundings::File | Surroundings::Globals => {
-                        self.diagnostics
-                            .push(Diagnostic::error("unexpected \"}\"", statement.span));
+                        let error = Diagnostic::error("unexpected \"}\"", statement.span);
+                        let text = "one \"}\" too many: every block is closed before it";
+                        self.diagnostics.push(error.note(text));
                     }
                 },
                 End::File => {

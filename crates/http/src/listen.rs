@@ -36,9 +36,12 @@ fn parameter(listen: &mut Listen, line: &mut Line, index: usize) -> Result<(), D
         b"default_server" | b"default" => listen.flags.default_server = true,
         b"proxy_protocol" => listen.flags.proxy_protocol = true,
         b"http2" => {
-            line.warn(
+            let mut warning = line.error(
                 "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead",
             );
+            warning.severity = conf::Severity::Warn;
+            let note = "take \"http2\" out of this line, and write \"http2 on;\" below it";
+            line.level.report(warning.note(note));
             listen.flags.http2 = true;
         }
         b"ssl" => listen.flags.tls = true,

@@ -22,6 +22,8 @@ pub(crate) enum Command {
     Serve(Serve),
     /// `weir proxy URL`.
     Proxy(Proxy),
+    /// `weir init KIND`.
+    Init(Init),
     /// `weir cache TASK PATH`.
     Cache(crate::cache_command::Cache),
     /// `weir check`.
@@ -77,7 +79,7 @@ pub(crate) enum Send {
 }
 
 /// The arguments of `weir serve`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Serve {
     /// The folder.
     pub(crate) directory: PathBuf,
@@ -85,6 +87,24 @@ pub(crate) struct Serve {
     pub(crate) port: Option<u16>,
     /// The address; `None` means this machine only.
     pub(crate) listen: Option<String>,
+    /// TLS with a certificate of the local authority.
+    pub(crate) tls: bool,
+    /// TLS with a certificate of a public authority for this name.
+    pub(crate) domain: Option<String>,
+    /// `USER:PASSWORD` that is asked for.
+    pub(crate) password: Option<String>,
+    /// Paths that are no files are answered with the index.
+    pub(crate) spa: bool,
+    /// A browser is opened.
+    pub(crate) open: bool,
+    /// Files may be sent into the folder.
+    pub(crate) upload: bool,
+    /// Pages of other sites may read what is served.
+    pub(crate) cors: bool,
+    /// Names that begin with a dot are served.
+    pub(crate) hidden: bool,
+    /// Links that lead out of the folder are followed.
+    pub(crate) follow: bool,
 }
 
 /// The arguments of `weir proxy`.
@@ -100,12 +120,24 @@ pub(crate) struct Proxy {
     pub(crate) insecure: bool,
 }
 
+/// The arguments of `weir init`.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Init {
+    /// Which configuration; `None` lists them.
+    pub(crate) kind: Option<String>,
+    /// The name that it is for.
+    pub(crate) domain: Option<String>,
+    /// The file; `None` is standard output.
+    pub(crate) output: Option<PathBuf>,
+}
+
 /// The subcommands.
-const SUBCOMMANDS: [&str; 8] = [
+const SUBCOMMANDS: [&str; 9] = [
     "cache",
     "check",
     "serve",
     "help",
+    "init",
     "proxy",
     "reference",
     "upgrade",
@@ -144,8 +176,13 @@ pub(crate) fn parse(
         }
     }
     let hint = |error: String| match identity {
+        // nginx reads the second dash of a long option as an option letter.
+        Identity::Nginx if error.starts_with("invalid option: \"--") => {
+            "invalid option: \"-\"".to_owned()
+        }
         Identity::Weir => {
-            let more = signal_help(&error).unwrap_or_default();
+            let more = signal_help(&error).or_else(|| long_help(&error));
+            let more = more.unwrap_or_default();
             format!("{error}{more}\n  see \"weir --help\"")
         }
         Identity::Nginx => error,
@@ -187,8 +224,7 @@ fn parse_options(mut parser: lexopt::Parser) -> Result<Options, String> {
             }
             Short('s') => options.signal = Some(signal(&value(&mut parser, 's', "parameter")?)?),
             Short(letter) => return Err(format!("invalid option: \"{letter}\"")),
-            // nginx reads the second dash of a long option as an option letter.
-            Long(_) => return Err("invalid option: \"-\"".to_owned()),
+            Long(name) => return Err(format!("invalid option: \"--{name}\"")),
             Value(word) => return Err(format!("invalid option: \"{}\"", word.to_string_lossy())),
         }
     }
@@ -214,6 +250,13 @@ fn signal_help(error: &str) -> Option<String> {
     Some(format!("\n  {meant}-s takes {}", SIGNALS.join(", ")))
 }
 
+/// The same for an option with two dashes.
+fn long_help(error: &str) -> Option<String> {
+    let word = error.strip_prefix("invalid option: \"--")?;
+    let near = nearest(word.strip_suffix('"')?, ["help", "version"])?;
+    Some(format!("\n  did you mean \"--{near}\"?"))
+}
+
 fn signal(word: &OsStr) -> Result<Send, String> {
     match word.as_bytes() {
         b"stop" => Ok(Send::Stop),
@@ -233,6 +276,7 @@ fn parse_subcommand(word: &str, parser: lexopt::Parser) -> Result<Command, Strin
             Some(directory) => Ok(Command::Reference(directory.into())),
             None => Err("\"reference\" requires an output directory".to_owned()),
         },
+        "init" | "new" => parse_init(parser).map(Command::Init),
         "proxy" => parse_proxy(parser).map(Command::Proxy),
         "cache" => crate::cache_command::parse(parser).map(Command::Cache),
         "check" => crate::check::parse(parser).map(Command::Check),
@@ -268,11 +312,26 @@ fn unknown_subcommand(word: &str) -> String {
         text.push_str(&format!("\n  to serve this directory: weir serve {word}"));
     } else if word.ends_with(".conf") {
         text.push_str(&format!("\n  to run this configuration: weir -c {word}"));
+    } else if let Some(option) = option_for(word) {
+        text.push_str(&format!("\n  that is: weir {option}"));
     } else if let Some(near) = nearest(word, SUBCOMMANDS) {
         text.push_str(&format!("\n  did you mean \"{near}\"?"));
     }
     text.push_str("\n  see \"weir --help\"");
     text
+}
+
+/// What other servers have a command for and nginx an option.
+fn option_for(word: &str) -> Option<&'static str> {
+    match word {
+        "test" | "validate" | "configtest" => Some("-t"),
+        "reload" => Some("-s reload"),
+        "stop" => Some("-s stop"),
+        "quit" => Some("-s quit"),
+        "reopen" => Some("-s reopen"),
+        "run" | "start" => Some("-g 'daemon off;'"),
+        _ => None,
+    }
 }
 
 fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
@@ -288,67 +347,105 @@ fn parse_one(mut parser: lexopt::Parser) -> Result<Option<OsString>, String> {
     Ok(found)
 }
 
-fn parse_serve(parser: lexopt::Parser) -> Result<Serve, String> {
-    let place = parse_place(parser, help::SERVE)?;
-    match place.word {
-        Some(directory) if !place.insecure => Ok(Serve {
-            directory: directory.into(),
-            port: place.port,
-            listen: place.listen,
-        }),
-        Some(_) => Err(refuse("--insecure is only for \"weir proxy\"", help::SERVE)),
-        None => Err(refuse("missing argument DIR", help::SERVE)),
+fn parse_serve(mut parser: lexopt::Parser) -> Result<Serve, String> {
+    let mut serve = Serve::default();
+    let mut place = Place::default();
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Long("tls") => serve.tls = true,
+            Long("domain") => serve.domain = Some(text(&mut parser)?),
+            Long("password") => serve.password = Some(text(&mut parser)?),
+            Long("spa") => serve.spa = true,
+            Long("open") => serve.open = true,
+            Long("upload") => serve.upload = true,
+            Long("cors") => serve.cors = true,
+            Long("hidden") => serve.hidden = true,
+            Long("follow") => serve.follow = true,
+            Short('p') | Long("port") => place.port = Some(port(&mut parser)?),
+            Short('l') | Long("listen") => place.listen = Some(text(&mut parser)?),
+            Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
+            other => return Err(refuse(&other.unexpected().to_string(), help::SERVE)),
+        }
     }
+    let word = place
+        .word
+        .ok_or_else(|| refuse("missing argument DIR", help::SERVE))?;
+    let is_pair = |pair: &String| {
+        pair.split_once(':')
+            .is_some_and(|(user, _)| !user.is_empty())
+    };
+    if serve.password.as_ref().is_some_and(|pair| !is_pair(pair)) {
+        return Err(refuse("--password takes USER:PASSWORD", help::SERVE));
+    }
+    if serve.tls && serve.domain.is_some() {
+        return Err(refuse(
+            "--domain has TLS already; leave out --tls",
+            help::SERVE,
+        ));
+    }
+    Ok(Serve {
+        directory: word.into(),
+        port: place.port,
+        listen: place.listen,
+        ..serve
+    })
 }
 
-fn parse_proxy(parser: lexopt::Parser) -> Result<Proxy, String> {
-    let place = parse_place(parser, help::PROXY)?;
-    match place.word {
-        Some(url) => Ok(Proxy {
-            url: url.to_string_lossy().into_owned(),
-            port: place.port,
-            listen: place.listen,
-            insecure: place.insecure,
-        }),
-        None => Err(refuse("missing argument URL", help::PROXY)),
+fn parse_proxy(mut parser: lexopt::Parser) -> Result<Proxy, String> {
+    let mut place = Place::default();
+    let mut insecure = false;
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        match argument {
+            Short('p') | Long("port") => place.port = Some(port(&mut parser)?),
+            Short('l') | Long("listen") => place.listen = Some(text(&mut parser)?),
+            Short('k') | Long("insecure") => insecure = true,
+            Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
+            other => return Err(refuse(&other.unexpected().to_string(), help::PROXY)),
+        }
     }
+    let word = place
+        .word
+        .ok_or_else(|| refuse("missing argument URL", help::PROXY))?;
+    Ok(Proxy {
+        url: word.to_string_lossy().into_owned(),
+        port: place.port,
+        listen: place.listen,
+        insecure,
+    })
 }
 
 /// One word, and where to listen.
+#[derive(Default)]
 struct Place {
     word: Option<OsString>,
     port: Option<u16>,
     listen: Option<String>,
-    insecure: bool,
 }
 
-fn parse_place(mut parser: lexopt::Parser, page: &str) -> Result<Place, String> {
-    let mut place = Place {
-        word: None,
-        port: None,
-        listen: None,
-        insecure: false,
-    };
+fn text(parser: &mut lexopt::Parser) -> Result<String, String> {
+    let text = parser.value().map_err(|error| error.to_string())?;
+    Ok(text.to_string_lossy().into_owned())
+}
+
+fn port(parser: &mut lexopt::Parser) -> Result<u16, String> {
+    let text = text(parser)?;
+    let number = text.parse().ok().filter(|port| *port > 0);
+    number.ok_or_else(|| format!("\"{text}\" is not a port number (1 to 65535)"))
+}
+
+fn parse_init(mut parser: lexopt::Parser) -> Result<Init, String> {
+    let mut init = Init::default();
     while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
         match argument {
-            Short('p') | Long("port") => {
-                let text = parser.value().map_err(|error| error.to_string())?;
-                let text = text.to_string_lossy();
-                place.port = Some(
-                    text.parse()
-                        .map_err(|_| format!("\"{text}\" is not a port number (1 to 65535)"))?,
-                );
+            Long("domain") => init.domain = Some(text(&mut parser)?),
+            Value(word) if init.kind.is_none() => {
+                init.kind = Some(word.to_string_lossy().into_owned());
             }
-            Short('l') | Long("listen") => {
-                let text = parser.value().map_err(|error| error.to_string())?;
-                place.listen = Some(text.to_string_lossy().into_owned());
-            }
-            Short('k') | Long("insecure") => place.insecure = true,
-            Value(word) if place.word.is_none() && !word.is_empty() => place.word = Some(word),
-            other => return Err(refuse(&other.unexpected().to_string(), page)),
+            Value(word) if init.output.is_none() => init.output = Some(word.into()),
+            other => return Err(refuse(&other.unexpected().to_string(), help::INIT)),
         }
     }
-    Ok(place)
+    Ok(init)
 }
 
 #[cfg(test)]
@@ -406,6 +503,7 @@ mod tests {
             directory: "site".into(),
             port: Some(81),
             listen: Some("::".into()),
+            ..Serve::default()
         };
         assert_eq!(serve, Ok(Command::Serve(expected)));
         assert_eq!(

@@ -389,7 +389,13 @@ fn set_user(core: &mut Core, line: &mut Line) -> Result<(), Diagnostic> {
     let group = line
         .get(1)
         .map_or_else(|| name.clone(), |word| word.text.to_string());
-    core.user = Some(process::lookup_user(&name, &group).map_err(|error| line.error(error))?);
+    core.user = Some(process::lookup_user(&name, &group).map_err(|error| {
+        let is_user = error.starts_with("getpwnam");
+        let what = if is_user { "user" } else { "group" };
+        let name = if is_user { &name } else { &group };
+        line.error(error)
+            .note(format!("this system has no {what} \"{name}\""))
+    })?);
     Ok(())
 }
 

@@ -14,6 +14,10 @@ use crate::status_help;
 /// The text of `-h` and `-?`, after the version line: nginx's options in nginx's order.
 pub(crate) fn options_text(identity: Identity) -> String {
     let program = identity.program();
+    let configuration = match identity {
+        Identity::Weir => "/etc/weir/weir.conf, else /etc/nginx/nginx.conf",
+        Identity::Nginx => "/etc/nginx/nginx.conf",
+    };
     let subcommands = match identity {
         Identity::Weir => "\nSee \"weir --help\" for Weir's own commands.\n\n",
         Identity::Nginx => "\n",
@@ -32,7 +36,7 @@ Options:
   -s signal     : send signal to a master process: stop, quit, reopen, reload
   -p prefix     : set prefix path (default: /etc/nginx)
   -e filename   : set error log file (default: /var/log/nginx/error.log)
-  -c filename   : set configuration file (default: /etc/nginx/nginx.conf)
+  -c filename   : set configuration file (default: {configuration})
   -g directives : set global directives out of configuration file
 {subcommands}"
     )
@@ -50,6 +54,7 @@ With a configuration file (same options as nginx, see `weir -h`):
   weir                        run /etc/weir/weir.conf, or else /etc/nginx/nginx.conf
   weir -c FILE                run FILE; add -g 'daemon off;' to stay in the foreground
   weir -t [-c FILE]           test the configuration and report every error
+  weir init KIND [FILE]       write one to start from: static, spa, php, proxy, cache, s3, balance, stream
   weir check [-c FILE]        find vulnerabilities and leaks in the configuration
   weir -s SIGNAL              stop, quit, reopen or reload a running server
   weir upgrade [-c FILE]      replace the binary of a running server without dropping connections
@@ -61,25 +66,36 @@ Cache directories:
 
 Help:
   weir help [DIRECTIVE]       what a directive does, its default and contexts; also $VARIABLE or a status
+  weir help tls               about ciphers, protocols and certificates
   weir COMMAND --help         the options of one of these commands
   weir --version
 
 Examples:
   weir serve ./public --port 3000
   weir proxy https://example.org
-  weir -t -c ./nginx.conf && weir -c ./nginx.conf
+  weir init proxy app.conf && weir -t -c app.conf && weir -c app.conf
 ";
 
 /// `weir serve --help`.
 pub(crate) const SERVE: &str = "\
-usage: weir serve DIR [--port N] [--listen ADDRESS]
+usage: weir serve DIR [OPTION ...]
 
-Serves a directory over HTTP until Ctrl-C, with index files, listings, ranges and gzip. Requests are
-logged to standard output. Nothing is written to the directory.
+Serves a directory over HTTP until Ctrl-C: index files, listings, Markdown, ranges, gzip, Brotli, Zstandard,
+HTTP/2. Requests are logged to standard output. Nothing is written to the directory (unless --upload is given).
 
   -p, --port N           port to listen on (default: 8080, or the next free port)
   -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
                          interfaces)
+      --open             open the site in a browser
+      --spa              answer paths that are not files with /index.html
+      --tls              HTTPS, with a certificate from a local authority that is created once for this user
+      --domain NAME      HTTPS on port 443 of all interfaces, with a certificate from Let's Encrypt for NAME,
+                         and a redirect from port 80
+      --password U:P     require user U and password P
+      --upload           accept files by PUT and from the listing; existing files are not replaced
+      --cors             allow pages of other origins to read what is served
+      --hidden           serve names that begin with a dot (default: 404, except /.well-known/)
+      --follow           follow symbolic links that lead out of DIR (default: 403)
 ";
 
 /// `weir proxy --help`.
@@ -89,13 +105,22 @@ usage: weir proxy URL [--port N] [--listen ADDRESS] [--insecure]
 Passes requests to the server at URL until Ctrl-C, and caches its cacheable responses in a temporary
 directory, which is removed at the end. Concurrent requests for the same resource are collapsed into one,
 and while the server fails, stale responses are served. Requests are logged to standard output, with the
-cache status.
+cache status and the reason if a response was not cached. For a server on this machine its port is enough:
+weir proxy 3000.
 
   -p, --port N           port to listen on (default: 8080, or the next free port)
   -l, --listen ADDRESS   address to listen on, with or without a port (default: 127.0.0.1; * for all
                          interfaces)
   -k, --insecure         do not verify the TLS certificate of the origin (default: verify the name in URL
                          and the chain against the system's CAs, or SSL_CERT_FILE)
+";
+
+/// `weir init --help`.
+pub(crate) const INIT: &str = "\
+usage: weir init KIND [FILE] [--domain NAME]
+
+Writes a configuration to start from, to FILE or to standard output. With --domain it uses TLS: the certificate
+for NAME is obtained from Let's Encrypt at the start, and renewed.
 ";
 
 /// `weir upgrade --help`.
@@ -112,6 +137,7 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
     match command {
         "serve" => Some(SERVE),
         "proxy" => Some(PROXY),
+        "init" | "new" => Some(INIT),
         "upgrade" => Some(UPGRADE),
         "cache" => Some(crate::cache_command::USAGE),
         "check" => Some(crate::check::USAGE),
@@ -119,6 +145,9 @@ pub(crate) fn of(command: &str) -> Option<&'static str> {
         _ => None,
     }
 }
+
+/// `weir help tls`: what the warnings about it have no room for.
+const TLS: &str = include_str!("help_tls.txt");
 
 /// The one directive without a row: the parser of the language itself follows it.
 const INCLUDE: &str = "include file | mask;
@@ -136,6 +165,10 @@ pub(crate) fn help(name: Option<&str>) -> i32 {
         return 0;
     };
     let directives = engines::directives();
+    if name == "tls" {
+        print!("{TLS}");
+        return 0;
+    }
     // Users paste what is in the file.
     let name = name.trim_end_matches(';');
     if let Some(variable) = name.strip_prefix('$') {
@@ -283,4 +316,14 @@ fn compatibility() -> String {
         let _ = writeln!(text, "| `{name}` | {what} |");
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_list_fits_a_terminal() {
+        assert!(directive_list().lines().all(|line| line.len() <= 80));
+    }
 }

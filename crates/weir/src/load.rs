@@ -19,7 +19,7 @@ use rt::error_log::{self, LogFiles, Logger};
 
 use crate::core::Core;
 use crate::identity::Identity;
-use crate::paths::Paths;
+use crate::paths::{Own, Paths};
 
 /// What the command line has settled, for the life of the process.
 pub(crate) struct Startup {
@@ -81,8 +81,8 @@ pub(crate) struct Loaded {
     pub(crate) files: LogFiles,
     /// Main's error log.
     pub(crate) log: Logger,
-    /// See [`Paths::temporary`].
-    pub(crate) temporary: PathBuf,
+    /// See [`Paths::own`].
+    pub(crate) own: Vec<Own>,
     /// Warnings, and the texts they are about.
     pub(crate) messages: Messages,
 }
@@ -160,6 +160,16 @@ impl Messages {
     pub(crate) fn print(&self, program: &str) {
         let colour = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
         eprint!("{}", self.render(program, colour));
+    }
+
+    /// Prints the errors for somebody who has never seen the configuration: the one of `weir serve`.
+    pub(crate) fn print_without_places(&self, program: &str) {
+        for error in self.errors() {
+            eprintln!(
+                "{program}: {}",
+                base::text::visible_text(&error.message.to_string())
+            );
+        }
     }
 
     /// What [`Messages::print`] prints, without colour.
@@ -280,7 +290,7 @@ pub(crate) fn load(
                 needs,
                 snapshot,
                 files: log_files,
-                temporary: startup.paths.temporary.clone(),
+                own: startup.paths.own.clone(),
                 messages,
             })
         }
@@ -309,6 +319,7 @@ fn new_build(
         .to_path_buf();
     let mut build = Build::new(paths.prefix.clone(), conf_prefix, files, sources);
     build.temporary.clone_from(&paths.temporary);
+    build.access_log.clone_from(&paths.access_log);
     build.program = startup.identity.program().to_owned();
     build.tables = crate::engines::tables();
     build.shared.insert(log_files);
@@ -344,7 +355,13 @@ pub(crate) mod tests {
             globals: Some("user root;".to_owned()),
             ..Options::default()
         };
-        let paths = Paths::find(Identity::Weir, &options, |_| false);
+        let ground = crate::paths::Ground {
+            exists: &|_| false,
+            writable: &|_| true,
+            variable: &|_| None,
+            user: 0,
+        };
+        let paths = Paths::find(Identity::Weir, &options, &ground);
         let mut files = Snapshot::default();
         files.insert(&paths.configuration, text);
         let startup = Startup {

@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod affinity;
+mod authority;
 mod cache_command;
 mod check;
 mod children;
@@ -23,6 +24,7 @@ mod events;
 mod handover;
 mod help;
 mod identity;
+mod init;
 mod load;
 mod master;
 mod message;
@@ -60,6 +62,7 @@ fn main() {
         Ok(Command::Run(options)) => run::run(identity, &options, &arguments),
         Ok(Command::Serve(arguments)) => serve::run(&arguments),
         Ok(Command::Proxy(arguments)) => proxy::run(&arguments),
+        Ok(Command::Init(arguments)) => init::run(&arguments),
         Ok(Command::Cache(arguments)) => cache_command::run(&arguments),
         Ok(Command::Check(check)) => run::check(identity, &check, &arguments),
         Ok(Command::Upgrade(options)) => run::upgrade(identity, &options, &arguments),

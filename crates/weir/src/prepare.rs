@@ -17,6 +17,7 @@ use rt::process::{self, User};
 
 use crate::load::Loaded;
 use crate::message::Logs;
+use crate::paths::Own;
 use crate::sockets::Sockets;
 use crate::voice::Voice;
 
@@ -30,6 +31,7 @@ pub(crate) struct Opened {
 
 /// Makes the folders, opens the logs (and lets the master's own lines go to them), then the sockets.
 pub(crate) fn open(loaded: &Loaded, before: &Sockets, voice: Voice<'_>) -> Result<Opened, String> {
+    make_own(loaded)?;
     make_directories(loaded, voice)?;
     let logs = open_logs(&loaded.files.wanted(), voice)?;
     attach(&loaded.files, &logs)?;
@@ -67,7 +69,7 @@ fn open_log(path: &Path, voice: Voice<'_>) -> Result<OwnedFd, String> {
             OwnedFd::from(file)
         }),
     };
-    opened.map_err(|error| format!("open() \"{}\" failed{}", path.display(), Errno(&error)))
+    opened.map_err(|error| open_failed(path, &error))
 }
 
 /// Lets this process write to opened logs, without threads.
@@ -99,20 +101,63 @@ pub(crate) fn redirect_stderr(log: &Logger, logs: &Logs) {
     }
 }
 
+fn mkdir_failed(path: &Path, error: &io::Error) -> String {
+    format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
+}
+
+fn open_failed(path: &Path, error: &io::Error) -> String {
+    format!("open() \"{}\" failed{}", path.display(), Errno(error))
+}
+
+/// The server's own folders that something is put into.
+fn own_in_use(loaded: &Loaded) -> impl Iterator<Item = &Own> {
+    let mut files = loaded.directories.clone();
+    files.extend(loaded.files.wanted());
+    files.push(loaded.core.pid.clone());
+    let is_used = move |own: &&Own| files.iter().any(|path| path.parent() == Some(&own.path));
+    loaded.own.iter().filter(is_used)
+}
+
+/// Makes the server's own folders, which nobody else does.
+fn make_own(loaded: &Loaded) -> Result<(), String> {
+    for Own { path, mode } in own_in_use(loaded) {
+        modes::make_folders(path, *mode).map_err(|error| mkdir_failed(path, &error))?;
+        let is_private = *mode == modes::PRIVATE_FOLDER && path.starts_with(std::env::temp_dir());
+        if is_private && !modes::is_ours_alone(path).is_ok_and(|ours| ours) {
+            let path = path.display();
+            return Err(format!("folder \"{path}\" belongs to another user"));
+        }
+    }
+    Ok(())
+}
+
+/// What [`open`] would fail with, without making anything: for `-t`.
+pub(crate) fn test(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
+    let own: Vec<&Own> = own_in_use(loaded).collect();
+    let could = |path: &Path| match own.iter().any(|own| path.parent() == Some(&own.path)) {
+        true => modes::could_make(path),
+        false => modes::could_create(path),
+    };
+    let pid = loaded.core.pid.as_path();
+    could(pid).map_err(|error| open_failed(pid, &error))?;
+    for path in loaded.directories.iter().filter(|path| !path.is_dir()) {
+        could(path).map_err(|error| mkdir_failed(path, &error))?;
+    }
+    let (there, absent): (Vec<PathBuf>, Vec<PathBuf>) = loaded
+        .files
+        .wanted()
+        .into_iter()
+        .partition(|path| path.exists());
+    for path in absent {
+        could(&path).map_err(|error| open_failed(&path, &error))?;
+    }
+    open_logs(&there, voice).map(drop)
+}
+
 /// Makes the folders that engines name, for nobody but the worker's user.
 pub(crate) fn make_directories(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
     let user = loaded.core.user.as_ref().filter(|_| process::is_root());
-    let wanted = &loaded.directories;
-    let mkdir_failed = |path: &Path, error: &io::Error| {
-        format!("mkdir() \"{}\" failed{}", path.display(), Errno(error))
-    };
-    // Nothing but this server makes that one.
-    let temporary = loaded.temporary.as_path();
-    if wanted.iter().any(|path| path.parent() == Some(temporary)) {
-        modes::make_folder(temporary, modes::PUBLIC_FOLDER)
-            .map_err(|error| mkdir_failed(temporary, &error))?;
-    }
-    for path in wanted {
+    for path in &loaded.directories {
         modes::make_folder(path, modes::PRIVATE_FOLDER)
             .map_err(|error| mkdir_failed(path, &error))?;
         // What cannot be looked at is told by who wants to use it.
@@ -189,25 +234,8 @@ impl PidFile {
             });
         match written {
             Ok(()) => Ok(PidFile(path.to_path_buf())),
-            Err(error) => Err(format!(
-                "open() \"{}\" failed{}",
-                path.display(),
-                Errno(&error)
-            )),
+            Err(error) => Err(open_failed(path, &error)),
         }
-    }
-
-    /// Could it be written? For `-t`; an existing file keeps its content.
-    pub(crate) fn test(path: &Path) -> Result<(), String> {
-        let opened = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(modes::PUBLIC_FILE)
-            .open(path);
-        opened
-            .map(drop)
-            .map_err(|error| format!("open() \"{}\" failed{}", path.display(), Errno(&error)))
     }
 
     /// Moves the file. The error is a line for the log.

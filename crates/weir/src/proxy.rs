@@ -4,74 +4,68 @@
 //! the address filled in.
 
 use std::io::IsTerminal as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rt::error_log::Logger;
+use rt::file::modes;
 
 use crate::cli::Proxy;
 use crate::identity::Identity;
 use crate::load::{Startup, load_from_disk};
 use crate::paths::Paths;
-use crate::serve::{COLOUR_LOG, PLAIN_LOG, choose_address, quoted, temporary_folder, url};
+use crate::serve::{
+    COLOUR_LOG, PLAIN_LOG, Temporary, choose_address, quoted, temporary_folder, url,
+};
 
 const TEMPLATE: &str = include_str!("proxy.conf");
 
 /// Proxies until Ctrl-C. The answer is the exit code.
 pub(crate) fn run(arguments: &Proxy) -> i32 {
-    let prepared =
-        prepare(arguments).and_then(|(startup, address, temporary)| {
-            match load_from_disk(&startup) {
-                Ok(loaded) => Ok((startup, loaded, address, temporary)),
-                Err(failure) => {
-                    failure.0.print("weir");
-                    Err(String::new())
-                }
-            }
-        });
-    let (startup, loaded, address, temporary) = match prepared {
+    let temporary = Temporary(temporary_folder());
+    let (startup, origin, address) = match prepare(arguments, &temporary.0) {
         Ok(prepared) => prepared,
         Err(error) => {
-            if !error.is_empty() {
-                eprintln!("weir: {error}");
-            }
+            eprintln!("weir: {error}");
             return 1;
         }
     };
-    eprintln!(
-        "Proxying {} at {}\nCtrl-C stops.",
-        arguments.url,
-        url(address)
-    );
+    let loaded = match load_from_disk(&startup) {
+        Ok(loaded) => loaded,
+        Err(failure) => {
+            failure.0.print_without_places("weir");
+            return 1;
+        }
+    };
+    let shown = origin.url();
+    eprintln!("Proxying {shown} at {}\nCtrl-C stops.", url(address));
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
-    // Its name was made by us a moment ago; what can not be removed the system cleans up one day.
-    let _ = std::fs::remove_dir_all(temporary);
     if code == 0 {
         eprintln!("stopped");
     }
     code
 }
 
-fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> {
+fn prepare(arguments: &Proxy, temporary: &Path) -> Result<(Startup, Origin, SocketAddr), String> {
     let origin = Origin::parse(&arguments.url)?;
+    origin.require_known()?;
     let trust = match origin.secure && !arguments.insecure {
         true => Some(system_trust()?),
         false => None,
     };
     let address = choose_address(arguments.listen.as_deref(), arguments.port)?;
-    let temporary = temporary_folder();
+    modes::make_folder(temporary, modes::PRIVATE_FOLDER)
+        .map_err(|error| format!("cannot make {}: {error}", temporary.display()))?;
     let colour = std::io::stdout().is_terminal();
-    let text = configuration(&origin, trust.as_deref(), address, &temporary, colour);
-    let prefix = std::env::temp_dir();
+    let text = configuration(&origin, trust.as_deref(), address, temporary, colour);
     let paths = Paths {
         // Shown in messages only; the text below is what is read.
-        configuration: prefix.join("(weir proxy)"),
+        configuration: temporary.join("(weir proxy)"),
         named: true,
-        error_log: None,
-        pid: prefix.join("(none)"),
-        temporary: prefix.clone(),
-        prefix,
+        temporary: temporary.to_path_buf(),
+        prefix: temporary.to_path_buf(),
+        ..Paths::default()
     };
     let startup = Startup {
         identity: Identity::Weir,
@@ -83,7 +77,7 @@ fn prepare(arguments: &Proxy) -> Result<(Startup, SocketAddr, PathBuf), String> 
         command: Default::default(),
         daemonized: false.into(),
     };
-    Ok((startup, address, temporary))
+    Ok((startup, origin, address))
 }
 
 /// The certificates that an origin must be signed by: OpenSSL's variable, or the system's file.
@@ -109,12 +103,18 @@ struct Origin {
 
 impl Origin {
     fn parse(url: &str) -> Result<Origin, String> {
+        // A port alone is one of this machine.
+        let port = url.strip_prefix(':').unwrap_or(url);
+        let end = port.find('/').unwrap_or(port.len());
+        if end > 0 && port[..end].bytes().all(|byte| byte.is_ascii_digit()) {
+            return Origin::parse(&format!("http://localhost:{port}"));
+        }
         let (secure, rest) = match url.split_once("://") {
             Some(("http", rest)) => (false, rest),
             Some(("https", rest)) => (true, rest),
             Some((scheme, _)) => {
                 return Err(format!(
-                    "\"{scheme}\" is no scheme of an origin; http and https are"
+                    "unsupported scheme \"{scheme}\": use http or https"
                 ));
             }
             None => (false, url),
@@ -123,10 +123,15 @@ impl Origin {
             .find(['/', '?'])
             .map_or((rest, ""), |at| rest.split_at(at));
         let word = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
-        if host.is_empty() || !host.chars().all(word) {
+        if host.is_empty() || host.starts_with(':') || !host.chars().all(word) {
             return Err(format!(
                 "\"{url}\" is not a URL, such as http://127.0.0.1:3000"
             ));
+        }
+        let name_end = host.rfind(']').unwrap_or(0);
+        if let Some((_, port)) = host[name_end..].split_once(':') {
+            let number = port.parse::<u16>().ok().filter(|number| *number > 0);
+            number.ok_or_else(|| format!("\"{port}\" is not a port number (1 to 65535)"))?;
         }
         if path.contains(['"', '$', ' ', '\\', ';', '{', '}', '?', '#']) {
             return Err(format!("\"{path}\" is not a path for an origin"));
@@ -137,6 +142,24 @@ impl Origin {
             host: host.to_owned(),
             path: path.to_owned(),
         })
+    }
+
+    /// As a browser would have it.
+    fn url(&self) -> String {
+        let scheme = if self.secure { "https" } else { "http" };
+        format!("{scheme}://{}{}", self.host, self.path)
+    }
+
+    /// A name without a dot is one of this system, or a slip: nothing will make it known later.
+    fn require_known(&self) -> Result<(), String> {
+        let name = self.name();
+        let is_address = name.parse::<std::net::IpAddr>().is_ok();
+        if is_address || name.contains('.') || (name, 80).to_socket_addrs().is_ok() {
+            return Ok(());
+        }
+        Err(format!(
+            "there is no host \"{name}\"\n  a URL, a host or a port of this machine, such as weir proxy 3000"
+        ))
     }
 
     /// The name or address alone, without brackets.
@@ -198,7 +221,7 @@ fn configuration(
         .replace("@CACHE_PATH@", &path(&temporary.join("cache")))
         .replace("@TEMP@", &path(temporary))
         .replace("@LOG@", log)
-        .replace("@CACHE@", " $upstream_cache_status")
+        .replace("@CACHE@", " $upstream_cache_status$why")
 }
 
 #[cfg(test)]
@@ -226,6 +249,9 @@ mod tests {
             Origin::parse("localhost:3000/app/"),
             origin("localhost:3000", "/app/")
         );
+        for port in ["3000", ":3000", "localhost:3000", "http://localhost:3000/"] {
+            assert_eq!(Origin::parse(port), origin("localhost:3000", ""), "{port}");
+        }
         for (url, name, server) in [
             ("https://a.example", "a.example", "a.example:443 resolve"),
             (
@@ -249,6 +275,10 @@ mod tests {
             "http://a b",
             "http://a/;",
             "http://a/$x",
+            ":",
+            "70000",
+            "a:b",
+            ":3000:1",
         ] {
             assert!(Origin::parse(wrong).is_err(), "{wrong}");
         }

@@ -1,12 +1,13 @@
 //! nginx's command line carried out: start, test, signal.
 
 use std::ffi::OsString;
-use std::path::Path;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rt::error_log::{Attach, Errno, Level, LogFiles, Logger, Target};
+use rt::file::modes;
 use rt::process;
 use rt::signal::{Signal, Signals};
 
@@ -16,7 +17,7 @@ use crate::identity::{Identity, build_text};
 use crate::load::{Failure, Loaded, Startup, load_from_disk};
 use crate::master::Master;
 use crate::orphan::Orphan;
-use crate::paths::Paths;
+use crate::paths::{Ground, Paths};
 use crate::prepare::{self, Opened, PidFile};
 use crate::sockets::{self, Sockets};
 use crate::upgrade::Other;
@@ -38,14 +39,14 @@ pub(crate) fn run(identity: Identity, options: &Options, arguments: &[OsString])
             return 1;
         }
     };
-    rt::file::modes::narrow_umask();
+    modes::narrow_umask();
     let log = early_log(&startup);
     let voice = Voice::starting(&log, identity.program());
     let mut loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => return refuse(&startup, options, &failure, &log),
     };
-    if options.test {
+    if options.test && !options.quiet {
         let messages = &loaded.messages;
         let prefix = &startup.paths.prefix;
         let warnings = check::warnings(&messages.nodes, &messages.sources, prefix);
@@ -77,16 +78,16 @@ fn startup(
     options: &Options,
     arguments: &[OsString],
 ) -> Result<Startup, String> {
-    let mut paths = Paths::find(identity, options, Path::exists);
-    // The worker may run in another folder.
-    let absolute = |path: &Path| {
-        std::path::absolute(path).map_err(|error| format!("getcwd() failed{}", Errno(&error)))
+    let ground = Ground {
+        exists: &|path| path.exists(),
+        writable: &|path| modes::could_make(path).is_ok(),
+        variable: &|name| std::env::var_os(name),
+        user: process::user_id(),
     };
-    paths.prefix = absolute(&paths.prefix)?;
-    paths.configuration = absolute(&paths.configuration)?;
-    paths.pid = absolute(&paths.pid)?;
-    paths.temporary = absolute(&paths.temporary)?;
-    paths.error_log = paths.error_log.as_deref().map(absolute).transpose()?;
+    let mut paths = Paths::find(identity, options, &ground);
+    paths
+        .absolute()
+        .map_err(|error| format!("getcwd() failed{}", Errno(&error)))?;
     Ok(Startup {
         identity,
         paths,
@@ -105,7 +106,16 @@ fn early_log(startup: &Startup) -> Logger {
         return Logger::default();
     };
     let program = startup.identity.program();
-    match rt::file::modes::append(path) {
+    // It is made when it turns out that the configuration names no other, and never by a test.
+    let waits = startup
+        .paths
+        .own
+        .iter()
+        .any(|own| path.parent() == Some(&own.path));
+    if !path.exists() && (waits || startup.testing && modes::could_create(path).is_ok()) {
+        return Logger::default();
+    }
+    match modes::append(path) {
         Ok((file, wrong)) => {
             if let Some(wrong) = wrong {
                 eprintln!("{program}: [warn] log file \"{}\" {wrong}", path.display());
@@ -161,9 +171,7 @@ fn test(startup: &Startup, options: &Options, loaded: &Loaded, voice: Voice<'_>)
 }
 
 fn try_everything(loaded: &Loaded, voice: Voice<'_>) -> Result<(), String> {
-    PidFile::test(&loaded.core.pid)?;
-    prepare::make_directories(loaded, voice)?;
-    prepare::open_logs(&loaded.files.wanted(), voice)?;
+    prepare::test(loaded, voice)?;
     sockets::test(&prepare::listeners(loaded))?;
     crate::trial::run(loaded)
 }
@@ -223,6 +231,10 @@ fn master_of(loaded: &Loaded, voice: Voice<'_>) -> Option<u32> {
                 Level::Error,
                 format_args!("open() \"{}\" failed{error}", path.display()),
             );
+            voice.note(match error.0.kind() {
+                ErrorKind::NotFound => "no server is running with this configuration",
+                _ => "the file names the server's process; it cannot be read",
+            });
             return None;
         }
     };
@@ -233,6 +245,7 @@ fn master_of(loaded: &Loaded, voice: Voice<'_>) -> Option<u32> {
             Level::Error,
             format_args!("invalid PID number \"{text}\" in \"{}\"", path.display()),
         );
+        voice.note("no server has written this file; it can be removed if none is running");
     }
     number
 }
@@ -245,6 +258,10 @@ fn kill(master: u32, signal: Signal, voice: Voice<'_>) -> bool {
             Level::Alert,
             format_args!("kill({master}, {number}) failed{}", Errno(error)),
         );
+        voice.note(match error.kind() {
+            ErrorKind::PermissionDenied => "the server belongs to another user",
+            _ => "no server is running: the last one left its pid file",
+        });
     }
     sent.is_ok()
 }
@@ -343,7 +360,7 @@ fn report(watch: Watch, voice: Voice<'_>) -> i32 {
 ///
 /// The pid file is written when every socket takes connections, so that who waits for it may connect.
 pub(crate) fn start(startup: Arc<Startup>, loaded: Loaded, early: Logger) -> i32 {
-    rt::file::modes::narrow_umask();
+    modes::narrow_umask();
     let voice = Voice::starting(&early, startup.identity.program());
     let left = crate::upgrade::inherited();
     let is_upgrade = left.is_some();

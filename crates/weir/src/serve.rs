@@ -7,10 +7,15 @@
 use std::io::{ErrorKind, IsTerminal as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
+use base64::Engine as _;
 use rt::error_log::Logger;
+use rt::file::modes;
+use sha1::Digest as _;
 
+use crate::authority::{self, Names};
 use crate::cli::Serve;
 use crate::identity::Identity;
 use crate::load::{Startup, load_from_disk};
@@ -21,12 +26,17 @@ const FIRST_PORT: u16 = 8080;
 const PORTS_TRIED: u16 = 20;
 
 const TEMPLATE: &str = include_str!("serve.conf");
+const PAGE: &str = include_str!("serve_page.html");
 pub(crate) const PLAIN_LOG: &str = include_str!("serve_log_plain.conf");
 pub(crate) const COLOUR_LOG: &str = include_str!("serve_log_colour.conf");
 
+/// Where certificates for `--domain` come from.
+const ACME_DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
+
 /// Serves a folder until Ctrl-C. The answer is the exit code.
 pub(crate) fn run(arguments: &Serve) -> i32 {
-    match prepare(arguments) {
+    let temporary = Temporary(temporary_folder());
+    match prepare(arguments, &temporary.0) {
         Ok(prepared) => start(prepared, arguments),
         Err(error) => {
             eprintln!("weir: {error}");
@@ -35,66 +45,116 @@ pub(crate) fn run(arguments: &Serve) -> i32 {
     }
 }
 
+/// A folder that is removed at the end.
+pub(crate) struct Temporary(pub(crate) PathBuf);
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // Its name was made by us a moment ago; what cannot be removed the system cleans up one day.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
 /// What a start needs.
 struct Prepared {
     startup: Startup,
     address: SocketAddr,
-    /// Removed at the end.
-    temporary: PathBuf,
+    /// The certificate of the local authority that a browser has to trust.
+    authority: Option<PathBuf>,
 }
 
 fn start(prepared: Prepared, arguments: &Serve) -> i32 {
     let Prepared {
         startup,
         address,
-        temporary,
+        authority,
     } = prepared;
     let loaded = match load_from_disk(&startup) {
         Ok(loaded) => loaded,
         Err(failure) => {
-            failure.0.print("weir");
+            failure.0.print_without_places("weir");
             return 1;
         }
     };
-    eprint!("{}", banner(&arguments.directory, address));
+    let url = url_of(arguments, address);
+    eprint!("{}", banner(arguments, address, &url));
+    if let Some(authority) = authority {
+        eprint!("{}", advice(&authority));
+    }
+    if arguments.password.is_some() && !arguments.is_secure() && !address.ip().is_loopback() {
+        eprintln!("The password can be read on its way; --tls encrypts it.");
+    }
+    if arguments.open {
+        open_browser(&url);
+    }
     let code = crate::run::start(Arc::new(startup), loaded, Logger::default());
-    // Its name was made by us a moment ago; what can not be removed the system cleans up one day.
-    let _ = std::fs::remove_dir_all(temporary);
     if code == 0 {
         eprintln!("stopped");
     }
     code
 }
 
-fn prepare(arguments: &Serve) -> Result<Prepared, String> {
-    let shown = arguments.directory.display();
-    let directory = arguments
-        .directory
-        .canonicalize()
-        .map_err(|error| match error.kind() {
-            ErrorKind::NotFound => format!("there is no folder \"{shown}\""),
-            _ => format!("\"{shown}\" can not be opened: {error}"),
-        })?;
-    if !directory.is_dir() {
-        return Err(format!("\"{shown}\" is not a folder"));
+/// A browser takes longer to start than the sockets to be there.
+fn open_browser(url: &str) {
+    let quiet = || Stdio::null();
+    let mut command = Command::new("xdg-open");
+    let command = command
+        .arg(url)
+        .stdin(quiet())
+        .stdout(quiet())
+        .stderr(quiet());
+    if let Err(error) = command.spawn() {
+        eprintln!("weir: xdg-open cannot be started ({error}); open the address yourself");
     }
-    let address = choose_address(arguments.listen.as_deref(), arguments.port)?;
-    let temporary = temporary_folder();
-    let text = configuration(
-        &directory,
-        address,
-        &temporary,
-        std::io::stdout().is_terminal(),
-    )?;
+}
+
+impl Serve {
+    fn is_secure(&self) -> bool {
+        self.tls || self.domain.is_some()
+    }
+}
+
+fn prepare(arguments: &Serve, temporary: &Path) -> Result<Prepared, String> {
+    let shown = arguments.directory.display();
+    let directory = readable(&arguments.directory)?;
+    if let Some(domain) = &arguments.domain {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+        if !domain.contains('.') || !domain.chars().all(is_name) {
+            return Err(format!(
+                "\"{domain}\" is not a name such as www.example.org"
+            ));
+        }
+    }
+    let address = match arguments.domain.is_some() {
+        true => {
+            let listen = arguments.listen.as_deref().unwrap_or("*");
+            choose_address(Some(listen), arguments.port.or(Some(443)))?
+        }
+        false => choose_address(arguments.listen.as_deref(), arguments.port)?,
+    };
+    modes::make_folder(temporary, modes::PRIVATE_FOLDER)
+        .map_err(|error| format!("cannot make {}: {error}", temporary.display()))?;
+    let authority = match arguments.tls {
+        true => Some(issue(address, temporary)?),
+        false => None,
+    };
+    if let Some(pair) = &arguments.password {
+        let (user, password) = pair.split_once(':').unwrap_or((pair, ""));
+        // The file is gone with the process, and nobody else can read it: nothing slower is needed.
+        let hash = base64::engine::general_purpose::STANDARD.encode(sha1::Sha1::digest(password));
+        let line = format!("{user}:{{SHA}}{hash}\n");
+        authority::write(&temporary.join("users"), &line, modes::PRIVATE_FILE)?;
+    }
+    let colour = std::io::stdout().is_terminal();
+    let text = configuration(arguments, &directory, address, temporary, colour)?;
     let paths = Paths {
         // What modules create for themselves must not turn up in the folder that is served.
-        prefix: temporary.clone(),
-        temporary: temporary.clone(),
+        prefix: temporary.to_path_buf(),
+        temporary: temporary.to_path_buf(),
         // Shown in messages only; the text below is what is read.
-        configuration: directory.join("(weir serve)"),
+        configuration: temporary.join("(weir serve)"),
         named: true,
-        error_log: None,
-        pid: directory.join("(none)"),
+        ..Paths::default()
     };
     let startup = Startup {
         identity: Identity::Weir,
@@ -109,8 +169,37 @@ fn prepare(arguments: &Serve) -> Result<Prepared, String> {
     Ok(Prepared {
         startup,
         address,
-        temporary,
+        authority,
     })
+}
+
+/// The folder, if this user can read it.
+fn readable(directory: &Path) -> Result<PathBuf, String> {
+    let shown = directory.display();
+    let refused = |error: std::io::Error| match error.kind() {
+        ErrorKind::NotFound => format!("there is no folder \"{shown}\""),
+        ErrorKind::NotADirectory => format!("\"{shown}\" is not a folder"),
+        ErrorKind::PermissionDenied => format!("\"{shown}\" cannot be read by this user"),
+        _ => format!("\"{shown}\" cannot be opened: {error}"),
+    };
+    let found = directory.canonicalize().map_err(refused)?;
+    std::fs::read_dir(&found).map_err(refused)?;
+    // Names alone are not enough: what is in it must be reachable.
+    std::fs::metadata(found.join(".")).map_err(refused)?;
+    Ok(found)
+}
+
+/// A certificate of the local authority for what this machine is called.
+fn issue(address: SocketAddr, temporary: &Path) -> Result<PathBuf, String> {
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let names = Names {
+        addresses: outward_address()
+            .into_iter()
+            .chain([address.ip()])
+            .collect(),
+        host: host.map(|host| host.trim().to_owned()),
+    };
+    authority::issue(&authority::data_folder()?, &names, temporary)
 }
 
 /// The address to listen on. A port that was asked for must be free; else the next free one will do.
@@ -139,7 +228,7 @@ pub(crate) fn choose_address(
         match rt::listen::try_bind(address) {
             Ok(()) => return Ok(address),
             Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-            Err(error) => return Err(format!("can not listen on {address}: {error}")),
+            Err(error) => return Err(explained(address, &error)),
         }
     }
     let last = FIRST_PORT + PORTS_TRIED - 1;
@@ -151,11 +240,12 @@ pub(crate) fn choose_address(
 /// Could this address be listened on? The answer may be out of date a moment later; the server's own
 /// attempt decides, and this one only explains better.
 fn free(address: SocketAddr) -> Result<(), String> {
-    let Err(error) = rt::listen::try_bind(address) else {
-        return Ok(());
-    };
+    rt::listen::try_bind(address).map_err(|error| explained(address, &error))
+}
+
+fn explained(address: SocketAddr, error: &std::io::Error) -> String {
     let port = address.port();
-    Err(match error.kind() {
+    match error.kind() {
         ErrorKind::AddrInUse => {
             format!("port {port} is in use by another program; leave out --port to get a free one")
         }
@@ -167,11 +257,17 @@ fn free(address: SocketAddr) -> Result<(), String> {
         ErrorKind::AddrNotAvailable => {
             format!("this machine does not have the address {}", address.ip())
         }
-        _ => format!("can not listen on {address}: {error}"),
-    })
+        _ => {
+            // Without the number that Rust appends.
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default();
+            format!("cannot listen on {address}: {text}")
+        }
+    }
 }
 
 fn configuration(
+    serve: &Serve,
     directory: &Path,
     address: SocketAddr,
     temporary: &Path,
@@ -180,14 +276,141 @@ fn configuration(
     let path = directory
         .to_str()
         .ok_or("the folder's name is not valid UTF-8")?;
+    if path.contains('$') {
+        return Err("the folder's name has a \"$\", which would be a variable".to_owned());
+    }
     let log = if colour { COLOUR_LOG } else { PLAIN_LOG };
+    let secure = if serve.is_secure() { " ssl" } else { "" };
+    // A site's own page is better than ours.
+    let own = directory.join("404.html").is_file();
+    let (around, options) = (around(serve, address)?, options(serve, temporary));
     Ok(TEMPLATE
+        .replace("@AROUND@", &around)
+        .replace("@OPTIONS@", &options)
         .replace("@ROOT@", &quoted(path))
-        .replace("@LISTEN@", &address.to_string())
+        .replace("@LISTEN@", &format!("{address}{secure}"))
+        .replace("@NAME@", serve.domain.as_deref().unwrap_or("_"))
+        .replace("@MISSING@", if own { "/404.html" } else { "@missing" })
+        .replace("@PAGE404@", &page(404, "Not Found", "Nothing is here"))
+        .replace("@PAGE403@", &page(403, "Forbidden", "This is not served"))
         .replace("@TEMP@", &quoted(&temporary.to_string_lossy()))
         .replace("@LOG@", log)
         .replace("@CACHE@", ""))
 }
+
+/// An error page as a word.
+fn page(status: u16, title: &str, text: &str) -> String {
+    let page = PAGE
+        .replace("@STATUS@", &status.to_string())
+        .replace("@TITLE@", title)
+        .replace("@TEXT@", text);
+    quoted(&page)
+}
+
+/// What stands beside the server.
+fn around(serve: &Serve, address: SocketAddr) -> Result<String, String> {
+    let mut text = String::new();
+    if serve.cors {
+        text.push_str("map $request_method $preflight { OPTIONS \"GET, HEAD\"; }\n");
+        text.push_str("map $request_method $preflight_headers { OPTIONS *; }\n");
+    }
+    if serve.upload {
+        text.push_str("map $uri $above { ~(?s)^(?<up>.*/)[^/]+$ $up; default /; }\n");
+    }
+    if let Some(domain) = &serve.domain {
+        let state = authority::data_folder()?.join("acme");
+        let plain = SocketAddr::new(address.ip(), 80);
+        free(plain)?;
+        let state = quoted(&state.to_string_lossy());
+        text.push_str(&format!(
+            "resolver {};
+            acme_issuer public {{ uri {ACME_DIRECTORY}; accept_terms_of_service; state_path {state}; }}
+            server {{ listen {plain}; server_name {domain}; return 301 https://$host$request_uri; }}\n",
+            resolvers()
+        ));
+    }
+    Ok(text)
+}
+
+/// The servers of names that this system asks.
+pub(crate) fn resolvers() -> String {
+    let text = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    let servers = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let addresses = servers.filter_map(|address| address.trim().parse::<IpAddr>().ok());
+    let words = addresses.map(|address| match address {
+        IpAddr::V4(address) => address.to_string(),
+        IpAddr::V6(address) => format!("[{address}]"),
+    });
+    let words: Vec<String> = words.collect();
+    match words.is_empty() {
+        true => "127.0.0.1".to_owned(),
+        false => words.join(" "),
+    }
+}
+
+/// What stands in the server for the options.
+fn options(serve: &Serve, temporary: &Path) -> String {
+    let file = |name: &str| quoted(&temporary.join(name).to_string_lossy());
+    let mut text = String::new();
+    if serve.tls {
+        text.push_str(&format!(
+            "ssl_certificate {}; ssl_certificate_key {};\n",
+            file("serve.crt"),
+            file("serve.key")
+        ));
+    }
+    if serve.domain.is_some() {
+        text.push_str("acme_certificate public;\n");
+        text.push_str(
+            "ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key;\n",
+        );
+    }
+    if serve.is_secure() {
+        // A request without TLS at a port with it.
+        text.push_str("error_page 497 =307 https://$http_host$request_uri;\n");
+    }
+    if serve.password.is_some() {
+        text.push_str(&format!(
+            "auth_basic weir; auth_basic_user_file {};\n",
+            file("users")
+        ));
+    }
+    if !serve.follow {
+        text.push_str("disable_symlinks outside from=$document_root;\n");
+    }
+    if !serve.hidden {
+        text.push_str("location ~ /\\.(?!well-known/) { return 404; }\n");
+    }
+    if serve.spa {
+        text.push_str("location / { try_files $uri $uri/index.html /index.html; }\n");
+    }
+    if serve.cors {
+        text.push_str(
+            "add_header Access-Control-Allow-Origin * always;
+            add_header Access-Control-Allow-Methods $preflight always;
+            add_header Access-Control-Allow-Headers $preflight_headers always;
+            if ($request_method = OPTIONS) { return 204; }\n",
+        );
+    }
+    if serve.upload {
+        text.push_str(UPLOAD);
+    }
+    text
+}
+
+/// Files come into folders that are there, and replace none. The checks follow no link that leads out of the folder.
+const UPLOAD: &str = "client_max_body_size 0;
+        dav_methods PUT;
+        dav_access user:rw group:r all:r;
+        autoindex_upload on;
+        set $put $request_method;
+        if (-e $request_filename) { set $put \"$put onto\"; }
+        if (!-d $document_root$above) { set $put \"$put nowhere\"; }
+        if ($put = \"PUT onto\") { return 409; }
+        if ($put ~ \"^PUT.* nowhere\") { return 403; }
+";
 
 /// Where large request bodies wait. The name can not be foretold, so that nobody else can have made it.
 pub(crate) fn temporary_folder() -> PathBuf {
@@ -202,19 +425,51 @@ pub(crate) fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-fn banner(directory: &Path, address: SocketAddr) -> String {
-    let shown = directory.display();
-    let mut text = format!("Serving {shown} at {}\n", url(address));
+/// What a browser is told.
+fn url_of(serve: &Serve, address: SocketAddr) -> String {
+    let port = |usual: u16| match address.port() {
+        port if port == usual => String::new(),
+        port => format!(":{port}"),
+    };
+    match &serve.domain {
+        Some(domain) => format!("https://{domain}{}", port(443)),
+        None if serve.tls && address.ip().is_loopback() => {
+            format!("https://localhost{}", port(443))
+        }
+        None if serve.tls => url(address).replacen("http:", "https:", 1),
+        None => url(address),
+    }
+}
+
+fn banner(serve: &Serve, address: SocketAddr, shown: &str) -> String {
+    let directory = serve.directory.display().to_string();
+    let directory = base::text::visible_text(&directory);
+    let mut text = format!("Serving {directory} at {shown}\n");
     if address.ip().is_unspecified()
+        && serve.domain.is_none()
         && let Some(ip) = outward_address()
     {
-        text.push_str(&format!(
-            "and for other machines at {}\n",
-            url(SocketAddr::new(ip, address.port()))
-        ));
+        let outward = SocketAddr::new(ip, address.port());
+        let outward = url_of(serve, outward);
+        text.push_str(&format!("and for other machines at {outward}\n"));
+    }
+    if serve.upload && serve.password.is_none() && !address.ip().is_loopback() {
+        text.push_str(
+            "Everybody who reaches it may send files; --password USER:PASSWORD asks first.\n",
+        );
     }
     text.push_str("Ctrl-C stops.\n");
     text
+}
+
+/// How a browser comes to trust the local authority.
+fn advice(authority: &Path) -> String {
+    let file = authority.display();
+    format!(
+        "Its certificate is signed by {file}, which a browser does not know until it is told:
+  sudo cp {file} /usr/local/share/ca-certificates/weir.crt && sudo update-ca-certificates
+  (Firefox: Settings, Certificates, Authorities, Import; curl: --cacert {file})\n"
+    )
 }
 
 pub(crate) fn url(address: SocketAddr) -> String {
@@ -248,10 +503,27 @@ mod tests {
     #[test]
     fn the_template_is_a_valid_configuration() {
         let address = SocketAddr::from(([127, 0, 0, 1], 8080));
-        for colour in [false, true] {
-            let text = configuration(Path::new("/site"), address, Path::new("/tmp/x"), colour);
+        let with = |change: fn(&mut Serve)| {
+            let mut serve = Serve::default();
+            change(&mut serve);
+            serve
+        };
+        let variants = [
+            with(|_| {}),
+            with(|serve| serve.spa = true),
+            with(|serve| (serve.upload, serve.hidden) = (true, true)),
+            with(|serve| (serve.cors, serve.follow) = (true, true)),
+            with(|serve| (serve.upload, serve.cors, serve.spa) = (true, true, true)),
+        ];
+        for (serve, colour) in variants
+            .iter()
+            .flat_map(|serve| [(serve, false), (serve, true)])
+        {
+            let site = Path::new("/site");
+            let text = configuration(serve, site, address, Path::new("/tmp/x"), colour);
             let text = text.expect("the path is UTF-8");
-            let loaded = crate::load::tests::load_text(&text).expect("every directive is known");
+            let loaded = crate::load::tests::load_text(&text);
+            let loaded = loaded.unwrap_or_else(|errors| panic!("{errors:#?}"));
             assert_eq!(crate::prepare::listeners(&loaded).len(), 1);
         }
     }

@@ -24,6 +24,13 @@ impl<'a> Voice<'a> {
         }
     }
 
+    /// Adds, for who looks on, what to make of the line before.
+    pub(crate) fn note(&self, text: &str) {
+        if self.program.is_some() {
+            eprintln!("  = {text}");
+        }
+    }
+
     /// Says `message`. As in nginx, standard error gets warnings and worse, each only once.
     pub(crate) fn say(&self, level: Level, message: std::fmt::Arguments<'_>) {
         self.log.plain(level, message);

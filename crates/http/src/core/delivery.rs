@@ -89,6 +89,8 @@ pub enum Symlinks {
     Refuse,
     /// Those whose owner is not that of their target.
     RefuseUnlessOwner,
+    /// Those that lead out of a folder.
+    RefuseOutside,
 }
 
 /// The size of the cache of open files.
@@ -276,12 +278,13 @@ pub static DIRECTIVES: Table<DeliveryConf> = Table::new(&[
     },
     Directive {
         name: "disable_symlinks",
-        syntax: "off | on | if_not_owner [from=part]",
+        syntax: "off | on | if_not_owner | outside [from=part]",
         default: Some("off"),
         contexts: HTTP_SERVER_LOCATION,
         since: "0.1",
-        doc: "Refuses files whose path contains symbolic links or, with `if_not_owner`, links whose owner differs from \
-              the owner of the target.",
+        doc: "Refuses files whose path contains symbolic links; with `if_not_owner`, links whose owner differs from the \
+              owner of the target; with `outside` (Weir's own), links that lead out of the directory that `from` names \
+              (absolute links always do). The part of the path that `from` names is not checked.",
         set: Setter::Custom(Arity::between(1, 2), Repeat::Once, disable_symlinks),
     },
     Directive {
@@ -396,6 +399,7 @@ fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
         match text.as_slice() {
             b"off" => conf.symlinks = Symlinks::Allow,
             b"on" => conf.symlinks = Symlinks::Refuse,
+            b"outside" => conf.symlinks = Symlinks::RefuseOutside,
             b"if_not_owner" => conf.symlinks = Symlinks::RefuseUnlessOwner,
             other => match other.strip_prefix(b"from=") {
                 Some(from) if !from.is_empty() => {
@@ -404,6 +408,10 @@ fn disable_symlinks(conf: &mut DeliveryConf, line: &mut Line) -> Result<(), Diag
                 _ => return Err(line.error_at(index, format!("invalid parameter \"{text}\""))),
             },
         }
+    }
+    if conf.symlinks == Symlinks::RefuseOutside && conf.symlinks_from.is_none() {
+        let error = line.error("\"outside\" needs \"from\"");
+        return Err(error.note("such as disable_symlinks outside from=$document_root;"));
     }
     if conf.symlinks == Symlinks::Allow {
         conf.symlinks_from = None;

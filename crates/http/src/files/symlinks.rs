@@ -16,6 +16,7 @@ pub(super) fn judged(
         Symlinks::Allow => return None,
         Symlinks::Refuse => Links::Refused,
         Symlinks::RefuseUnlessOwner => Links::OwnersOnly,
+        Symlinks::RefuseOutside => Links::Outside,
     };
     let from = match &delivery.symlinks_from {
         None => 0,

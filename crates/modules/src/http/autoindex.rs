@@ -16,6 +16,7 @@ mod escape;
 mod plain;
 mod pretty;
 
+use std::cmp::Ordering;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 
@@ -70,6 +71,16 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
         set: Setter::Word(&["plain", "pretty"], |c, i| c.pretty = i == 1),
     },
     Directive {
+        name: "autoindex_upload",
+        syntax: "on | off",
+        default: Some("off"),
+        contexts: HTTP_SERVER_LOCATION,
+        since: "0.1",
+        doc: "Whether the pretty `html` listing lets its reader choose files to send into the directory, by `PUT`. \
+              `dav_methods PUT` is what takes them.",
+        set: Setter::Flag(|c| &mut c.upload),
+    },
+    Directive {
         name: "autoindex_exact_size",
         syntax: "on | off",
         default: Some("on"),
@@ -94,6 +105,7 @@ struct Conf {
     on: bool,
     format: Format,
     pretty: bool,
+    upload: bool,
     exact_size: bool,
     local_time: bool,
 }
@@ -153,8 +165,13 @@ async fn respond(request: &mut Request) -> Outcome {
         Ok(listed) => visible(request, path.as_bstr(), listed),
         Err(error) => return Outcome::Status(refuse(request, &path, &error)),
     };
+    let natural = conf.pretty && conf.format == Format::Html;
     entries.sort_by(|a, b| {
-        (a.kind != Kind::Directory, &a.name).cmp(&(b.kind != Kind::Directory, &b.name))
+        let directories = (a.kind != Kind::Directory).cmp(&(b.kind != Kind::Directory));
+        directories.then_with(|| match natural {
+            true => natural_order(&a.name, &b.name),
+            false => a.name.cmp(&b.name),
+        })
     });
     write(request, &conf, &entries, callback.as_ref())
 }
@@ -197,6 +214,34 @@ fn write(
     request.out.charset = charset.into();
     request.out.body = Body::bytes(out);
     Outcome::Respond
+}
+
+/// The order that people expect: `file2` before `file10`, `a` beside `A`.
+fn natural_order(a: &[u8], b: &[u8]) -> Ordering {
+    let (mut left, mut right) = (a, b);
+    while let (Some(x), Some(y)) = (left.first(), right.first()) {
+        let order = match x.is_ascii_digit() && y.is_ascii_digit() {
+            true => number(&mut left).cmp(&number(&mut right)),
+            false => {
+                (left, right) = (&left[1..], &right[1..]);
+                x.to_ascii_lowercase().cmp(&y.to_ascii_lowercase())
+            }
+        };
+        if order.is_ne() {
+            return order;
+        }
+    }
+    // What is alike but for zeros in front and capitals has the order of its bytes.
+    left.len().cmp(&right.len()).then_with(|| a.cmp(b))
+}
+
+/// Takes the digits at the beginning: as many as count, and which.
+fn number<'a>(text: &mut &'a [u8]) -> (usize, &'a [u8]) {
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, rest) = text.split_at(digits);
+    *text = rest;
+    let zeros = number.iter().take_while(|byte| **byte == b'0').count();
+    (digits - zeros, &number[zeros..])
 }
 
 /// The time of an entry in seconds of the zone that is shown.
@@ -273,4 +318,21 @@ fn callback(request: &Request) -> Result<Option<BString>, ()> {
         return Err(());
     }
     Ok(Some(shown.to_owned()).filter(|name| !name.is_empty()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_in_names_count() {
+        let sorted = [
+            "a", "A1", "a01", "a2", "a10", "a10b", "B", "file1", "file2", "file10", "file010x",
+        ];
+        for pair in sorted.windows(2) {
+            let order = natural_order(pair[0].as_bytes(), pair[1].as_bytes());
+            assert_eq!(order, Ordering::Less, "{pair:?}");
+        }
+        assert_eq!(natural_order(b"a", b"a"), Ordering::Equal);
+    }
 }

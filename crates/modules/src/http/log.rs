@@ -126,8 +126,6 @@ impl Conf {
 const COMBINED: &str = "combined";
 const COMBINED_TEXT: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
                              \"$http_referer\" \"$http_user_agent\"";
-/// The log that there is without a line; relative to the prefix.
-const DEFAULT_PATH: &str = "logs/access.log";
 
 fn access_log(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     if line.is_default() {
@@ -164,7 +162,7 @@ fn open_default(conf: &mut Conf, _: Option<&Conf>, block: &mut Block) -> Result<
         return Ok(());
     }
     conf.is_default = false;
-    let path = block.build.in_prefix(conf::Access::Opened, DEFAULT_PATH);
+    let path = block.build.default_access_log();
     let format = Formats::predefined(block, COMBINED, COMBINED_TEXT, DIRECT)?;
     conf.logs.push(AccessLog {
         destination: Destination::file(&path, block),

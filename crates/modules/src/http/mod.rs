@@ -32,6 +32,7 @@ mod limit_conn;
 mod limit_req;
 mod log;
 mod map;
+mod markdown;
 mod memcached;
 mod mirror;
 mod mp4;
@@ -123,6 +124,7 @@ pub static MODULES: &[&::http::Module] = &[
     &random_index::MODULE,
     &index::MODULE,
     &autoindex::MODULE,
+    &markdown::MODULE,
     &dav::MODULE,
     &brotli::STATIC,
     &zstd::STATIC,

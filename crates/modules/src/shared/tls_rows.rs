@@ -13,6 +13,8 @@ use conf::{
 use net::tls::{IdentityCache, Protocols, read_passwords};
 use net::upstream::Secure;
 
+use crate::shared::tls::build;
+
 /// What a plain row has besides its name, syntax, default, text and setter. Who uses the table in stream says so of the
 /// contexts.
 const fn row(
@@ -213,10 +215,10 @@ pub(crate) fn finish(
     let missing = secure
         .settle(changed, prefix, &conf_prefix, &mut |path| files.read(path))
         .map_err(|problem| plain(problem.message))?;
-    for what in missing {
-        let mut note = plain(format!("\"{prefix}ssl_ciphers\": {what} is not supported"));
-        note.severity = conf::Severity::Warn;
-        level.report(note);
+    if !missing.is_empty() {
+        let directive = format!("{prefix}ssl_ciphers");
+        let text = build::not_available(&directive, &missing);
+        build::advise(&text, None, level);
     }
     Ok(())
 }

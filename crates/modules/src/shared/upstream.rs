@@ -10,8 +10,8 @@ use bstr::{BString, ByteSlice};
 use conf::{Address, Diagnostic, Host, Line, parse};
 use net::resolver::Resolver;
 use net::upstream::{
-    Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, ResolvedAt, Server,
-    ServerState,
+    Balance, Keepalive, MAX_SERVER_ID, Metric, Origin, Queue, RandomTwo, Reference, ResolvedAt,
+    Server, ServerState,
 };
 use net::upstream::{Settings, Sticky, lookup};
 
@@ -20,6 +20,32 @@ const DEFAULT_PORT: u16 = 80;
 
 /// The least size of a zone: eight pages.
 const SMALLEST_ZONE: u64 = 8 * 4096;
+
+/// The error of a first word that is no address, with what it was perhaps meant to be.
+pub(crate) fn no_address(line: &Line, message: String) -> Diagnostic {
+    let text = line.text(0);
+    let error = line.error_at(0, message);
+    if text.starts_with(b"/") {
+        return error.note(format!("a socket is written unix:{text}"));
+    }
+    match text.find("://") {
+        Some(end) => error.note(format!("without a scheme: {}", text[end + 3..].as_bstr())),
+        None => error,
+    }
+}
+
+/// Warns of a name that is not known now, and of the block that was perhaps meant.
+pub(crate) fn warn_of(reference: &Reference, line: &mut Line) {
+    let Some(warning) = &reference.warning else {
+        return;
+    };
+    let mut warning = line.error_at(0, warning);
+    warning.severity = conf::Severity::Warn;
+    if let Some(near) = &reference.near {
+        warning = warning.note(format!("did you mean the upstream \"{near}\"?"));
+    }
+    line.level.report(warning);
+}
 
 /// A block as far as it is read.
 #[derive(Clone, Default)]
@@ -136,7 +162,7 @@ pub(crate) fn server(draft: &mut Draft, line: &mut Line) -> Result<(), Diagnosti
         ));
     }
     let address = Address::peer(text)
-        .map_err(|why| line.error_at(0, format!("{why} in upstream \"{text}\"")))?;
+        .map_err(|why| no_address(line, format!("{why} in upstream \"{text}\"")))?;
     if !resolve.service.is_empty() && address.port.is_some() {
         return Err(line.error_at(0, format!("service upstream \"{text}\" may not have port")));
     }

@@ -317,6 +317,14 @@ impl Choice {
         Ok(())
     }
 
+    /// Forgets what nobody misses: where there is ECDHE, the same with finite-field Diffie-Hellman stands in lists for
+    /// clients that nobody has seen.
+    pub fn forget_needless(&mut self) {
+        if self.has_tls12() {
+            self.missing.retain(|name| !name.starts_with("DHE-"));
+        }
+    }
+
     /// Reads a list of suites of TLS 1.3 (`ssl_conf_command Ciphersuites`).
     pub fn set_ciphersuites(&mut self, text: &str) -> Result<(), Problem> {
         let mut chosen = Vec::new();

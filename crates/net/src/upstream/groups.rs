@@ -46,6 +46,8 @@ pub struct Reference {
     pub group: Arc<Group>,
     /// The name could not be resolved; the group has no peers until it can: a warning for the user.
     pub warning: Option<String>,
+    /// With a warning: the block whose name is nearest.
+    pub near: Option<String>,
 }
 
 impl Groups {
@@ -94,6 +96,7 @@ impl Groups {
                 None => Ok(Reference {
                     group,
                     warning: None,
+                    near: None,
                 }),
             };
         }
@@ -105,6 +108,7 @@ impl Groups {
             return Ok(Reference {
                 group,
                 warning: None,
+                near: None,
             });
         }
         let (server, warning) = implicit_server(text, &address, default_port);
@@ -113,8 +117,28 @@ impl Groups {
         settings.realm = self.0.realm;
         settings.servers.push(server);
         let group = Arc::new(Group::new(settings));
+        let near = warning.as_ref().and_then(|_| self.near_block(&address));
         self.write().push(group.clone());
-        Ok(Reference { group, warning })
+        Ok(Reference {
+            group,
+            warning,
+            near,
+        })
+    }
+
+    /// The block that a name was perhaps meant to be.
+    fn near_block(&self, address: &Address) -> Option<String> {
+        let Host::Name(name) = &address.host else {
+            return None;
+        };
+        let is_block = |group: &&Arc<Group>| group.settings.origin == Origin::Block;
+        let groups = self.read();
+        let blocks = groups.iter().filter(is_block);
+        let names: Vec<String> = blocks
+            .map(|group| group.settings.name.to_string())
+            .collect();
+        let near = conf::describe::nearest(&name.to_string(), names.iter().map(String::as_str));
+        near.map(str::to_owned)
     }
 
     /// The group for a URL that was made while running: a block's if no port is given, else a known implicit one.

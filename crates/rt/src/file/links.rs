@@ -25,6 +25,8 @@ pub enum Links {
     Refused,
     /// Those whose owner is not that of what they point to.
     OwnersOnly,
+    /// Those that lead out of the directory where judging begins; also absolute ones, wherever they lead.
+    Outside,
 }
 
 /// How a path is judged.
@@ -100,6 +102,22 @@ fn walk(
         Some(start) => Some(outcome(opener(CWD, as_path(start), step))?),
         None => None,
     };
+    if judged.links == Links::Outside {
+        let below = at.as_ref().map_or(CWD, |fd| fd.as_fd());
+        let inside: Vec<u8> = match rest.iter().all(|byte| *byte == b'/') {
+            true => b".".to_vec(),
+            // Further slashes would make it an absolute path.
+            false => rest
+                .iter()
+                .copied()
+                .skip_while(|byte| *byte == b'/')
+                .collect(),
+        };
+        return match outcome(opener(below, as_path(&inside), options.beneath())) {
+            Err(Stop::Error(Errno::XDEV)) => Err(Stop::Error(Errno::LOOP)),
+            result => result,
+        };
+    }
     let mut components = rest.split(|byte| *byte == b'/').peekable();
     let mut last = None;
     while let Some(component) = components.next() {

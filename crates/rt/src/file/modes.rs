@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use rustix::fs::Mode;
+use rustix::fs::{Access, AtFlags, Mode};
 
 /// Files that only the server reads: stores, temporary files, keys.
 pub const PRIVATE_FILE: u32 = 0o600;
@@ -100,6 +100,50 @@ pub fn make_folders(path: &Path, mode: u32) -> io::Result<()> {
         }
         result => result,
     }
+}
+
+/// Could this user make the file or folder, with nothing but that, or write the one that is there? Nothing is touched.
+pub fn could_create(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(_) => allowed(path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let above = path.parent().filter(|above| *above != Path::new(""));
+            allowed(above.unwrap_or(Path::new(".")))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The same, with the folders above it.
+pub fn could_make(path: &Path) -> io::Result<()> {
+    let is_there = |path: &&Path| std::fs::symlink_metadata(path).is_ok();
+    let nearest = path.ancestors().find(is_there).unwrap_or(Path::new("."));
+    if nearest != path && !nearest.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    allowed(nearest)
+}
+
+/// May what is there be written to, with the rights that system calls have?
+fn allowed(path: &Path) -> io::Result<()> {
+    let mut access = Access::WRITE_OK;
+    if std::fs::metadata(path)?.is_dir() {
+        access |= Access::EXEC_OK;
+    }
+    Ok(rustix::fs::accessat(
+        rustix::fs::CWD,
+        path,
+        access,
+        AtFlags::EACCESS,
+    )?)
+}
+
+/// Is this folder nobody's but this user's? Where all users make files, another may have come first.
+pub fn is_ours_alone(path: &Path) -> io::Result<bool> {
+    use std::os::unix::fs::MetadataExt as _;
+    let found = std::fs::symlink_metadata(path)?;
+    let is_ours = found.uid() == rustix::process::geteuid().as_raw();
+    Ok(found.is_dir() && is_ours && found.mode() & 0o077 == 0)
 }
 
 /// Takes a private file that is open from everybody but its owner.

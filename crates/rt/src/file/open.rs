@@ -18,6 +18,7 @@ use crate::report::{self, Event};
 pub struct OpenOptions {
     flags: OFlags,
     mode: Mode,
+    resolve: ResolveFlags,
 }
 
 impl OpenOptions {
@@ -36,6 +37,7 @@ impl OpenOptions {
         Self {
             flags: flags.union(OFlags::CLOEXEC),
             mode: Mode::from_raw_mode(0o644),
+            resolve: ResolveFlags::empty(),
         }
     }
 
@@ -54,6 +56,13 @@ impl OpenOptions {
     #[must_use]
     pub const fn directory(self) -> Self {
         self.or(OFlags::DIRECTORY)
+    }
+
+    /// Fails with `EXDEV` when the path, its links followed, leads out of the directory that it is looked up in.
+    #[must_use]
+    pub const fn beneath(mut self) -> Self {
+        self.resolve = ResolveFlags::BENEATH;
+        self
     }
 
     /// Makes the file if it is not there.
@@ -225,6 +234,16 @@ pub fn try_real_path(path: &Path) -> Option<io::Result<PathBuf>> {
 
 /// Opens, waiting if need be: for threads of a pool.
 pub(super) fn open_waiting(directory: BorrowedFd<'_>, path: &Path, options: OpenOptions) -> Cached {
+    if !options.resolve.is_empty() {
+        let (flags, mode) = (options.flags, options.mode_argument());
+        return Some(rustix::fs::openat2(
+            directory,
+            path,
+            flags,
+            mode,
+            options.resolve,
+        ));
+    }
     Some(rustix::fs::openat(
         directory,
         path,
@@ -245,7 +264,7 @@ pub(super) fn open_cached(directory: BorrowedFd<'_>, path: &Path, options: OpenO
             path,
             options.flags,
             options.mode_argument(),
-            ResolveFlags::CACHED,
+            options.resolve.union(ResolveFlags::CACHED),
         );
         match opened {
             Err(Errno::INTR) => {}

@@ -83,7 +83,7 @@ impl KeyKind {
 }
 
 enum Folder {
-    /// `acme_NAME` below the prefix.
+    /// `acme_NAME` where the server keeps its state.
     Default,
     At(PathBuf),
     None,
@@ -157,7 +157,7 @@ impl Issuer {
         let folder = match reading.folder {
             Folder::Default => {
                 let folder = format!("acme_{name}");
-                Some(line.level.build.in_prefix(conf::Access::Write, &folder))
+                Some(line.level.build.in_temporary(&folder))
             }
             Folder::At(folder) => Some(folder),
             Folder::None => None,

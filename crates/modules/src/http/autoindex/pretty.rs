@@ -5,15 +5,11 @@ use proto::date::TimeZone;
 use rt::file::Kind;
 
 use super::{Conf, Entry, escape};
+use crate::shared::page;
 
-/// The style: system fonts, two sets of colours, a table that becomes narrow on a telephone.
+/// The style: a table that becomes narrow on a telephone.
 const STYLE: &str = "\
-:root{color-scheme:light dark;--ink:#1d2430;--soft:#667085;--line:#e4e7ec;--paper:#fff;--back:#f6f7f9;--link:#0b5cad;--over:#eef4fb}
-@media(prefers-color-scheme:dark){:root{--ink:#e6e8ec;--soft:#98a2b3;--line:#2b313c;--paper:#171b22;--back:#0f1217;--link:#7db8f5;--over:#1f2732}}
-*{box-sizing:border-box}
-body{margin:0;background:var(--back);color:var(--ink);font:16px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}
-main{max-width:60rem;margin:0 auto;padding:2rem 1rem}
-nav{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere;margin-bottom:1rem}
+nav{font-size:1.25rem;font-weight:600;overflow-wrap:anywhere}
 nav span{color:var(--soft);font-weight:400;padding:0 .15rem}
 a{color:var(--link);text-decoration:none}
 a:hover{text-decoration:underline}
@@ -24,17 +20,22 @@ th button{all:unset;cursor:pointer}
 th button:hover,th button:focus-visible{color:var(--ink);text-decoration:underline}
 th[aria-sort=ascending] button::after{content:' \\2191'}
 th[aria-sort=descending] button::after{content:' \\2193'}
-td:first-child{white-space:normal;overflow-wrap:anywhere;width:100%}
+td:first-child{white-space:normal;overflow-wrap:anywhere;width:100%;padding-left:2.7rem;text-indent:-1.8rem}
 td:nth-child(n+2){color:var(--soft);font-variant-numeric:tabular-nums}
 th:nth-child(2),td:nth-child(2){text-align:right}
 tbody tr:hover{background:var(--over)}
-svg{width:1.1rem;height:1.1rem;vertical-align:-.2rem;margin-right:.6rem;fill:none;stroke:var(--soft);stroke-width:1.6;stroke-linejoin:round}
+svg{width:1.1rem;height:1.1rem;vertical-align:-.2rem;margin-right:.7rem;fill:none;stroke:var(--soft);stroke-width:1.6;stroke-linejoin:round}
 .d svg{stroke:var(--link);fill:var(--over)}
+header{display:flex;gap:.7rem;align-items:center;flex-wrap:wrap;margin-bottom:1rem}
+header nav{flex:1 1 12rem}
+input,header button{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--line);border-radius:.4rem;padding:.3rem .6rem}
+header button{color:var(--link);cursor:pointer}
 footer{color:var(--soft);font-size:.85rem;margin-top:.9rem}
 @media(max-width:36rem){th:nth-child(3),td:nth-child(3){display:none}}
 ";
 
-/// Sorts by the column that is clicked; directories stay on top.
+/// Sorts by the column that is clicked, directories on top; and shows only names that have what is typed. Without scripts
+/// there is no box to type into.
 const SCRIPT: &str = "\
 document.querySelectorAll('th button').forEach(function(b,i){b.onclick=function(){\
 var h=b.parentNode,up=h.getAttribute('aria-sort')!='ascending',t=document.querySelector('tbody');\
@@ -44,7 +45,21 @@ var key=function(r){var v=r.cells[i].dataset.v;return i?+v:v};\
 var c=new Intl.Collator(undefined,{numeric:true});\
 Array.from(t.rows).filter(function(r){return!r.dataset.up}).sort(function(a,b){\
 var d=(b.className=='d')-(a.className=='d');if(d)return d;\
-var x=key(a),y=key(b),n=i?x-y:c.compare(x,y);return up?n:-n}).forEach(function(r){t.appendChild(r)})}});";
+var x=key(a),y=key(b),n=i?x-y:c.compare(x,y);return up?n:-n}).forEach(function(r){t.appendChild(r)})}});\
+(function(){var f=document.getElementById('f'),s=document.querySelector('footer'),all=s.textContent;\
+f.hidden=false;f.oninput=function(){var w=f.value.toLowerCase(),n=0;\
+document.querySelectorAll('tbody tr').forEach(function(r){if(r.dataset.up)return;\
+r.hidden=r.cells[0].dataset.v.toLowerCase().indexOf(w)<0;n+=!r.hidden});\
+s.textContent=w?n+' shown of '+all:all}})();";
+
+/// Sends the files that are chosen, one after the other, into the directory that is shown.
+const UPLOAD: &str = "\
+(function(){var u=document.getElementById('u'),s=document.getElementById('s'),b=document.getElementById('b');\
+b.hidden=false;b.onclick=function(){u.click()};\
+u.onchange=async function(){for(var f of u.files){s.textContent='sending '+f.name;\
+var r=await fetch(encodeURIComponent(f.name),{method:'PUT',body:f});\
+if(!r.ok){s.textContent=f.name+': '+(r.status==409?'there is such a file':r.status+' '+r.statusText);return}}\
+location.reload()}})();";
 
 const FOLDER: &str = "<svg viewBox=\"0 0 24 24\"><path d=\"M3 6.5h6l2 2.5h10v10.5H3z\"/></svg>";
 const FILE: &str =
@@ -57,6 +72,13 @@ const ARCHIVE: &str =
     "<svg viewBox=\"0 0 24 24\"><path d=\"M4 4h16v4H4zM5 8h14v12H5zM10 12h4\"/></svg>";
 const TEXT: &str =
     "<svg viewBox=\"0 0 24 24\"><path d=\"M6 3h8l4.5 4.5V21H6zM9 11h6M9 14h6M9 17h4\"/></svg>";
+
+/// What scripts make work is hidden without them.
+const BOX: &[u8] =
+    b"<input id=\"f\" type=\"search\" placeholder=\"Filter\" aria-label=\"Filter\" hidden>\n";
+const CHOICE: &[u8] =
+    b"<span id=\"s\" role=\"status\"></span><button id=\"b\" hidden>Upload</button>\
+    <input id=\"u\" type=\"file\" multiple hidden>\n";
 
 /// Icons by the ending of a name.
 const ICONS: [(&str, &[&str]); 5] = [
@@ -88,18 +110,20 @@ const ICONS: [(&str, &[&str]); 5] = [
 
 /// Appends the page.
 pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, out: &mut Vec<u8>) {
-    out.extend_from_slice(
-        b"<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n",
-    );
-    out.extend_from_slice(
-        b"<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>",
-    );
+    out.extend_from_slice(page::HEAD.as_bytes());
+    out.extend_from_slice(b"<title>Index of ");
     escape::html(path, out);
     out.extend_from_slice(b"</title>\n<style>\n");
+    out.extend_from_slice(page::STYLE.as_bytes());
     out.extend_from_slice(STYLE.as_bytes());
     out.extend_from_slice(b"</style>\n</head>\n<body>\n<main>\n");
+    out.extend_from_slice(b"<header>");
     write_way(path, out);
-    out.extend_from_slice(b"<table>\n<thead><tr>");
+    out.extend_from_slice(BOX);
+    if conf.upload {
+        out.extend_from_slice(CHOICE);
+    }
+    out.extend_from_slice(b"</header>\n<table>\n<thead><tr>");
     for (column, sorted) in [
         ("Name", " aria-sort=\"ascending\""),
         ("Size", ""),
@@ -122,6 +146,9 @@ pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, out: &mut Vec<u
     write_sum(entries, out);
     out.extend_from_slice(b"</main>\n<script>");
     out.extend_from_slice(SCRIPT.as_bytes());
+    if conf.upload {
+        out.extend_from_slice(UPLOAD.as_bytes());
+    }
     out.extend_from_slice(b"</script>\n</body>\n</html>\n");
 }
 

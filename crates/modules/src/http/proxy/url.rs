@@ -112,9 +112,7 @@ pub(super) fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let reference = groups
         .refer(authority, scheme.port(), &place)
         .map_err(|why| line.error(why))?;
-    if let Some(warning) = reference.warning {
-        line.warn(warning);
-    }
+    crate::shared::upstream::warn_of(&reference, line);
     let unnamed = line.level.context != conf::LOCATION;
     let location = match present_location(line) {
         Present::Prefix(_) if !unnamed => http::configure::present_location_name(line),

@@ -83,7 +83,7 @@ impl Pass {
         let groups = line.shared::<Groups>().clone();
         let reference = groups
             .refer(text, NO_PORT, &place)
-            .map_err(|error| line.error_at(0, error))?;
+            .map_err(|error| crate::shared::upstream::no_address(line, error))?;
         if reference.group.settings.origin
             == (Origin::Url {
                 port: Some(NO_PORT),
@@ -91,9 +91,7 @@ impl Pass {
         {
             return Err(line.error_at(0, format!("no port in upstream \"{}\"", text.as_bstr())));
         }
-        if let Some(warning) = reference.warning {
-            line.warn_at(0, warning);
-        }
+        crate::shared::upstream::warn_of(&reference, line);
         Ok(Pass::Group(reference.group))
     }
 

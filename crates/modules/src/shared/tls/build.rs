@@ -147,6 +147,11 @@ fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> 
     choice
         .set_ciphers(&text(&conf.ciphers))
         .map_err(|problem| at(problem, conf.ciphers.span))?;
+    choice.forget_needless();
+    if !choice.has_tls12() {
+        // What follows from it is said below.
+        choice.missing.clear();
+    }
     tell_missing("ssl_ciphers", &mut choice.missing, conf.ciphers.span, level);
     choice
         .set_curves(&text(&conf.curves))
@@ -178,16 +183,16 @@ fn commands(conf: &TlsConf, level: &mut Level) -> Result<Commanded, Diagnostic> 
     let old = Protocols::old(commanded.protocols);
     if !old.is_empty() {
         let old = old.join(", ");
-        warn_once(
-            format!("{old}: no longer supported, Weir requires TLS 1.2 or later"),
-            None,
-            level,
-        );
+        let text = format!("{old}: not supported, Weir requires TLS 1.2 or later");
+        advise(&text, None, level);
     }
     Ok(commanded)
 }
 
-/// Says what can not be had, once for each list.
+/// Names that are shown of a list.
+const SHOWN: usize = 3;
+
+/// Says what is not available, once for each list.
 fn tell_missing(
     directive: &str,
     missing: &mut Vec<String>,
@@ -196,13 +201,32 @@ fn tell_missing(
 ) {
     let missing = std::mem::take(missing);
     if !missing.is_empty() {
-        let names = missing.join(", ");
-        warn_once(
-            format!("\"{directive}\": {names} not supported, ignored"),
-            span,
-            level,
-        );
+        advise(&not_available(directive, &missing), span, level);
     }
+}
+
+/// A line that is not longer for a longer list.
+pub(crate) fn not_available(directive: &str, missing: &[String]) -> String {
+    let mut names = missing[..missing.len().min(SHOWN)].join(", ");
+    if missing.len() > SHOWN {
+        names.push_str(&format!(" and {} more", missing.len() - SHOWN));
+    }
+    format!("\"{directive}\": {names} not available, the others are used")
+}
+
+/// A warning of one line, once: what there is to know beyond it has a page of its own.
+pub(crate) fn advise(message: &str, span: impl Into<Option<Span>>, level: &mut Level) {
+    let message = format!("{message}; see \"weir help tls\"");
+    let said = &mut level.shared::<Said>().0;
+    if said.contains(&message) {
+        return;
+    }
+    said.push(message.clone());
+    let warning = Diagnostic::warning(message, None);
+    level.report(match span.into() {
+        Some(span) => warning.place(conf::Place::At(span)),
+        None => warning,
+    });
 }
 
 pub(super) fn warn_once(message: String, span: impl Into<Option<Span>>, level: &mut Level) {
@@ -300,12 +324,9 @@ fn options(
 ) -> Result<ServerOptions, Diagnostic> {
     let protocols = Protocols::from_bits(commanded.protocols);
     if protocols.tls12 && !commanded.choice.has_tls12() {
-        warn_once(
-            "\"ssl_ciphers\" names no supported cipher suite of TLS 1.2: TLS 1.2 is disabled"
-                .to_owned(),
-            conf.ciphers.span,
-            level,
-        );
+        let text =
+            "\"ssl_ciphers\" names no supported cipher suite of TLS 1.2: TLS 1.2 is disabled";
+        advise(text, conf.ciphers.span, level);
     }
     Ok(ServerOptions {
         protocols,

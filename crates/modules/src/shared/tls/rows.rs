@@ -200,9 +200,8 @@ const DHPARAM: Directive<TlsConf> = row(
     "Accepted; has no effect: keys are exchanged over elliptic curves only.",
     Setter::Custom(Arity::ONE, Repeat::Once, |_, line| {
         if !line.is_default() && !line.text(0).is_empty() {
-            line.warn(
-                "\"ssl_dhparam\" has no effect: keys are exchanged over elliptic curves only",
-            );
+            let span = line.node.span;
+            super::build::advise("\"ssl_dhparam\" has no effect", span, line.level);
         }
         Ok(())
     }),

@@ -269,13 +269,11 @@ fn proxy_pass(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let groups = line.shared::<Groups>().clone();
     let reference = groups
         .refer(line.text(0), 0, &place)
-        .map_err(|message| line.error_at(0, message))?;
+        .map_err(|message| crate::shared::upstream::no_address(line, message))?;
     if reference.group.settings.origin == (Origin::Url { port: Some(0) }) {
         return Err(line.error_at(0, format!("no port in upstream \"{}\"", line.text(0))));
     }
-    if let Some(warning) = reference.warning {
-        line.warn_at(0, warning);
-    }
+    crate::shared::upstream::warn_of(&reference, line);
     conf.pass = Some(Pass::Group(reference.group));
     Ok(())
 }

@@ -1,0 +1,162 @@
+//! `weir init KIND`: a small configuration to begin with, with a comment where there is something to decide.
+//!
+//! The texts are files in `init/`. Without `--domain` they are nginx's language and nothing else; with it they have TLS by
+//! ACME, whose directives nginx has in a module.
+
+use std::io::Write as _;
+
+use crate::cli::Init;
+
+/// One configuration.
+struct Kind {
+    name: &'static str,
+    /// The line of `weir init`, and the first of the file.
+    about: &'static str,
+    text: &'static str,
+}
+
+const KINDS: [Kind; 8] = [
+    Kind {
+        name: "static",
+        about: "A folder of files as a site",
+        text: include_str!("init/static.conf"),
+    },
+    Kind {
+        name: "spa",
+        about: "A single-page application, with its hashed assets cached for good",
+        text: include_str!("init/spa.conf"),
+    },
+    Kind {
+        name: "php",
+        about: "PHP by php-fpm: WordPress, Laravel, Symfony",
+        text: include_str!("init/php.conf"),
+    },
+    Kind {
+        name: "proxy",
+        about: "A reverse proxy in front of an application, with WebSocket",
+        text: include_str!("init/proxy.conf"),
+    },
+    Kind {
+        name: "cache",
+        about: "A cache in front of an origin",
+        text: include_str!("init/cache.conf"),
+    },
+    Kind {
+        name: "s3",
+        about: "A public bucket of S3 as a cached site",
+        text: include_str!("init/s3.conf"),
+    },
+    Kind {
+        name: "balance",
+        about: "A load balancer for several servers",
+        text: include_str!("init/balance.conf"),
+    },
+    Kind {
+        name: "stream",
+        about: "TCP and UDP: databases, names, TLS by name",
+        text: include_str!("init/stream.conf"),
+    },
+];
+
+/// Writes a configuration. The answer is the exit code.
+pub(crate) fn run(arguments: &Init) -> i32 {
+    match write(arguments) {
+        Ok(()) => 0,
+        Err(error) => {
+            eprintln!("weir: {error}");
+            1
+        }
+    }
+}
+
+fn write(arguments: &Init) -> Result<(), String> {
+    let Some(name) = &arguments.kind else {
+        print!("{}\n{}", crate::help::INIT, list());
+        return Ok(());
+    };
+    let text = text(name, arguments.domain.as_deref())?;
+    let Some(path) = &arguments.output else {
+        print!("{text}");
+        return Ok(());
+    };
+    let shown = path.display();
+    let file = std::fs::File::create_new(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+    written.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => format!("\"{shown}\" is there already"),
+        _ => format!("\"{shown}\" cannot be written: {error}"),
+    })?;
+    eprintln!("Written to {shown}. Check it with: weir -t -c {shown}");
+    Ok(())
+}
+
+fn list() -> String {
+    let line = |kind: &Kind| format!("  {:<10}{}\n", kind.name, kind.about);
+    KINDS.iter().map(line).collect()
+}
+
+fn text(name: &str, domain: Option<&str>) -> Result<String, String> {
+    let Some(kind) = KINDS.iter().find(|kind| kind.name == name) else {
+        let near = conf::describe::nearest(name, KINDS.iter().map(|kind| kind.name));
+        let near = near.map(|near| format!("\n  did you mean \"{near}\"?"));
+        let near = near.unwrap_or_default();
+        return Err(format!(
+            "there is no \"{name}\" to begin with{near}\n{}",
+            list().trim_end()
+        ));
+    };
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-.".contains(c);
+    if let Some(domain) = domain.filter(|domain| domain.is_empty() || !domain.chars().all(is_name))
+    {
+        return Err(format!(
+            "\"{domain}\" is not a name such as www.example.org"
+        ));
+    }
+    let with_tls = |text: &'static str| if domain.is_some() { text } else { "" };
+    let listen = match domain {
+        Some(_) => include_str!("init/listen_tls.conf"),
+        None => include_str!("init/listen_plain.conf"),
+    };
+    let mut text = [include_str!("init/head.conf"), kind.text].concat();
+    if kind.name == "stream" {
+        text.push_str(with_tls(include_str!("init/stream_http.conf")));
+    }
+    Ok(text
+        .replace("@ABOUT@", kind.about)
+        .replace("@TYPES@", include_str!("init/types.conf"))
+        .replace(
+            "@STREAM_TLS@",
+            with_tls(include_str!("init/stream_tls.conf")),
+        )
+        .replace("@ACME@", with_tls(include_str!("init/acme.conf")))
+        .replace("@LISTEN@\n", listen)
+        .replace("@DOMAIN@", domain.unwrap_or_default())
+        .replace("@KIND@", kind.name)
+        .replace("@RESOLVERS@", &crate::serve::resolvers()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_configuration_is_valid() {
+        for kind in &KINDS {
+            for domain in [None, Some("www.example.org")] {
+                let text = text(kind.name, domain).expect("it is known");
+                let is_mark = |word: &str| {
+                    let mark = word.split('@').nth(1).unwrap_or_default();
+                    !mark.is_empty() && mark.bytes().all(|byte| byte.is_ascii_uppercase())
+                };
+                assert!(!text.split_whitespace().any(is_mark), "{text}");
+                // Issuers read what the system trusts: tests/server/init.rs has those.
+                if domain.is_none() {
+                    let loaded = crate::load::tests::load_text(&text);
+                    assert!(loaded.is_ok(), "{}: {:#?}", kind.name, loaded.err());
+                }
+            }
+        }
+        assert!(text("pph", None).is_err_and(|error| error.contains("\"php\"")));
+        assert!(text("php", Some("a;b")).is_err());
+    }
+}
