@@ -505,3 +505,27 @@ fn parts_of_what_is_stored_have_the_fields_of_nginx() {
     let reply = server.get_with("/a", &["Range: bytes=700000-"]).expect(416);
     assert!(!reply.has("Accept-Ranges"));
 }
+
+/// The origin never hears of the range: it is made here, one part of it.
+#[test]
+fn ranges_of_what_passes_the_cache_by() {
+    let origin = Origin::start(move |stream, asked, _| {
+        let says = if asked.contains("silent") {
+            ""
+        } else {
+            "Accept-Ranges: bytes\r\n"
+        };
+        say(stream, &head(says, LENGTH));
+        say(stream, &content(LENGTH));
+    });
+    let server = cached(&origin, "proxy_cache_bypass 1; proxy_no_cache 1;");
+    assert_eq!(server.get("/a").expect(200).all("Accept-Ranges"), ["bytes"]);
+    let reply = server.get_with("/a", &["Range: bytes=1-4"]).expect(206);
+    assert_eq!(reply.body, content(LENGTH)[1..5]);
+    server.get_with("/a", &["Range: bytes=0-1,3-4"]).expect(200);
+    server.get_with("/a", &["Range: bytes=700000-"]).expect(416);
+    let reply = server
+        .get_with("/silent", &["Range: bytes=1-4"])
+        .expect(200);
+    assert!(!reply.has("Accept-Ranges"));
+}

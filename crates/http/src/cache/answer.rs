@@ -11,6 +11,7 @@ use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 use super::fetch::Hand;
 use super::head::{Kind, StoredHead};
 use super::settings::StatusHeader;
+use super::visit::make_ranges;
 use super::{Source, Status};
 use crate::body::{Body, BodyError, Chunk, FileRange};
 use crate::module::Outcome;
@@ -79,6 +80,7 @@ impl Answer<'_> {
                 .is_some_and(|plan| plan.protocol.map_field(request, field, value, out))
         };
         if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
+            make_ranges(request);
             return outcome;
         }
         let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
@@ -92,12 +94,12 @@ impl Answer<'_> {
             Kind::Content | Kind::Error => (self.length, self.body),
         };
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
-        let refused = stored.head.fields.get_known(Known::AcceptRanges);
-        if !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none")) {
-            out.transforms.ranges = true;
-        }
-        // What is stored can be sent in any order.
+        // What is stored can be sent in any order, unless its origin refuses ranges.
         out.transforms.single_range = false;
+        let refused = stored.head.fields.get_known(Known::AcceptRanges);
+        out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
+        make_ranges(request);
+        let out = &mut request.out;
         if self.asked.is_none() || self.status == Status::Revalidated {
             let mut text = Vec::new();
             base::text::write_number(age_s.into(), &mut text);
