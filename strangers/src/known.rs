@@ -37,7 +37,7 @@ impl Seen<'_> {
 
 const RULES: &[Rule] = &[
     Rule {
-        name: "Caching: ranges are made of every stored 200, several parts too",
+        name: "Found by comparison: ranges-of-what-is-stored",
         explains: |seen| seen.has_cache() && seen.statuses() == (200, 206),
     },
     Rule {

@@ -94,13 +94,15 @@ impl Answer<'_> {
             Kind::Content | Kind::Error => (self.length, self.body),
         };
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
-        // What is stored can be sent in any order, unless its origin refuses ranges.
-        out.transforms.single_range = false;
+        // What is stored can be sent in any order, unless its origin refuses ranges. What comes just now may have a long way to
+        // its last part: one part of it, as in nginx.
+        let is_stored = self.asked.is_none() || self.status == Status::Revalidated;
+        out.transforms.single_range = !is_stored;
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
         out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
         make_ranges(request);
         let out = &mut request.out;
-        if self.asked.is_none() || self.status == Status::Revalidated {
+        if is_stored {
             let mut text = Vec::new();
             base::text::write_number(age_s.into(), &mut text);
             out.fields.set_known(Known::Age, &text);
