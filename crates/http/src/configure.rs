@@ -72,6 +72,8 @@ struct Frame {
     limit_except: Option<(u32, LocationId)>,
     /// Who answers, where several could: as in nginx the module whose directive stands last.
     answer: Option<&'static Answer>,
+    /// Who runs in the phase that blocks of `if` inside are chosen in: a block that is chosen is in the midst of it.
+    rewriters: Vec<&'static str>,
 }
 
 /// The tables of the engine and of `modules`, in three groups.
@@ -362,6 +364,7 @@ fn open(
         children: Vec::new(),
         limit_except: None,
         answer,
+        rewriters: Vec::new(),
     });
     id
 }
@@ -391,7 +394,15 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
         phases: Phases::default(),
         filters: Box::default(),
     };
-    freeze(&mut location, builder.modules, frame.answer);
+    let rewriters = freeze(
+        &mut location,
+        builder.modules,
+        frame.answer,
+        &frame.rewriters,
+    );
+    if let (LocationKind::Unnamed, Some(outer)) = (&location.kind, builder.open.last_mut()) {
+        outer.rewriters.extend(rewriters);
+    }
     builder.locations[frame.id.0 as usize] = Some(location);
     Tree::build(
         frame
@@ -401,12 +412,14 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
     )
 }
 
-/// Collects the handlers and filters that run in a location. `named` is who answers, if that is its own doing.
+/// Collects the handlers and filters that run in a location, and tells who runs in its phase `Rewrite`. `named` is who
+/// answers, if that is its own doing; `inside` who runs in that phase in a block of `if`.
 fn freeze(
     location: &mut Location,
     modules: &'static [&'static Module],
     named: Option<&'static Answer>,
-) {
+    inside: &[&'static str],
+) -> Vec<&'static str> {
     let active: Vec<&Module> = modules
         .iter()
         .copied()
@@ -421,9 +434,22 @@ fn freeze(
         .filter(|answer| (answer.when)(location))
         .or(answers.first().copied());
     let mut handlers: Vec<(Phase, Handler)> = Vec::new();
-    for module in &active {
+    let mut rewriters = Vec::new();
+    for module in modules {
+        let is_active = active.iter().any(|active| active.name == module.name);
+        let rewrites = is_active || inside.contains(&module.name);
         let phases = module.phases.iter().copied();
-        handlers.extend(phases.filter(|(phase, _)| answer.is_none() || *phase != Phase::Content));
+        let runs = phases.filter(|(phase, _)| match phase {
+            Phase::Rewrite => rewrites,
+            Phase::Content => is_active && answer.is_none(),
+            _ => is_active,
+        });
+        let before = handlers.len();
+        handlers.extend(runs);
+        let is_one = |(phase, _): &(Phase, Handler)| matches!(phase, Phase::Rewrite);
+        if handlers[before..].iter().any(is_one) {
+            rewriters.push(module.name);
+        }
     }
     if let Some(answer) = answer {
         handlers.push((Phase::Content, answer.handler));
@@ -437,6 +463,7 @@ fn freeze(
         .filter_map(|module| Some((module.name, module.filter?)))
         .collect();
     location.filters = filters.into();
+    rewriters
 }
 
 /// What kind of location the present one is, for directives that care.
