@@ -37,51 +37,14 @@ impl Seen<'_> {
 
 const RULES: &[Rule] = &[
     Rule {
-        name: "Caching: ranges are made of every stored 200, several parts too",
+        name: "Found by comparison: ranges-of-what-is-stored",
         explains: |seen| seen.has_cache() && seen.statuses() == (200, 206),
-    },
-    Rule {
-        name: "Caching: what passes the cache by is sent whole",
-        explains: |seen| seen.has_cache() && matches!(seen.statuses(), (206 | 416, 200)),
     },
     Rule {
         name: "Responses and logs: what has all come has a length, and so it has ranges",
         explains: |seen| {
             let is_added = seen.is_only("field accept-ranges is there as well: \"bytes\"");
             seen.has_cache() && is_added && seen.theirs.answer.is_chunked
-        },
-    },
-    Rule {
-        name: "Responses and logs: a page of the server's own has its own media type",
-        explains: |seen| {
-            let (theirs, ours) = seen.statuses();
-            let is_type = |found: &String| {
-                found.starts_with("field content-type differs: \"text/html; charset=")
-                    && found.ends_with("but \"text/html\"")
-            };
-            theirs == ours && theirs >= 300 && seen.found.iter().all(is_type)
-        },
-    },
-    Rule {
-        name: "Responses and logs: Accept-Ranges is said once after X-Accel-Redirect",
-        explains: |seen| {
-            seen.is_only("field accept-ranges differs: \"bytes\\nbytes\" but \"bytes\"")
-        },
-    },
-    Rule {
-        name: "Modules: autoindex counts characters",
-        explains: |seen| {
-            let squeezed = |observation: &Observation| {
-                let text = String::from_utf8_lossy(&observation.answer.body).into_owned();
-                let text = crate::compare::settle(&text);
-                text.split_whitespace()
-                    .map(str::to_owned)
-                    .collect::<Vec<_>>()
-            };
-            seen.has("autoindex")
-                && seen.is_only("body")
-                && !seen.theirs.answer.body.is_ascii()
-                && squeezed(seen.theirs) == squeezed(seen.ours)
         },
     },
     Rule {

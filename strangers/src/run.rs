@@ -76,10 +76,16 @@ impl Binary {
                 .map(|mut seen| std::mem::take(&mut *seen))
                 .unwrap_or_default()
         };
+        // What is mirrored comes when it comes, and nobody waits for it but us.
+        let is_mirrored = fs::read_to_string(folder.join("nginx.conf"))
+            .is_ok_and(|text| text.contains("mirror "));
         let mut silent = 0;
         for request in requests {
             take();
             let answer = client.ask(request);
+            if is_mirrored {
+                settle(behind);
+            }
             // A configuration that never answers takes its time, but not the whole day.
             silent += usize::from(answer.body == b"no answer in time");
             if silent > 2 {
@@ -93,6 +99,19 @@ impl Binary {
         drop(client);
         running.stop();
         Ok(observations)
+    }
+}
+
+/// Waits until the server behind has seen nothing new for a while.
+fn settle(behind: &Behind) {
+    let count = || behind.seen.lock().map_or(0, |seen| seen.len());
+    let mut last = count();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        match count() {
+            now if now == last => return,
+            now => last = now,
+        }
     }
 }
 

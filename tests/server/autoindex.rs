@@ -145,3 +145,29 @@ fn an_index_file_wins_and_head_has_no_body() {
 fn a_missing_folder_is_not_found() {
     site("").start().answers(&[("/none/", 404, "")]);
 }
+
+/// Names are as wide as they have bytes, unless the page says that it is UTF-8.
+#[test]
+fn columns_count_bytes_unless_the_page_is_utf_8() {
+    let long = "\u{444}".repeat(51);
+    for (charset, width, cut) in [
+        ("", 48, None),
+        ("charset koi8-r;", 48, None),
+        ("charset utf-8;", 49, Some(&long[..94])),
+        (
+            "charset UTF-8; source_charset utf-8;",
+            49,
+            Some(&long[..94]),
+        ),
+    ] {
+        let site = site(charset).file(&format!("html/d/{long}"), "x");
+        let body = site.start().get("/d/").expect(200).body;
+        let line = format!("<a href=\"%C3%BC\">\u{fc}</a>{} ", " ".repeat(width));
+        let has = |text: &[u8]| body.windows(text.len()).any(|window| window == text);
+        assert!(has(line.as_bytes()), "{charset}");
+        assert!(!has(format!("{line} ").as_bytes()), "{charset}");
+        // A name that is cut to 47 bytes ends within a letter.
+        let shown = cut.map_or(&long.as_bytes()[..47], str::as_bytes);
+        assert!(has(&[b">", shown, b"..&gt;</a> "].concat()), "{charset}");
+    }
+}

@@ -505,3 +505,54 @@ fn parts_of_what_is_stored_have_the_fields_of_nginx() {
     let reply = server.get_with("/a", &["Range: bytes=700000-"]).expect(416);
     assert!(!reply.has("Accept-Ranges"));
 }
+
+/// Of what is only coming there is one part at a time.
+#[test]
+fn several_ranges_of_what_is_being_fetched() {
+    let origin = Origin::start(move |stream, _, _| {
+        say(
+            stream,
+            &head(
+                "Cache-Control: max-age=60\r\nAccept-Ranges: bytes\r\n",
+                LENGTH,
+            ),
+        );
+        say(stream, &content(LENGTH));
+    });
+    let server = cached(&origin, "");
+    let ranges = "Range: bytes=0-1,3-4";
+    assert_eq!(
+        server.get_with("/a", &[ranges]).expect(200).body,
+        content(LENGTH)
+    );
+    server.get_with("/b", &["Range: bytes=0-1"]).expect(206);
+    server.get("/c").expect(200);
+    assert_eq!(
+        parts(&server.get_with("/c", &[ranges]).expect(206)).len(),
+        2
+    );
+}
+
+/// The origin never hears of the range: it is made here, one part of it.
+#[test]
+fn ranges_of_what_passes_the_cache_by() {
+    let origin = Origin::start(move |stream, asked, _| {
+        let says = if asked.contains("silent") {
+            ""
+        } else {
+            "Accept-Ranges: bytes\r\n"
+        };
+        say(stream, &head(says, LENGTH));
+        say(stream, &content(LENGTH));
+    });
+    let server = cached(&origin, "proxy_cache_bypass 1; proxy_no_cache 1;");
+    assert_eq!(server.get("/a").expect(200).all("Accept-Ranges"), ["bytes"]);
+    let reply = server.get_with("/a", &["Range: bytes=1-4"]).expect(206);
+    assert_eq!(reply.body, content(LENGTH)[1..5]);
+    server.get_with("/a", &["Range: bytes=0-1,3-4"]).expect(200);
+    server.get_with("/a", &["Range: bytes=700000-"]).expect(416);
+    let reply = server
+        .get_with("/silent", &["Range: bytes=1-4"])
+        .expect(200);
+    assert!(!reply.has("Accept-Ranges"));
+}

@@ -181,6 +181,15 @@ fn memcached_has_values_or_not() {
             .field("Content-Encoding"),
         "gzip"
     );
+    let whole = server.get("/a%20b");
+    assert_eq!(whole.all("Accept-Ranges"), ["bytes"]);
+    let part = server.get_with("/a%20b", &["Range: bytes=1-3"]).expect(206);
+    assert_eq!(
+        (part.text().as_str(), part.field("Content-Range")),
+        ("pac", "bytes 1-3/6")
+    );
+    let several = server.get_with("/a%20b", &["Range: bytes=0-1,3-4"]);
+    assert_eq!(several.expect(200).text(), "spaced");
     let bare = server.get("/bare").expect(404);
     assert!(bare.text().contains("404 Not Found"), "{}", bare.text());
     assert_eq!(

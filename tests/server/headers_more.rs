@@ -373,3 +373,28 @@ fn lines_that_cannot_be_are_errors() {
         );
     }
 }
+
+/// A block of `if` is chosen in the midst of the phase: what it says of the request counts, also where the location outside says
+/// nothing.
+#[test]
+fn requests_are_changed_in_blocks_of_if() {
+    let Some(site) = site(
+        "server {
+            listen 127.0.0.1:%%PORT%%;
+            location / { if ($arg_a) { more_set_input_headers 'X-A: x'; set $w 1; } rewrite ^ /up last; }
+            location /pass { if ($arg_a) { more_set_input_headers 'X-A: x'; } proxy_pass http://127.0.0.1:%%PORT%%/up; }
+            location /up { return 200 \"[$http_x_a]\"; }
+        }",
+    ) else {
+        return;
+    };
+    let server = site.start();
+    for (target, seen) in [
+        ("/?a=1", "[x]"),
+        ("/", "[]"),
+        ("/pass?a=1", "[x]"),
+        ("/pass", "[]"),
+    ] {
+        assert_eq!(server.get(target).expect(200).text(), seen, "{target}");
+    }
+}

@@ -426,3 +426,32 @@ fn without_a_cache_captured_requests_share_the_machine_of_their_parent() {
         assert_eq!(server.get("/captures").expect(200).text(), "1 2 ");
     }
 }
+
+/// A block of `if` is chosen in the midst of the phase: its script runs, also where the location outside has none.
+#[test]
+fn scripts_in_blocks_of_if_rewrite() {
+    let Some(server) = with(
+        "location / {
+            set $seen none;
+            if ($arg_a) { rewrite_by_lua_block { ngx.var.seen = 'inside' } }
+            proxy_pass http://127.0.0.1:%%PORT%%/up?$seen;
+        }
+        location /both {
+            set $seen none;
+            rewrite_by_lua_block { ngx.var.seen = 'outside' }
+            if ($arg_a) { rewrite_by_lua_block { ngx.var.seen = 'inside' } }
+            proxy_pass http://127.0.0.1:%%PORT%%/up?$seen;
+        }
+        location /up { return 200 $args; }",
+    ) else {
+        return;
+    };
+    for (target, seen) in [
+        ("/?a=1", "inside"),
+        ("/", "none"),
+        ("/both?a=1", "inside"),
+        ("/both", "outside"),
+    ] {
+        assert_eq!(server.get(target).expect(200).text(), seen, "{target}");
+    }
+}

@@ -678,6 +678,37 @@ fn an_application_may_point_at_a_file() {
     );
 }
 
+/// What the application says of ranges stays beside what is said of the file, and its charset stays also on an error's page.
+#[test]
+fn an_application_that_points_at_a_file_has_said_some_fields() {
+    let origin = origin(
+        "HTTP/1.1 200 OK\r\nX-Accel-Redirect: /files/a.txt\r\nContent-Type: text/own; charset=koi8-r\r\n\
+         Accept-Ranges: bytes\r\nContent-Length: 7\r\n\r\nignored",
+    );
+    let port = origin.port();
+    let conf = |more: &str| {
+        format!(
+            "server {{ listen 127.0.0.1:%%PORT%%; location / {{ {more} proxy_pass http://127.0.0.1:{port}; }}
+                location /files/ {{ internal; }} }}"
+        )
+    };
+    let server = http(&conf("")).file("html/files/a.txt", "file").start();
+    let reply = server.get("/").expect(200);
+    assert_eq!(reply.all("Accept-Ranges"), ["bytes", "bytes"]);
+    assert_eq!(reply.field("Content-Type"), "text/own; charset=koi8-r");
+    let reply = server.get_with("/", &["Range: bytes=9-"]).expect(416);
+    assert_eq!(reply.field("Content-Type"), "text/html; charset=koi8-r");
+    let server = http(&conf("")).start();
+    let reply = server.get("/").expect(404);
+    assert_eq!(reply.field("Content-Type"), "text/html; charset=koi8-r");
+    // What a cache could have is in its own ranges, not in the application's.
+    let zone = "proxy_cache_path %%DIR%%/cache keys_zone=z:1m;";
+    let server = http(&format!("{zone} {}", conf("proxy_cache z;")))
+        .file("html/files/a.txt", "file")
+        .start();
+    assert_eq!(server.get("/").expect(200).all("Accept-Ranges"), ["bytes"]);
+}
+
 #[test]
 fn nobody_listening_is_a_bad_gateway_at_once() {
     let port = {

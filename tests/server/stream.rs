@@ -15,7 +15,7 @@ fn stream(block: &str) -> Site {
 }
 
 /// nginx may be built without stream, or with it as a shared object that is not there.
-fn is_missing() -> bool {
+pub(crate) fn is_missing() -> bool {
     let built_in = || {
         run(&["-V"])
             .stderr

@@ -55,3 +55,28 @@ fn only_get_and_head() {
         405
     );
 }
+
+/// Sessions of `stream` are connections, too, and one that it passes on is one.
+#[test]
+fn the_page_counts_sessions_of_stream() {
+    if crate::stream::is_missing() {
+        return;
+    }
+    let server = weir_tests::whole(
+        "events { }
+        stream {
+            server { listen 127.0.0.1:%%PORT1%%; return text; }
+            server { listen 127.0.0.1:%%PORT2%% udp; return text; }
+        }
+        http { server { listen 127.0.0.1:%%PORT%%; location / { stub_status; } } }",
+    )
+    .start();
+    assert_eq!(server.connect_to(1).rest(), b"text");
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    socket
+        .send_to(b"a", ("127.0.0.1", server.port(2)))
+        .expect("it is sent");
+    socket.recv(&mut [0; 8]).expect("an answer");
+    let page = server.get("/").text();
+    assert!(page.contains("\n 3 3 1 \n"), "{page}");
+}

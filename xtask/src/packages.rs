@@ -98,8 +98,10 @@ pub fn need(programs: &[(&str, &str)]) -> Outcome {
         if !as_root {
             command.args(["-n", "apt-get"]);
         }
+        // Another installation may be under way.
         shell::run(
             command
+                .args(["-o", "DPkg::Lock::Timeout=240"])
                 .args(arguments)
                 .env("DEBIAN_FRONTEND", "noninteractive"),
             limit,

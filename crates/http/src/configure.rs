@@ -65,6 +65,8 @@ pub struct Builder {
     /// Where structs stand: the same in all servers, and in all locations.
     server_positions: Option<Arc<Positions>>,
     location_positions: Option<Arc<Positions>>,
+    /// Who runs in the phase `Rewrite` of the block that was closed last.
+    rewriters: Vec<&'static str>,
     same: Same,
 }
 
@@ -89,6 +91,8 @@ struct Frame {
     limit_except: Option<(u32, LocationId)>,
     /// Who answers, where several could: as in nginx the module whose directive stands last.
     answer: Option<&'static Answer>,
+    /// Who runs in the phase that blocks of `if` inside are chosen in: a block that is chosen is in the midst of it.
+    rewriters: Vec<&'static str>,
 }
 
 /// The tables of the engine and of `modules`, in three groups.
@@ -139,6 +143,7 @@ pub fn http(
         connect: false,
         server_positions: None,
         location_positions: None,
+        rewriters: Vec::new(),
         same: Same::default(),
     };
     let mut confs = Confs::new(groups(modules));
@@ -355,6 +360,10 @@ fn block(line: &mut Line, parents: &mut Confs, context: Contexts) -> LocationId 
         &mut line.level.inner(context),
     );
     close(line, &mut confs);
+    let builder = line.level.engine::<Builder>();
+    if let Some(outer) = builder.open.last_mut() {
+        outer.rewriters.append(&mut builder.rewriters);
+    }
     id
 }
 
@@ -387,6 +396,7 @@ fn open(
         children: Vec::new(),
         limit_except: None,
         answer,
+        rewriters: Vec::new(),
     });
     id
 }
@@ -414,12 +424,14 @@ fn close(line: &mut Line, confs: &mut Confs) -> Tree {
         adds_slash: false,
         pipeline: Arc::default(),
     };
-    freeze(
+    let rewriters = freeze(
         &mut location,
         builder.modules,
         frame.answer,
+        &frame.rewriters,
         &mut builder.same,
     );
+    builder.rewriters = rewriters;
     builder.locations[frame.id.0 as usize] = Some(location);
     Tree::build(
         frame
@@ -453,13 +465,15 @@ fn whole_core(
     Arc::clone(whole)
 }
 
-/// Collects the handlers and filters that run in a location. `named` is who answers, if that is its own doing.
+/// Collects the handlers and filters that run in a location, and tells who runs in its phase `Rewrite`. `named` is who
+/// answers, if that is its own doing; `inside` who runs in that phase in a block of `if`.
 fn freeze(
     location: &mut Location,
     modules: &'static [&'static Module],
     named: Option<&'static Answer>,
+    inside: &[&'static str],
     same: &mut Same,
-) {
+) -> Vec<&'static str> {
     let active: Vec<&Module> = modules
         .iter()
         .copied()
@@ -474,9 +488,24 @@ fn freeze(
         .filter(|answer| (answer.when)(location))
         .or(answers.first().copied());
     let mut handlers: Vec<(Phase, Handler)> = Vec::new();
-    for module in &active {
+    let mut rewriters = Vec::new();
+    // In the order of the modules, as both lists are.
+    let mut next = active.iter().peekable();
+    for module in modules {
+        let is_active = next.next_if(|active| active.name == module.name).is_some();
+        let rewrites = is_active || inside.contains(&module.name);
         let phases = module.phases.iter().copied();
-        handlers.extend(phases.filter(|(phase, _)| answer.is_none() || *phase != Phase::Content));
+        let runs = phases.filter(|(phase, _)| match phase {
+            Phase::Rewrite => rewrites,
+            Phase::Content => is_active && answer.is_none(),
+            _ => is_active,
+        });
+        let before = handlers.len();
+        handlers.extend(runs);
+        let is_one = |(phase, _): &(Phase, Handler)| matches!(phase, Phase::Rewrite);
+        if handlers[before..].iter().any(is_one) {
+            rewriters.push(module.name);
+        }
     }
     if let Some(answer) = answer {
         handlers.push((Phase::Content, answer.handler));
@@ -502,6 +531,7 @@ fn freeze(
         })
     });
     location.pipeline = Arc::clone(pipeline);
+    rewriters
 }
 
 /// What kind of location the present one is, for directives that care.

@@ -28,7 +28,6 @@ use crate::client::{Client, Idle};
 use crate::configure::{self, Directories, WantedPools};
 use crate::connection::Newcomer;
 use crate::core::Identity;
-use crate::counters::{AllCounters, Counters};
 use crate::h1;
 use crate::h1::spare::Spares;
 use crate::listen::Endpoint;
@@ -36,6 +35,7 @@ use crate::module::Module;
 use crate::moving::{self, Facts};
 use crate::site::{Frozen, Location, Site};
 use crate::tasks::{Serving, Tasks};
+use net::counters::{self, AllCounters, Counters};
 
 /// The engine with the modules of a program.
 pub struct Engine {
@@ -159,7 +159,9 @@ impl Configuration for HttpConfiguration {
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
-        let all = context.zones.get_or_create("http", AllCounters::default);
+        let all = context
+            .zones
+            .get_or_create(counters::ZONE, AllCounters::default);
         all.attach(context.index, rt::handle());
         let counters = all.for_loop(context.index);
         let engine = Rc::new(HttpLoop {
@@ -244,7 +246,9 @@ impl LoopEngine for Running {
         *self.0.site.borrow_mut() = Site::new(Arc::clone(&configuration.frozen));
         self.0.limit.set(context.main.worker_connections);
         if self.0.index == 0 {
-            let all = context.zones.get_or_create("http", AllCounters::default);
+            let all = context
+                .zones
+                .get_or_create(counters::ZONE, AllCounters::default);
             all.shrink(context.loops);
         }
         self.0.close_where_nobody_listens();
@@ -484,7 +488,9 @@ impl HttpLoop {
     fn take_in(self: &Rc<Self>, mut newcomer: Newcomer, moved: Option<Box<Facts>>) {
         // One of another loop is no new one: the process has it already, and it was counted there.
         let is_ours = moved.as_ref().is_some_and(|facts| facts.number.is_some());
-        self.counters.accepted.add(u64::from(!is_ours));
+        // One that stream passes on was counted there.
+        let is_new = !is_ours && newcomer.passed_at.is_none();
+        self.counters.accepted.add(u64::from(is_new));
         let limit = self.limit.get();
         let is_full = self.connections.borrow().len() >= limit && !self.close_an_idle_one();
         if is_full && !is_ours {
@@ -494,7 +500,7 @@ impl HttpLoop {
             );
             return;
         }
-        self.counters.handled.add(u64::from(!is_ours));
+        self.counters.handled.add(u64::from(is_new));
         let idle = Rc::clone(&newcomer.idle);
         let key = self.next_key.get();
         self.next_key.set(key + 1);

@@ -16,7 +16,6 @@ pub mod clock;
 pub mod configure;
 pub mod connection;
 pub mod core;
-pub mod counters;
 pub mod current;
 pub mod engine;
 pub mod files;

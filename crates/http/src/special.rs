@@ -54,8 +54,8 @@ pub fn finish(request: &mut Request, status: u16) -> Outcome {
     if closes_connection(status) {
         request.flow.close = true;
     }
+    // The charset stays, as in nginx: the page is ASCII, which all of them have.
     request.out.content_type.clear();
-    request.out.charset.clear();
     request.out.content_length = None;
     if status >= 300
         && let Some(outcome) = error_page(request, status)
@@ -158,7 +158,6 @@ pub fn page(request: &mut Request, status: u16) -> Outcome {
     out.content_length = None;
     out.transforms = Default::default();
     out.fields.remove(b"Accept-Ranges");
-    out.charset.clear();
     if matches!(status, 301 | 302) && refreshes(request) {
         return refresh(request);
     }

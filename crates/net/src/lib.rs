@@ -7,6 +7,7 @@
 pub mod accepting;
 pub mod client;
 mod connect;
+pub mod counters;
 pub mod endpoint;
 pub mod listen;
 pub mod passing;

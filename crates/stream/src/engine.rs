@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use conf::{Diagnostic, Line, Rows};
 use net::accepting::{self, Accepts, Sockets};
+use net::counters::{self, AllCounters, Counters};
 use net::passing::Passed;
 use rt::engine::{Configuration, ListenerSpec, LoopContext, LoopEngine, Main, Trial, Zones};
 use rt::error_log::{Errno, Level, Logger};
@@ -108,6 +109,9 @@ impl Configuration for StreamConfiguration {
     }
 
     fn start_loop(self: Arc<Self>, context: LoopContext) -> Box<dyn LoopEngine> {
+        let all = context
+            .zones
+            .get_or_create(counters::ZONE, AllCounters::default);
         let engine = Rc::new(StreamLoop {
             index: context.index,
             modules: self.modules,
@@ -120,6 +124,7 @@ impl Configuration for StreamConfiguration {
             log: context.log.clone(),
             zones: context.zones.clone(),
             main: context.main.clone(),
+            counters: all.for_loop(context.index),
         });
         engine.start_modules();
         engine.listen(context);
@@ -148,6 +153,8 @@ pub struct StreamLoop {
     pub zones: Zones,
     /// The settings of the main context.
     pub main: Main,
+    /// This loop's counters.
+    counters: Arc<Counters>,
 }
 
 /// A session that runs.
@@ -226,6 +233,7 @@ impl Accepts for StreamLoop {
     }
 
     fn open(self: &Rc<Self>, stream: Stream, spec: &Arc<ListenerSpec>) {
+        self.counters.accepted.add(1);
         let transport = Transport::Stream(Rc::new(net::Transport::plain(stream)));
         self.take_in(Newcomer::new(transport, spec));
     }
@@ -288,6 +296,8 @@ impl StreamLoop {
     }
 
     fn take_in(self: &Rc<Self>, newcomer: Newcomer) {
+        // One that another address passes on is no new one.
+        let is_new = newcomer.passed_at.is_none();
         let limit = self.limit.get();
         if self.sessions.borrow().len() >= limit {
             self.log.plain(
@@ -299,6 +309,7 @@ impl StreamLoop {
             }
             return;
         }
+        self.counters.handled.add(u64::from(is_new));
         let key = self.next_key.get();
         self.next_key.set(key + 1);
         let serve = crate::serve::serve(Rc::clone(self), newcomer, key);
@@ -307,11 +318,13 @@ impl StreamLoop {
         self.sessions
             .borrow_mut()
             .insert(key, Underway { generation, task });
+        self.counters.active.add(1);
         self.sockets.seat().opened();
     }
 
     /// Forgets a session that has ended.
     pub(crate) fn closed(&self, key: u64) {
+        self.counters.active.sub(1);
         self.sockets.seat().closed();
         self.sessions.borrow_mut().remove(&key);
     }
@@ -321,7 +334,10 @@ async fn receive(engine: Rc<StreamLoop>, socket: Rc<Datagrams>, spec: Arc<Listen
     let mut scratch = vec![0; MAX_DATAGRAM];
     loop {
         match socket.accept(&mut scratch).await {
-            Ok(flow) => engine.take_in(Newcomer::new(Transport::Datagrams(flow), &spec)),
+            Ok(flow) => {
+                engine.counters.accepted.add(1);
+                engine.take_in(Newcomer::new(Transport::Datagrams(flow), &spec));
+            }
             Err(error) => {
                 engine.log.plain(
                     Level::Alert,

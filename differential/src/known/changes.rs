@@ -7,6 +7,9 @@ use crate::version::Version;
 /// The version that Weir follows.
 const NEWEST: Version = Version(1, 31, 0);
 
+/// Since then fields of one name are lists.
+const LISTS: Version = Version(1, 23, 0);
+
 /// In the order of the versions.
 pub const CHANGES: &[Rule] = &[
     Rule {
@@ -30,6 +33,38 @@ pub const CHANGES: &[Rule] = &[
         before: Some(NEWEST),
         matches: |seen| {
             seen.is("behind: field Connection missing") && seen.difference.oracle == "close"
+        },
+    },
+    Rule {
+        name: "fields-of-one-name",
+        text: "Fields of a request that have one name are one value in variables, with commas between.",
+        reason: Reason::Changed("the first one, or the last, was the value"),
+        before: Some(LISTS),
+        matches: |seen| {
+            let values = seen.difference.weir.split(", ");
+            let is_among = |value: &str| value == seen.difference.oracle;
+            seen.is("log: $") && values.clone().count() > 1 && values.clone().any(is_among)
+        },
+    },
+    Rule {
+        name: "first-of-a-name",
+        text: "Of fields of an upstream's response that can be there once (`Expires`, `Content-Type`) the first one counts.",
+        reason: Reason::Changed("all were passed on, or the last one counted"),
+        before: Some(LISTS),
+        matches: |seen| {
+            let classes = [
+                ("field Expires", "Expires: "),
+                ("log: $sent_http_expires", "Expires: "),
+                ("field Content-Type", "Content-Type: "),
+                ("log: $sent_http_content_type", "Content-Type: "),
+            ];
+            let text = crate::case::text::print(seen.case);
+            classes.iter().any(|(class, name)| {
+                let is_twice = |line: &str| {
+                    line.starts_with("send ") && line.matches(&format!("\\n{name}")).count() > 1
+                };
+                seen.is(class) && text.lines().any(is_twice)
+            })
         },
     },
     Rule {

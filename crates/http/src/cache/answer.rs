@@ -11,6 +11,7 @@ use proto::caching::status::{CacheStatus, Forward, Outcome as Fate};
 use super::fetch::Hand;
 use super::head::{Kind, StoredHead};
 use super::settings::StatusHeader;
+use super::visit::make_ranges;
 use super::{Source, Status};
 use crate::body::{Body, BodyError, Chunk, FileRange};
 use crate::module::Outcome;
@@ -79,6 +80,7 @@ impl Answer<'_> {
                 .is_some_and(|plan| plan.protocol.map_field(request, field, value, out))
         };
         if let Some(outcome) = respond::instead(request, settings, &stored.head, &mut map) {
+            make_ranges(request);
             return outcome;
         }
         let buffering = respond::copy_head(request, settings, &stored.head, &mut map);
@@ -92,13 +94,15 @@ impl Answer<'_> {
             Kind::Content | Kind::Error => (self.length, self.body),
         };
         out.transforms.unannounced_length = !stored.head.fields.has(Known::ContentLength);
+        // What is stored can be sent in any order, unless its origin refuses ranges. What comes just now may have a long way to
+        // its last part: one part of it, as in nginx.
+        let is_stored = self.asked.is_none() || self.status == Status::Revalidated;
+        out.transforms.single_range = !is_stored;
         let refused = stored.head.fields.get_known(Known::AcceptRanges);
-        if !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none")) {
-            out.transforms.ranges = true;
-        }
-        // What is stored can be sent in any order.
-        out.transforms.single_range = false;
-        if self.asked.is_none() || self.status == Status::Revalidated {
+        out.transforms.ranges = !refused.is_some_and(|value| value.eq_ignore_ascii_case(b"none"));
+        make_ranges(request);
+        let out = &mut request.out;
+        if is_stored {
             let mut text = Vec::new();
             base::text::write_number(age_s.into(), &mut text);
             out.fields.set_known(Known::Age, &text);

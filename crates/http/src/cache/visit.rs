@@ -664,8 +664,9 @@ impl Visit {
         record.cache = Some(status);
         let code = record.head.status;
         let outcome = exchange.respond(request);
-        // Conditions that the upstream did not hear of are judged here.
+        // Conditions and ranges that the upstream did not hear of are judged here.
         request.out.transforms.unconditional &= request.state::<Ask>().is_none();
+        request.out.transforms.single_range |= make_ranges(request);
         add_status_field(request, &self.settings, |name| CacheStatus {
             name,
             outcome: Fate::Forwarded {
@@ -683,6 +684,19 @@ impl Visit {
         });
         outcome
     }
+}
+
+/// Makes ranges of the response, if the origin says that it has any: then they are not its own, and where they are made it
+/// is said again.
+pub(super) fn make_ranges(request: &mut Request) -> bool {
+    let out = &mut request.out;
+    let has_ranges = match out.fields.get_known(Known::AcceptRanges) {
+        Some(value) if value.eq_ignore_ascii_case(b"none") => return false,
+        value => value.is_some(),
+    };
+    out.fields.remove_known(Known::AcceptRanges);
+    out.transforms.ranges |= has_ranges;
+    has_ranges
 }
 
 /// The key of a request. The error is what to answer with; it has been logged.

@@ -21,13 +21,13 @@ use rt::error_log::{Errno, Level};
 
 use crate::body::{Body, BodyError};
 use crate::client::{Asked, Client};
-use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::listen::Endpoint;
 use crate::request::{Memory, Request};
 use crate::site::{ServerId, Site};
 use crate::{log_phase, serve};
 use host::LastHost;
+use net::counters::{Stage, Staged};
 use reading::{NoHead, Reading};
 use sender::{SendError, Sender};
 use spare::Room;

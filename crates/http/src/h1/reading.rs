@@ -13,9 +13,9 @@ use rt::error_log::Level;
 
 use super::Connection;
 use crate::client::Asked;
-use crate::counters::Stage;
 use crate::request::Request;
 use crate::site::{ServerId, Site};
+use net::counters::Stage;
 
 /// How much is read at once when the head's buffers are small, in bytes.
 const READ_SIZE: usize = 16 * 1024;

@@ -26,9 +26,9 @@ use super::budget::{Budget, KNOWN_AFTER, KNOWN_AFTER_BYTES, SERVED};
 use super::link::{Closed, How, Link, OUTPUT_FULL};
 use crate::client::{Client, Moves};
 use crate::core::LocationConf;
-use crate::counters::{Stage, Staged};
 use crate::engine::HttpLoop;
 use crate::site::Site;
+use net::counters::{Stage, Staged};
 
 /// While so much waits to be sent nothing is read: what a client makes us answer is bounded by what it takes.
 const STOP_READING: usize = 4 * OUTPUT_FULL;

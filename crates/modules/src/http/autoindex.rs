@@ -28,6 +28,8 @@ use proto::h1::Method;
 use rt::error_log::{Errno, Level};
 use rt::file::{Kind, Listed, errno};
 
+use super::charset;
+
 pub(crate) static MODULE: Module = Module {
     name: "autoindex",
     doc: "Generates directory listings.",
@@ -184,13 +186,16 @@ fn write(
     callback: Option<&BString>,
 ) -> Outcome {
     let mut out = Vec::new();
+    request.out.status = 200;
     let (content_type, charset) = match conf.format {
         Format::Html if conf.pretty => {
             pretty::write(&request.uri.path, entries, conf, &mut out);
             ("text/html", "utf-8")
         }
         Format::Html => {
-            plain::write(&request.uri.path, entries, conf, &mut out);
+            request.out.content_type = "text/html".into();
+            let utf8 = charset::announced(request).eq_ignore_ascii_case(b"utf-8");
+            plain::write(&request.uri.path, entries, conf, utf8, &mut out);
             ("text/html", "")
         }
         Format::Json | Format::Jsonp => {
@@ -209,7 +214,6 @@ fn write(
             ("text/xml", "utf-8")
         }
     };
-    request.out.status = 200;
     request.out.content_type = content_type.into();
     request.out.charset = charset.into();
     request.out.body = Body::bytes(out);

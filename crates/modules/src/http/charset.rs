@@ -306,6 +306,12 @@ fn wanted(request: &mut Request, conf: &Conf) -> Option<BString> {
     Some(request.value(name)).filter(|name| !name.is_empty())
 }
 
+/// The charset that the head of the response is going to name, for content that depends on it; empty when it names none.
+pub(super) fn announced(request: &mut Request) -> BString {
+    let conf = request.conf::<Conf>();
+    wanted(request, &conf).unwrap_or_else(|| request.out.charset.clone())
+}
+
 fn set_charset(request: &mut Request, name: BString) {
     // Browsers of the nineties took the charset of a redirect for that of the page it led to; nginx still spares them.
     let is_redirect = matches!(request.out.status, 301 | 302);

@@ -175,6 +175,9 @@ fn pass(request: &mut Request) -> Step<'_> {
             Outcome::Respond if request.out.status == 404 => Outcome::Status(404),
             Outcome::Respond => {
                 request.out.content_type = http::types::content_type(request);
+                // One part only: what comes from elsewhere comes in order, and once.
+                request.out.transforms.ranges = true;
+                request.out.transforms.single_range = true;
                 Outcome::Respond
             }
             other => other,

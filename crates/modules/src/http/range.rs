@@ -76,10 +76,7 @@ fn wanted(request: &Request, length: u64, max_ranges: Option<usize>) -> Ranges {
 }
 
 fn accept_ranges(request: &mut Request) -> Verdict {
-    let fields = &mut request.out.fields;
-    if fields.get_known(Known::AcceptRanges) != Some(b"bytes") {
-        fields.push_known(Known::AcceptRanges, b"bytes");
-    }
+    request.out.fields.push_known(Known::AcceptRanges, b"bytes");
     Verdict::Pass
 }
 

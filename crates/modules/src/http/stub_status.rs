@@ -9,9 +9,9 @@
 use base::text::write_number;
 use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table, Variable};
 use http::body::Body;
-use http::counters::{AllCounters, Totals};
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
+use net::counters::{self, AllCounters, Totals};
 use proto::h1::Method;
 
 pub(crate) static MODULE: Module = Module {
@@ -77,7 +77,7 @@ fn totals() -> Totals {
     match http::current::engine() {
         Some(engine) => engine
             .zones
-            .get_or_create("http", AllCounters::default)
+            .get_or_create(counters::ZONE, AllCounters::default)
             .totals(),
         None => Totals::default(),
     }

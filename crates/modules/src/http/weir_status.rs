@@ -16,9 +16,9 @@ use std::sync::Arc;
 use conf::{Arity, Directive, Repeat, SERVER_LOCATION, Setter, Table};
 use http::body::Body;
 use http::cache::{Cache, Caches};
-use http::counters::{AllCounters, CountedLoop};
 use http::module::Answer;
 use http::{Module, Outcome, Request, Step};
+use net::counters::{self, AllCounters, CountedLoop};
 use proto::h1::Method;
 use rt::pool::Pool;
 use rt::stats::Stats;
@@ -102,7 +102,7 @@ fn loops() -> Vec<Loop> {
     };
     let all = engine
         .zones
-        .get_or_create("http", AllCounters::default)
+        .get_or_create(counters::ZONE, AllCounters::default)
         .loops();
     let state = |(index, counted): (usize, CountedLoop)| {
         let late = counted

@@ -6,28 +6,28 @@ use rt::file::Kind;
 
 use super::{Conf, Entry, escape};
 
-/// The width of the column of names, in characters.
+/// The width of the column of names: in characters where the page says that it is UTF-8, and otherwise in bytes.
 const NAME_WIDTH: usize = 50;
 
-/// Appends the page.
-pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, out: &mut Vec<u8>) {
+/// Appends the page. With `utf8` its head says that it is UTF-8.
+pub(super) fn write(path: &[u8], entries: &[Entry], conf: &Conf, utf8: bool, out: &mut Vec<u8>) {
     out.extend_from_slice(b"<html>\r\n<head><title>Index of ");
     escape::html(path, out);
     out.extend_from_slice(b"</title></head>\r\n<body>\r\n<h1>Index of ");
     escape::html(path, out);
     out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
     for entry in entries {
-        write_entry(entry, conf, out);
+        write_entry(entry, conf, utf8, out);
     }
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
 }
 
-fn write_entry(entry: &Entry, conf: &Conf, out: &mut Vec<u8>) {
+fn write_entry(entry: &Entry, conf: &Conf, utf8: bool, out: &mut Vec<u8>) {
     let is_directory = entry.kind == Kind::Directory;
     out.extend_from_slice(b"<a href=\"");
     escape::link(&entry.name, out);
     out.extend_from_slice(if is_directory { b"/\">" } else { b"\">" });
-    let width = write_name(&entry.name, is_directory, out);
+    let width = write_name(&entry.name, is_directory, utf8, out);
     out.resize(out.len() + NAME_WIDTH - width, b' ');
     out.push(b' ');
     proto::date::write_listing(super::shown_time(entry, conf), &TimeZone::UTC, out);
@@ -42,10 +42,10 @@ fn write_entry(entry: &Entry, conf: &Conf, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends a name, cut where it is too long for its column, and the end of its link. Gives its width in characters:
-/// names that are not UTF-8 have as many as bytes.
-fn write_name(name: &[u8], is_directory: bool, out: &mut Vec<u8>) -> usize {
-    let is_text = name.to_str().is_ok();
+/// Appends a name, cut where it is too long for its column, and the end of its link. Gives its width: names that are not
+/// UTF-8 have as many characters as bytes.
+fn write_name(name: &[u8], is_directory: bool, utf8: bool, out: &mut Vec<u8>) -> usize {
+    let is_text = utf8 && name.to_str().is_ok();
     let mut width = if is_text {
         name.chars().count()
     } else {
@@ -95,7 +95,7 @@ mod tests {
 
     fn name(name: &str) -> String {
         let mut out = Vec::new();
-        let width = write_name(name.as_bytes(), false, &mut out);
+        let width = write_name(name.as_bytes(), false, true, &mut out);
         out.resize(out.len() + NAME_WIDTH - width, b'.');
         String::from_utf8(out).expect("text stays text")
     }

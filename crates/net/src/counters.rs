@@ -4,7 +4,8 @@
 //! two processors fight over a cache line. Whoever wants to know (`stub_status`, a status page) adds the loops up. The
 //! sums are exact for a loop that stands still and a moment old for one that runs.
 //!
-//! The numbers outlive a reload: they belong to the loops, not to a configuration.
+//! The numbers outlive a reload: they belong to the loops, not to a configuration. Sessions of stream are connections as
+//! well; requests and stages are of HTTP.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -126,6 +127,9 @@ pub struct Totals {
     /// See [`Counters::waiting`].
     pub waiting: u64,
 }
+
+/// The zone of [`AllCounters`].
+pub const ZONE: &str = "counters";
 
 /// All loops with their counters: a zone, so that they outlive the configuration.
 #[derive(Debug, Default)]
