@@ -659,8 +659,12 @@ impl Exchange {
         }
         let (bit, status) = match failure {
             Failure::Final(status) => {
-                record_of(request).current().end(self.began);
-                record_of(request).current().status = status;
+                let current = record_of(request).current();
+                current.end(self.began);
+                // That the client left says nothing of the server.
+                if status != internal_status::CLIENT_CLOSED {
+                    current.status = status;
+                }
                 return Err(Stop::Status(status));
             }
             Failure::TimedOut(doing) => {

@@ -43,7 +43,7 @@ pub struct Try {
     pub response_time: Option<Duration>,
     /// Its content goes to the client: for whoever asks before the client's head is made, it lasts.
     pub lasts: bool,
-    /// Bytes of the response's content.
+    /// Bytes that came after the response's head, as they came: with chunks, records and what else frames content.
     pub response_length: u64,
     /// Bytes received.
     pub bytes_received: u64,

@@ -59,7 +59,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_response_length",
         |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.response_length, out)),
-        "Bytes of content received.",
+        "Bytes received after the heads of the responses, with what frames the content.",
     )
     .volatile(),
     Variable::new(
