@@ -179,6 +179,9 @@ fn pass(request: &mut Request) -> Step<'_> {
             Outcome::Respond if request.out.status == 404 => Outcome::Status(404),
             Outcome::Respond => {
                 request.out.content_type = http::types::content_type(request);
+                // A value is what it is, byte by byte.
+                request.out.transforms.ranges = true;
+                request.out.transforms.single_range = true;
                 Outcome::Respond
             }
             other => other,
