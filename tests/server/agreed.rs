@@ -209,15 +209,23 @@ fn a_request_that_is_refused_was_passed_to_nobody() {
     let port = origin.port();
     let server = http(&format!(
         "log_format host '$status [$proxy_host]';
-         server {{ listen 127.0.0.1:%%PORT%%; access_log host.log host;
+         server {{ listen 127.0.0.1:%%PORT%%; access_log host.log host; client_max_body_size 8;
             location / {{ proxy_pass http://127.0.0.1:{port}; limit_except GET {{ deny all; }} }} }}"
     ))
     .start();
     server.get("/").expect(200);
     server.request("DELETE", "/", &[]).expect(403);
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n9\r\ntoo large\r\n0\r\n\r\n");
+    client.reply().expect(413);
     assert_eq!(
-        server.lines("host.log", 2),
-        [format!("200 [127.0.0.1:{port}]"), "403 [-]".to_owned()]
+        server.lines("host.log", 3),
+        [
+            format!("200 [127.0.0.1:{port}]"),
+            "403 [-]".to_owned(),
+            format!("413 [127.0.0.1:{port}]")
+        ],
+        "what is too long was on its way"
     );
 }
 

@@ -211,6 +211,7 @@ impl Visit {
     }
 
     async fn run(mut self: Box<Self>, request: &mut Request) -> Outcome {
+        request.upstream.get_or_make();
         if request.body.exists()
             && let Err(status) = crate::body_reader::read(request).await
         {

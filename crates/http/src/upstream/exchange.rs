@@ -161,6 +161,8 @@ impl Exchange {
             watch_client,
             tag,
         } = plan;
+        // Also a request whose content is refused was on its way here.
+        request.upstream.get_or_make().target.clear();
         // What most requests do not need are futures of their own: their room would be copied with each request.
         if !request.body.is_complete() {
             Box::pin(read_content(request, content)).await?;
@@ -168,7 +170,6 @@ impl Exchange {
         let (announced, source) = describe_content(request, content);
         let mut first = buffers::take();
         first.reserve(FIRST_CAPACITY);
-        request.upstream.get_or_make().target.clear();
         protocol
             .write_head(request, announced, &mut first)
             .map_err(Stop::Status)?;
