@@ -89,22 +89,18 @@ pub(super) const CACHING: &[Rule] = &[
         },
     },
     Rule {
-        name: "first-of-several-lifetimes",
-        text: "Of several lifetimes of a response the first one counts; in nginx the last one does.",
-        reason: Reason::Rfc("RFC 9111, section 4.2.1"),
+        name: "several-lifetimes",
+        text: "Of several lifetimes of a response `s-maxage` counts, and of one kind the first; in nginx the last one does, and \
+               `max-age=0` forbids.",
+        reason: Reason::Rfc("RFC 9111, sections 4.2.1 and 5.2.2.10"),
         before: None,
         matches: |seen| {
             let has_two = |text: &str| {
                 let text = text.to_ascii_lowercase();
                 let count = |word: &str| text.matches(word).count();
-                [
-                    " max-age=",
-                    "s-maxage=",
-                    "\nexpires: ",
-                    "\nx-accel-expires: ",
-                ]
-                .iter()
-                .any(|word| count(word) > 1)
+                count("max-age=") + count("s-maxage=") > 1
+                    || count("\nexpires: ") > 1
+                    || count("\nx-accel-expires: ") > 1
             };
             follows(seen) && said(seen, has_two)
         },

@@ -189,14 +189,55 @@ pub(super) const PASSING: &[Rule] = &[
         reason: Reason::Chance("a client sees the page"),
         before: None,
         matches: |seen| {
-            [
+            let classes = [
                 "log: $upstream_response_length",
                 "log: $upstream_bytes_received",
-            ]
-            .iter()
-            .any(|class| seen.is(class))
+                "log: $upstream_http_",
+            ];
+            classes.iter().any(|class| seen.is(class))
                 && seen.has_ending("_cache")
                 && seen.has_ending("_intercept_errors")
+        },
+    },
+    Rule {
+        name: "nothing-that-is-packed",
+        text: "An empty response that says `Content-Encoding: gzip` stays empty with `gunzip`; nginx breaks it off.",
+        reason: Reason::Rfc("RFC 9112, section 8: what is complete is not cut"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "cut true false",
+                "event closed ",
+                "log: $body_bytes_sent",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+            ];
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => a.cut && !b.cut && b.body.is_empty(),
+                (Event::Closed, Event::Response(b)) => !b.cut && b.body.is_empty(),
+                _ => false,
+            };
+            seen.has("gunzip")
+                && said(seen, |text| text.contains("Content-Encoding: gzip"))
+                && classes.iter().any(|class| seen.is(class))
+                && any_events(seen, is_one)
+        },
+    },
+    Rule {
+        name: "ranges-of-known-lengths",
+        text: "Ranges are made with `fastcgi_force_ranges` and its kin also of a response whose length was not said, if all of it has come.",
+        reason: Reason::Rfc("RFC 9110, section 14.2"),
+        before: None,
+        matches: |seen| {
+            seen.has_ending("_force_ranges")
+                && (seen.is("status 200 ")
+                    || seen.is("log: $")
+                    || seen.is("field Accept-Ranges added"))
+                && any_pair(seen, |a, b| {
+                    a.status == 200
+                        && [206, 416].contains(&b.status)
+                        && a.field("Content-Length").is_none()
+                })
         },
     },
     Rule {

@@ -289,7 +289,7 @@ pub(super) const RULES: &[Rule] = &[
     },
     Rule {
         name: "keepalive-of-the-last-location",
-        text: "`keepalive_timeout` counts in the location that answers; in nginx 0 counts in each that a request went through, but for \
+        text: "`keepalive_timeout` and `keepalive_requests` count in the location that answers; in nginx in each that a request went through, but for \
                internal ones that refuse it.",
         reason: Reason::Open("nginx's rule is an effect of its order"),
         before: None,
@@ -301,7 +301,8 @@ pub(super) const RULES: &[Rule] = &[
                 "log: $sent_http_connection",
                 "log: $sent_http_keep_alive",
             ];
-            seen.has("keepalive_timeout") && classes.iter().any(|class| seen.is(class))
+            (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
+                && classes.iter().any(|class| seen.is(class))
         },
     },
     Rule {
