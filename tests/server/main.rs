@@ -7,6 +7,7 @@ mod acme;
 mod acme_hostile;
 mod addition;
 mod advisories;
+mod agreed;
 mod auth_request;
 mod autoindex;
 mod bodies;

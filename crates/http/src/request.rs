@@ -579,6 +579,11 @@ impl Request {
         self.facts.push(Rc::new(fact));
     }
 
+    /// Forgets what the module that owns `T` had found out.
+    pub fn forget_fact<T: Any>(&mut self) {
+        self.facts.retain(|old| !old.is::<T>());
+    }
+
     /// What the module that owns `T` keeps for the client's request and all of its subrequests, made with `Default` at
     /// first. Unlike a [`Request::state`] it outlives internal redirects.
     pub fn shared<T: Any + Default>(&self) -> Rc<T> {

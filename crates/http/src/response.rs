@@ -153,10 +153,16 @@ impl Response {
         self.content_length.or_else(|| self.body.length())
     }
 
+    /// Whether there is known to be no content: by the length that was said, and not by what has come.
+    pub fn is_said_to_be_empty(&self) -> bool {
+        self.length() == Some(0) && !self.transforms.unannounced_length
+    }
+
     /// A filter changes the content from here on: its length is unknown, ranges make no sense any more, and a strong
     /// validator becomes a weak one (RFC 9110, section 8.8.1).
     pub fn content_changes(&mut self) {
         self.content_length = None;
+        self.transforms.unannounced_length = true;
         self.transforms.ranges = false;
         self.fields.remove(b"Accept-Ranges");
         self.weaken_etag();

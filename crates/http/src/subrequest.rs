@@ -18,8 +18,8 @@ use crate::body_reader::RequestBody;
 use crate::request::{Parent, Request};
 use crate::{phase, serve};
 
-/// How deep subrequests may stand inside subrequests.
-pub const MAX_DEPTH: u8 = 50;
+/// How deep subrequests may stand inside subrequests: as deep as in nginx.
+pub const MAX_DEPTH: u8 = 51;
 
 /// What the subrequests of one request of a client may come to: each counts as much as it stands deep, for what it says
 /// passes through all that it stands in. So a page may include 60,000 others, and one that includes itself twice, which

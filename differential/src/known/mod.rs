@@ -1,15 +1,21 @@
 //! Differences that are known: each by a rule, with a reason that holds without us.
 //!
-//! [`RULES`] are choices: Weir differs from every nginx, and `docs/compat.md` lists them from here. [`CHANGES`] are what nginx
+//! [`choices`] are what Weir does otherwise than every nginx; `docs/compat.md` lists them from here. [`CHANGES`] are what nginx
 //! itself has changed since an older oracle; Weir does as the newest one.
 
+mod caching;
 mod changes;
+mod evidence;
 mod page;
+mod passing;
 mod rules;
 
 pub use changes::CHANGES;
 pub use page::{page, write_page};
-pub use rules::RULES;
+
+use caching::CACHING;
+use passing::PASSING;
+use rules::RULES;
 
 use crate::case::Case;
 use crate::compare::Difference;
@@ -79,10 +85,15 @@ impl Seen<'_> {
     }
 }
 
+/// Where Weir differs from every nginx, in the order of `docs/compat.md`.
+pub fn choices() -> impl Iterator<Item = &'static Rule> {
+    RULES.iter().chain(PASSING).chain(CACHING)
+}
+
 /// The rule that knows a difference.
 pub fn find(seen: &Seen<'_>) -> Option<&'static Rule> {
     let holds = |rule: &&Rule| {
         rule.before.is_none_or(|before| seen.oracle < before) && (rule.matches)(seen)
     };
-    RULES.iter().chain(CHANGES).find(holds)
+    choices().chain(CHANGES).find(holds)
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs;
 
-use super::{CHANGES, RULES, Reason};
+use super::{CHANGES, Reason, choices};
 
 const BEGIN: &str =
     "<!-- Written by `cargo xtask docs` from differential/src/known; edit the rules there. -->\n";
@@ -13,7 +13,7 @@ const PAGE: &str = "docs/compat.md";
 /// The section, in Markdown.
 pub fn page() -> String {
     let mut out = String::from(BEGIN);
-    for rule in RULES {
+    for rule in choices() {
         let why = match rule.reason {
             Reason::Rfc(why) => format!("({why})"),
             Reason::Safety(why) => format!("(safety: {why})"),

@@ -1,12 +1,12 @@
 //! The choices: where Weir differs from every nginx.
 
-use super::{Reason, Rule, Seen};
-use crate::case::Step;
+use super::evidence::{any_events, any_pair, has_field, logged};
+use super::{Reason, Rule};
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
 /// In the order of `docs/compat.md`.
-pub const RULES: &[Rule] = &[
+pub(super) const RULES: &[Rule] = &[
     Rule {
         name: "client-port",
         text: "The port of a client in a header of the PROXY protocol, and whether the header comes alone or with what follows it.",
@@ -92,6 +92,7 @@ pub const RULES: &[Rule] = &[
             let framing = seen.is("framing Chunked Length") || seen.is("framing Close Length");
             let follows = [
                 "field Content-Length added",
+                "field Accept-Ranges added",
                 "field Transfer-Encoding missing",
                 "field Connection",
                 "event closed kept",
@@ -115,7 +116,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         name: "kept-after-412-and-416",
         text: "A 412 or 416 that takes the place of a response is complete, and leaves the connection open as its head says; nginx \
-               says `keep-alive`, closes, and logs it as not completed.",
+               says `keep-alive`, closes, and logs it as not completed and as from nowhere.",
         reason: Reason::Rfc("RFC 9112, section 9.6: who closes says so"),
         before: None,
         matches: |seen| {
@@ -124,6 +125,8 @@ pub const RULES: &[Rule] = &[
                 "log: $request_completion",
                 "log: $sent_http_connection",
                 "log: $sent_http_keep_alive",
+                "log: $proxy_host",
+                "log: $proxy_port",
             ];
             classes.iter().any(|class| seen.is(class))
                 && any_pair(seen, |a, _| [412, 416].contains(&a.status))
@@ -131,7 +134,8 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "cut-is-cut",
-        text: "A response of FastCGI that breaks off is cut, so that it cannot be taken for whole; nginx ends it properly.",
+        text: "A response of FastCGI that breaks off is cut, so that it cannot be taken for whole; nginx ends it properly. One that is \
+               shorter than its length is no complete one in the log.",
         reason: Reason::Rfc("RFC 9112, section 8: an incomplete message must be seen as such"),
         before: None,
         matches: |seen| {
@@ -140,10 +144,23 @@ pub const RULES: &[Rule] = &[
                 "event kept closed",
                 "log: $request_completion",
                 "log: $body_bytes_sent",
+                "event silent ",
+                "body",
             ];
-            seen.has("fastcgi_pass")
+            // What nginx leaves open at last is silence to the client.
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => !a.cut && b.cut,
+                (Event::Silent(_), Event::Response(b)) => b.cut,
+                _ => false,
+            };
+            let both = seen.is("log: $request_completion") && any_pair(seen, |a, b| a.cut && b.cut);
+            let fastcgi = seen.has("fastcgi_pass")
                 && classes.iter().any(|class| seen.is(class))
-                && any_pair(seen, |a, b| !a.cut && b.cut)
+                && any_events(seen, is_one);
+            let logged = seen.has("fastcgi_pass")
+                && seen.is("log: $request_completion")
+                && seen.difference.oracle == "OK";
+            both || fastcgi || logged
         },
     },
     Rule {
@@ -272,7 +289,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "keepalive-of-the-last-location",
-        text: "`keepalive_timeout` counts in the location that answers; in nginx 0 counts in each that a request went through, but for \
+        text: "`keepalive_timeout` and `keepalive_requests` count in the location that answers; in nginx in each that a request went through, but for \
                internal ones that refuse it.",
         reason: Reason::Open("nginx's rule is an effect of its order"),
         before: None,
@@ -284,7 +301,8 @@ pub const RULES: &[Rule] = &[
                 "log: $sent_http_connection",
                 "log: $sent_http_keep_alive",
             ];
-            seen.has("keepalive_timeout") && classes.iter().any(|class| seen.is(class))
+            (seen.has("keepalive_timeout") || seen.has("keepalive_requests"))
+                && classes.iter().any(|class| seen.is(class))
         },
     },
     Rule {
@@ -335,12 +353,13 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         name: "nothing-sent",
-        text: "Variables of a response in the log of a 444.",
-        reason: Reason::Open("nginx's tell of a response that was not sent"),
+        text: "Variables of a response in the log of a 444 or 499.",
+        reason: Reason::Chance("no response was sent"),
         before: None,
         matches: |seen| {
+            let is_one = |value: &str| ["444", "499"].contains(&value);
             seen.is("log: $sent_http_")
-                && logged(seen, |name, value| name == "status" && value == "444")
+                && logged(seen, |name, value| name == "status" && is_one(value))
         },
     },
     Rule {
@@ -364,57 +383,4 @@ pub const RULES: &[Rule] = &[
         before: None,
         matches: |seen| seen.is("refused with other words"),
     },
-    Rule {
-        name: "head-past-the-cache",
-        text: "A HEAD that passes the cache by, or is known not to be stored, asks the origin for HEAD; nginx asks for GET with \
-               `*_cache_convert_head`, and renews what is stored.",
-        reason: Reason::Open("content that this client does not want is not fetched"),
-        before: None,
-        matches: |seen| {
-            let after = |text: &str, method: &str| text.strip_prefix(method).map(str::to_owned);
-            let oracle = after(&seen.difference.oracle, "GET ");
-            seen.is("behind: first line")
-                && seen.has_ending("_cache")
-                && oracle.is_some()
-                && oracle == after(&seen.difference.weir, "HEAD ")
-        },
-    },
-    Rule {
-        name: "length-of-records",
-        text: "`$upstream_response_length` of FastCGI counts content; nginx counts the records that it came in.",
-        reason: Reason::Open("nginx's figure is that of the protocol"),
-        before: None,
-        matches: |seen| seen.has("fastcgi_pass") && seen.is("log: $upstream_response_length"),
-    },
 ];
-
-/// True when a pair of responses of the case is so.
-fn any_pair(seen: &Seen<'_>, is_so: impl Fn(&Response, &Response) -> bool) -> bool {
-    let Some([a, b]) = seen.sides else {
-        return false;
-    };
-    a.events
-        .iter()
-        .zip(&b.events)
-        .any(|(a, b)| match (&a.1, &b.1) {
-            (Event::Response(a), Event::Response(b)) => is_so(a, b),
-            _ => false,
-        })
-}
-
-/// True when a request of the case has one of these fields.
-fn has_field(seen: &Seen<'_>, names: &[&str]) -> bool {
-    seen.case.talk.iter().any(|step| match step {
-        Step::Request { request, .. } => request
-            .fields
-            .iter()
-            .any(|(name, _)| names.contains(&name.as_str())),
-        _ => false,
-    })
-}
-
-/// True when a line of nginx's log has such a variable.
-fn logged(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> bool {
-    let lines = seen.sides.map(|[a, _]| a.log.iter().flatten());
-    lines.is_some_and(|mut pairs| pairs.any(|(name, value)| is_so(name, value)))
-}

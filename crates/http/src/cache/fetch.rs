@@ -36,6 +36,7 @@ use crate::module::Outcome;
 use crate::request::Request;
 use crate::upstream::interim::Relay;
 use crate::upstream::record::Try;
+use crate::upstream::respond::is_buffered;
 use crate::upstream::settings::NextUpstream;
 use crate::upstream::{ContentLength, Exchange, SettingsRef, Slot, Stop};
 
@@ -417,7 +418,8 @@ impl Fetch {
             self.store.purge(Purge::Key(&self.key), Mode::Hard);
             return writer.instead(Instead::new(Told::Again));
         }
-        let judged = match fits(&self.store, &exchange) {
+        let keeps = fits(&self.store, &exchange) && is_buffered(&self.settings, &head);
+        let judged = match keeps {
             true => self.judge(head.status, &head.fields),
             false => Judged::Pass { known: true },
         };
@@ -558,6 +560,10 @@ impl Fetch {
         let key = self.choose_key(&mut stored, now_ms);
         writer.head_as(key, described(&stored, &head.fields, length));
         self.request.out.body = exchange.into_content(&mut self.request);
+        if self.request.method != self.request.head.wire.method {
+            // The client asked for HEAD: it does not follow the content, and what has come of it is known now.
+            self.publish();
+        }
         self.content(writer, &stored, length, u64::MAX).await;
     }
 

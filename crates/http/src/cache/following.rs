@@ -187,8 +187,7 @@ impl Visit {
     ) -> Fetch {
         let mut own = request.fork();
         own.flow.background = true;
-        let converts = self.settings.cache.convert_head && own.method == Method::Head;
-        if converts {
+        if self.asks_for_all(&own) {
             own.method = Method::Get;
         }
         own.flow.header_only = own.method == Method::Head;

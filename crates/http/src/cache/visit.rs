@@ -22,6 +22,7 @@ use super::zone::{Cache, Caches};
 use super::{Source, Status};
 use crate::module::{Outcome, Step};
 use crate::request::Request;
+use crate::upstream::respond::is_buffered;
 use crate::upstream::{self, Exchange, SettingsRef};
 
 /// How often a request looks again because the store changed under it, or a fetch that it followed came to nothing.
@@ -73,6 +74,8 @@ pub(super) struct Visit {
     pub(super) source: &'static Source,
     pub(super) store: Store,
     pub(super) primary: Key,
+    /// The key of what answers GET, for HEAD that is asked as such.
+    whole: Option<Key>,
     /// What the client says of caching, where that counts.
     pub(super) control: Option<RequestControl>,
     bypass: bool,
@@ -142,12 +145,15 @@ impl Visit {
         if purges {
             return Begin::Done(purge(&store, &text));
         }
+        let mut whole = None;
         if request.method == Method::Head && !conf.convert_head {
-            // What answers HEAD alone has no content, which no GET must get.
+            // What answers HEAD alone has no content, which no GET must get; but what answers GET answers HEAD.
+            whole = Some(Key::new(&text));
             text.extend_from_slice(HEAD_ONLY);
         }
         let mut visit = Visit {
             primary: Key::new(&text),
+            whole,
             control: conf
                 .request_control
                 .then(|| RequestControl::parse(&request.head.wire.fields)),
@@ -171,7 +177,12 @@ impl Visit {
             let least = u64::try_from(conf.min_uses).unwrap_or(0);
             visit.few_uses = cache.count_use(&text) < least;
         }
-        match visit.peek(request) {
+        // Content of a request is read in any case.
+        let peeked = match request.body.exists() || visit.whole.is_some() {
+            true => None,
+            false => visit.peek(request),
+        };
+        match peeked {
             Some(outcome) => Begin::Done(outcome),
             None => Begin::Visit(Box::new(visit)),
         }
@@ -200,6 +211,7 @@ impl Visit {
     }
 
     async fn run(mut self: Box<Self>, request: &mut Request) -> Outcome {
+        request.upstream.get_or_make();
         if request.body.exists()
             && let Err(status) = crate::body_reader::read(request).await
         {
@@ -208,6 +220,11 @@ impl Visit {
         if self.bypass {
             return self.fetch_alone(request, Status::Bypass).await;
         }
+        if let Some(whole) = self.whole.take()
+            && let Some(outcome) = self.serve_head_of(request, whole).await
+        {
+            return outcome;
+        }
         for _ in 0..ROUNDS {
             match self.round(request).await {
                 Round::Done(outcome) => return outcome,
@@ -215,6 +232,20 @@ impl Visit {
             }
         }
         self.fetch_alone(request, Status::Miss).await
+    }
+
+    /// Answers HEAD with the head of what is stored for GET, if that is fresh.
+    async fn serve_head_of(&mut self, request: &mut Request, whole: Key) -> Option<Outcome> {
+        let now_ms = rt::wall_millis();
+        let own = std::mem::replace(&mut self.primary, whole);
+        let found = self.find(request, now_ms).await;
+        self.primary = own;
+        let What::Looked(Lookup::Hit(object)) = found.what else {
+            return None;
+        };
+        let stored = decode(&object)?;
+        let fresh = object.is_complete() && self.reuse(&stored, now_ms) == Reuse::Fresh;
+        fresh.then(|| self.serve_object(request, &object, &stored, Status::Hit))
     }
 
     async fn round(&mut self, request: &mut Request) -> Round {
@@ -566,10 +597,6 @@ impl Visit {
     pub(super) async fn fetch_alone(&mut self, request: &mut Request, status: Status) -> Outcome {
         // It may turn out to be for everybody: as in nginx, the client's conditions and ranges stay here.
         request.set_state(Ask::default());
-        if self.settings.cache.convert_head && request.method == Method::Head {
-            // Only a GET could be stored, and nobody else waits for it.
-            return self.pass(request, status).await;
-        }
         let requested_ms = rt::wall_millis();
         let exchange = match self.exchange(request).await {
             Ok(exchange) => exchange,
@@ -591,7 +618,8 @@ impl Visit {
             Brings::of(request, &self.settings, &exchange, &head, freshness),
             Brings::Whole
         );
-        if !is_whole || !fits(&self.store, &exchange) {
+        let keeps = fits(&self.store, &exchange) && is_buffered(&self.settings, &head);
+        if !is_whole || !keeps {
             return self.respond(request, exchange, status);
         }
         self.store_for_all(request, exchange, freshness, status)
@@ -606,7 +634,7 @@ impl Visit {
         freshness: Freshness,
         status: Status,
     ) -> Outcome {
-        let header_only = request.flow.header_only;
+        let header_only = request.flow.header_only && !self.asks_for_all(request);
         let head = Arc::clone(&request.upstream.get_or_make().head);
         // Beside the variants that there are, if it is one of several.
         let found = self.find(request, rt::wall_millis()).await;
@@ -637,12 +665,24 @@ impl Visit {
             Outcome::Status(status) => (status, 0),
             _ => (500, 0),
         })?;
-        Exchange::run(request, plan)
-            .await
-            .map_err(|stop| match stop {
-                upstream::Stop::Status(status) => (status, 0),
-                upstream::Stop::Failed(status, reasons) => (status, reasons),
-            })
+        let asks_for_all = self.asks_for_all(request);
+        if asks_for_all {
+            request.method = Method::Get;
+        }
+        let result = Exchange::run(request, plan).await;
+        if asks_for_all {
+            request.method = Method::Head;
+        }
+        result.map_err(|stop| match stop {
+            upstream::Stop::Status(status) => (status, 0),
+            upstream::Stop::Failed(status, reasons) => (status, reasons),
+        })
+    }
+
+    /// Whether the server is asked for GET though the client asks for HEAD: also where nothing is looked up, so that what is
+    /// stored is renewed.
+    pub(super) fn asks_for_all(&self, request: &Request) -> bool {
+        self.settings.cache.convert_head && request.method == Method::Head
     }
 
     /// Passes the request on as it is; nothing is stored.

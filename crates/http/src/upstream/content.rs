@@ -112,6 +112,7 @@ impl Reader {
             .set(reader.exchange.settings.read_timeout);
         let rest = std::mem::take(&mut reader.exchange.rest);
         reader.received = rest.len() as u64;
+        record_of(request).current().response_length += rest.len() as u64;
         reader.decode(request, rest);
         reader
     }
@@ -143,7 +144,7 @@ impl Reader {
             match self.exchange.protocol.read_content(request, &input) {
                 Ok(Piece::Data(range)) => {
                     let rest = input.slice(range.end..);
-                    self.push(request, input.slice(range));
+                    self.push(input.slice(range));
                     input = rest;
                 }
                 Ok(Piece::More) => return,
@@ -174,11 +175,10 @@ impl Reader {
         }
     }
 
-    fn push(&mut self, request: &mut Request, data: Bytes) {
+    fn push(&mut self, data: Bytes) {
         if data.is_empty() {
             return;
         }
-        record_of(request).current().response_length += data.len() as u64;
         if let Some(left) = &mut self.left {
             *left = left.saturating_sub(data.len() as u64);
         }
@@ -287,7 +287,9 @@ impl Reader {
             Poll::Ready(Ok(0)) => self.end_of_input(request),
             Poll::Ready(Ok(n)) => {
                 self.received += n as u64;
-                record_of(request).current().bytes_received += n as u64;
+                let current = record_of(request).current();
+                current.bytes_received += n as u64;
+                current.response_length += n as u64;
                 self.exchange.timer.set(self.exchange.settings.read_timeout);
                 let input = self.take_scratch();
                 self.decode(request, input);

@@ -161,6 +161,8 @@ impl Exchange {
             watch_client,
             tag,
         } = plan;
+        // Also a request whose content is refused was on its way here.
+        request.upstream.get_or_make().target.clear();
         // What most requests do not need are futures of their own: their room would be copied with each request.
         if !request.body.is_complete() {
             Box::pin(read_content(request, content)).await?;
@@ -168,7 +170,6 @@ impl Exchange {
         let (announced, source) = describe_content(request, content);
         let mut first = buffers::take();
         first.reserve(FIRST_CAPACITY);
-        request.upstream.get_or_make().target.clear();
         protocol
             .write_head(request, announced, &mut first)
             .map_err(Stop::Status)?;
@@ -659,8 +660,12 @@ impl Exchange {
         }
         let (bit, status) = match failure {
             Failure::Final(status) => {
-                record_of(request).current().end(self.began);
-                record_of(request).current().status = status;
+                let current = record_of(request).current();
+                current.end(self.began);
+                // That the client left says nothing of the server.
+                if status != internal_status::CLIENT_CLOSED {
+                    current.status = status;
+                }
                 return Err(Stop::Status(status));
             }
             Failure::TimedOut(doing) => {

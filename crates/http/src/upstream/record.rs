@@ -44,7 +44,7 @@ pub struct Try {
     /// The body is being passed to the client: its time is not known yet, for variables that are read before the client's
     /// header is made.
     pub lasts: bool,
-    /// Bytes of the response's content.
+    /// Bytes that came after the response's head, as they came: with chunks, records and what else frames content.
     pub response_length: u64,
     /// Bytes received.
     pub bytes_received: u64,

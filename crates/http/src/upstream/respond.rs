@@ -88,6 +88,7 @@ impl Exchange {
             return Body::unsent();
         }
         if self.protocol.content_length() == ContentLength::None {
+            record_of(request).current().response_length = self.rest.len() as u64;
             self.finish_without_content(request);
             return Body::Empty;
         }
@@ -247,12 +248,25 @@ fn apply_controls(request: &mut Request, settings: &Settings, head: &ResponseHea
     if let Some(value) = charset.filter(|_| !ignored.has(Known::XAccelCharset)) {
         request.flow.charset = Some(value.into());
     }
-    let value = wanted(Known::XAccelBuffering)?;
+    said_of_buffering(settings, head)
+}
+
+/// Whether the content is to be buffered, if the head says that.
+fn said_of_buffering(settings: &Settings, head: &ResponseHead) -> Option<bool> {
+    let value = head.fields.get_known(Known::XAccelBuffering)?;
+    if settings.ignore_headers.has(Known::XAccelBuffering) {
+        return None;
+    }
     if value.eq_ignore_ascii_case(b"no") {
         Some(false)
     } else {
         value.eq_ignore_ascii_case(b"yes").then_some(true)
     }
+}
+
+/// Whether the content of a response is read ahead of the client.
+pub(crate) fn is_buffered(settings: &Settings, head: &ResponseHead) -> bool {
+    said_of_buffering(settings, head).unwrap_or(settings.buffering)
 }
 
 /// Whether the client hears of events as they come: that there is a stream of them is news, too.

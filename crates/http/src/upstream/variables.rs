@@ -59,7 +59,7 @@ pub static VARIABLES: &[Variable<Request>] = &[
     Variable::new(
         "upstream_response_length",
         |r: &mut Request, out| each(r, out, true, |t, out| write_number(t.response_length, out)),
-        "The number of bytes of response body received.",
+        "The number of bytes received after the response headers, framing included.",
     )
     .volatile(),
     Variable::new(

@@ -175,7 +175,7 @@ fn pass(request: &mut Request) -> Step<'_> {
             Outcome::Respond if request.out.status == 404 => Outcome::Status(404),
             Outcome::Respond => {
                 request.out.content_type = http::types::content_type(request);
-                // One part only: what comes from elsewhere comes in order, and once.
+                // A value is what it is, byte by byte.
                 request.out.transforms.ranges = true;
                 request.out.transforms.single_range = true;
                 Outcome::Respond

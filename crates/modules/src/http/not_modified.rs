@@ -83,6 +83,8 @@ fn not_modified(request: &mut Request) {
     out.type_not_sent = std::mem::take(&mut out.content_type);
     out.charset.clear();
     out.content_length = None;
+    // Filters that would have changed the content do not take it for known to be empty.
+    out.transforms.unannounced_length = true;
     out.body = Body::Empty;
     out.transforms.ranges = false;
     out.fields.remove_known(Known::AcceptRanges);

@@ -106,7 +106,12 @@ fn begin(request: &mut Request) -> Verdict {
     let Some(piece) = request.fact::<Piece>().map(|piece| *piece) else {
         return Verdict::Pass;
     };
-    if request.is_subrequest() || request.out.status != 206 {
+    if request.is_subrequest() {
+        return Verdict::Pass;
+    }
+    if request.out.status != 206 {
+        // What came is no piece: whoever asks for the piece later hears of none.
+        request.forget_fact::<Piece>();
         return Verdict::Pass;
     }
     let found = match Found::of(request, piece, None) {

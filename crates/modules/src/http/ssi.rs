@@ -153,7 +153,7 @@ const MAX_VALUE: u64 = 64 * 1024;
 
 fn weave(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
-    if request.out.length() == Some(0) || !conf.types.has(&request.out.content_type) {
+    if request.out.is_said_to_be_empty() || !conf.types.has(&request.out.content_type) {
         return Verdict::Pass;
     }
     let page = page::of(request);

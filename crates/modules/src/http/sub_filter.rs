@@ -129,7 +129,7 @@ fn prepare(conf: &mut Conf, _: Option<&Conf>, block: &mut Level) -> Result<(), D
 
 fn substitute(request: &mut Request) -> Verdict {
     let conf = request.conf::<Conf>();
-    if request.out.length() == Some(0) || !conf.types.has(&request.out.content_type) {
+    if request.out.is_said_to_be_empty() || !conf.types.has(&request.out.content_type) {
         return Verdict::Pass;
     }
     let Some(search) = conf.search.clone().or_else(|| search_of(request, &conf)) else {

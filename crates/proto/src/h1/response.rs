@@ -132,7 +132,10 @@ impl ResponseHead {
                 .all_known(Known::Connection)
                 .any(|value| super::request::has_token(value, token))
         };
-        !says(b"close") && (self.version >= Version::HTTP_11 || says(b"keep-alive"))
+        let is_new = self.version >= Version::HTTP_11;
+        // An old server that speaks of chunks may mean another end than we do (RFC 9112, section 6.1).
+        let is_faulty = !is_new && self.fields.has(Known::TransferEncoding);
+        !says(b"close") && !is_faulty && (is_new || says(b"keep-alive"))
     }
 
     fn text(&self, span: Span) -> &[u8] {

@@ -327,8 +327,17 @@ fn address(request: &mut Request) -> Option<Arc<url::Address>> {
     }
 }
 
+/// A request that was answered without the server behind, since it was refused for example, has none.
+fn address_in_use(request: &mut Request) -> Option<Arc<url::Address>> {
+    let is_answered = request.out.status != 0 && request.upstream.get().is_none();
+    match is_answered {
+        true => None,
+        false => address(request),
+    }
+}
+
 fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(address) = address(request) else {
+    let Some(address) = address_in_use(request) else {
         return false;
     };
     out.extend_from_slice(&address.host_header);
@@ -336,7 +345,7 @@ fn host(request: &mut Request, out: &mut Vec<u8>) -> bool {
 }
 
 fn port(request: &mut Request, out: &mut Vec<u8>) -> bool {
-    let Some(address) = address(request) else {
+    let Some(address) = address_in_use(request) else {
         return false;
     };
     out.extend_from_slice(&address.port);

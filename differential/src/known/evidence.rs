@@ -1,0 +1,157 @@
+//! What rules ask of a case and of what both sides showed.
+
+use super::Seen;
+use crate::case::{Act, Protocol, Step};
+use crate::side::client::Event;
+use crate::side::reply::Response;
+
+/// True when a pair of responses of the case is so.
+pub(super) fn any_pair(seen: &Seen<'_>, is_so: impl Fn(&Response, &Response) -> bool) -> bool {
+    any_events(seen, |a, b| match (a, b) {
+        (Event::Response(a), Event::Response(b)) => is_so(a, b),
+        _ => false,
+    })
+}
+
+/// True when a pair of events of the case is so.
+pub(super) fn any_events(seen: &Seen<'_>, is_so: impl Fn(&Event, &Event) -> bool) -> bool {
+    let Some([a, b]) = seen.sides else {
+        return false;
+    };
+    let mut pairs = a.events.iter().zip(&b.events);
+    pairs.any(|(a, b)| is_so(&a.1, &b.1))
+}
+
+/// True when a request of the case has one of these fields.
+pub(super) fn has_field(seen: &Seen<'_>, names: &[&str]) -> bool {
+    seen.case.talk.iter().any(|step| match step {
+        Step::Request { request, .. } => request
+            .fields
+            .iter()
+            .any(|(name, _)| names.contains(&name.as_str())),
+        _ => false,
+    })
+}
+
+/// True when a line of nginx's log has such a variable.
+pub(super) fn logged(seen: &Seen<'_>, is_so: impl Fn(&str, &str) -> bool) -> bool {
+    let lines = seen.sides.map(|[a, _]| a.log.iter().flatten());
+    lines.is_some_and(|mut pairs| pairs.any(|(name, value)| is_so(name, value)))
+}
+
+/// True when a line of nginx's log has this value of a variable, and is so: it gets the values of the line by name.
+pub(super) fn logged_with(
+    seen: &Seen<'_>,
+    variable: &str,
+    value: &str,
+    is_so: impl Fn(&dyn Fn(&str) -> String) -> bool,
+) -> bool {
+    let Some([a, _]) = seen.sides else {
+        return false;
+    };
+    a.log.iter().any(|line| {
+        let of = |wanted: &str| {
+            let pair = line.iter().find(|(name, _)| name == wanted);
+            pair.map_or_else(String::new, |(_, value)| value.clone())
+        };
+        of(variable) == value && is_so(&of)
+    })
+}
+
+/// True when the difference is one of what was sent and logged, and not of a configuration or of files.
+pub(super) fn is_of_traffic(seen: &Seen<'_>) -> bool {
+    let classes = [
+        "behind",
+        "status ",
+        "field ",
+        "framing ",
+        "body",
+        "cut ",
+        "event ",
+        "number of events",
+        "log: ",
+    ];
+    classes.iter().any(|class| seen.is(class))
+}
+
+/// True when the servers behind were asked more often by one side.
+pub(super) fn counts_differ(seen: &Seen<'_>) -> bool {
+    seen.sides.is_some_and(|[a, b]| {
+        let mut pairs = a.received.iter().zip(&b.received);
+        pairs.any(|(a, b)| a.len() != b.len())
+    })
+}
+
+/// True when one of the requests that nginx sent is so.
+pub(super) fn asked(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
+    seen.sides.is_some_and(|sides| {
+        let all = sides[0].received.iter().flatten();
+        let mut heads = all.map(|received| String::from_utf8_lossy(&received.head).into_owned());
+        heads.any(|head| is_so(&head))
+    })
+}
+
+/// True when nginx was given an answer of such a status to such a request.
+pub(super) fn given(seen: &Seen<'_>, is_so: impl Fn(u16, &str) -> bool) -> bool {
+    let Some([a, _]) = seen.sides else {
+        return false;
+    };
+    let mut behind = a.received.iter().zip(&seen.case.upstreams);
+    behind.any(|(received, upstream)| {
+        let mut requests = received.iter().enumerate();
+        requests.any(|(number, received)| {
+            let answers = &upstream.answers;
+            let answer = answers.get(number).or(answers.last());
+            let status = answer.and_then(|acts| status_of(acts)).unwrap_or(200);
+            is_so(status, &String::from_utf8_lossy(&received.head))
+        })
+    })
+}
+
+/// The status that an answer begins with.
+fn status_of(acts: &[Act]) -> Option<u16> {
+    let text = beginning(acts)?;
+    let rest = text
+        .strip_prefix("HTTP/1.1 ")
+        .or(text.strip_prefix("HTTP/1.0 "))
+        .or(text.strip_prefix("Status: "))?;
+    rest.get(..3)?.parse().ok()
+}
+
+/// What an answer begins with.
+fn beginning(acts: &[Act]) -> Option<String> {
+    match acts.first()? {
+        Act::Send(content) => Some(String::from_utf8_lossy(&content.bytes()).into_owned()),
+        _ => None,
+    }
+}
+
+/// True when an answer of a server that speaks HTTP begins so.
+pub(super) fn answers(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
+    let http = seen.case.upstreams.iter();
+    let http = http.filter(|upstream| upstream.protocol == Protocol::Http);
+    let mut all = http.flat_map(|upstream| &upstream.answers);
+    all.any(|acts| beginning(acts).is_some_and(|text| is_so(&text)))
+}
+
+/// True when an answer of a server behind, of any protocol, has such a beginning.
+pub(super) fn said(seen: &Seen<'_>, is_so: impl Fn(&str) -> bool) -> bool {
+    let mut all = seen
+        .case
+        .upstreams
+        .iter()
+        .flat_map(|upstream| &upstream.answers);
+    all.any(|acts| {
+        let texts = acts.iter().filter_map(|act| match act {
+            Act::Send(content) => Some(String::from_utf8_lossy(&content.bytes()).into_owned()),
+            _ => None,
+        });
+        texts.take(2).any(|text| is_so(&text))
+    })
+}
+
+/// True when a head that a server behind received has a condition.
+pub(super) fn is_conditional(head: &str) -> bool {
+    let head = head.to_ascii_lowercase().replace('_', "-");
+    head.contains("if-none-match: ") || head.contains("if-modified-since: ")
+}

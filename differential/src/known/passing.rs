@@ -1,0 +1,487 @@
+//! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
+
+use super::evidence::{
+    answers, any_events, any_pair, asked, is_of_traffic, logged, logged_with, said,
+};
+use super::{Reason, Rule};
+use crate::case::{Body, Step};
+use crate::side::client::Event;
+use crate::side::reply::Framing;
+
+/// In the order of `docs/compat.md`.
+pub(super) const PASSING: &[Rule] = &[
+    Rule {
+        name: "interim-responses",
+        text: "An interim response of a server behind is passed on or dropped, and the final one is waited for; nginx takes a 100 or \
+               103 for the final one, and what follows for its content.",
+        reason: Reason::Rfc("RFC 9110, section 15.2"),
+        before: None,
+        matches: |seen| {
+            let is_interim = |text: &str| {
+                let mut words = text.split([',', ':', ' ']);
+                words.any(|word| word == "100" || word == "103")
+            };
+            is_of_traffic(seen)
+                && answers(seen, |text| text.starts_with("HTTP/1.1 10"))
+                && logged(seen, |name, value| {
+                    name == "upstream_status" && is_interim(value)
+                })
+        },
+    },
+    Rule {
+        name: "unasked-101",
+        text: "A 101 that was not asked for is a 502; nginx passes it on and becomes a tunnel.",
+        reason: Reason::Rfc("RFC 9110, section 7.8: a server switches only to what was asked for"),
+        before: None,
+        matches: |seen| {
+            is_of_traffic(seen)
+                && answers(seen, |text| text.starts_with("HTTP/1.1 101"))
+                && logged(seen, |name, value| {
+                    name == "upstream_status"
+                        && value.split([',', ':', ' ']).any(|word| word == "101")
+                })
+        },
+    },
+    Rule {
+        name: "answers-without-a-status",
+        text: "What does not begin as an HTTP/1 response is a 502; nginx passes it on as it is, as the response of an HTTP/0.9 server.",
+        reason: Reason::Rfc("RFC 9110, section 15.6.3: an invalid response is a 502"),
+        before: None,
+        matches: |seen| {
+            let has_status = |text: &str| {
+                let rest = text
+                    .strip_prefix("HTTP/1.1 ")
+                    .or(text.strip_prefix("HTTP/1.0 "));
+                rest.is_some_and(|rest| rest.bytes().take_while(u8::is_ascii_digit).count() == 3)
+            };
+            // What stands there is bytes for the client, not a response.
+            let is_raw = |event: &Event| match event {
+                Event::Silent(bytes) | Event::Bytes(bytes) => {
+                    !has_status(&String::from_utf8_lossy(bytes))
+                }
+                Event::Broken(..) => true,
+                Event::Response(response) => response.status == 9,
+                Event::Closed => true,
+                _ => false,
+            };
+            is_of_traffic(seen)
+                && answers(seen, |text| !text.is_empty() && !has_status(text))
+                && any_events(seen, |a, _| is_raw(a))
+        },
+    },
+    Rule {
+        name: "length-of-content-that-is-not-sent",
+        text: "`proxy_pass_request_body off` and its kin leave the length of the content out; nginx announces it, and does not send it.",
+        reason: Reason::Safety(
+            "a server behind that waits for content, or takes the next request for it (RFC 9112, section 6.3)",
+        ),
+        before: None,
+        matches: |seen| {
+            let has_content = seen.case.talk.iter().any(
+                |step| matches!(step, Step::Request { request, .. } if request.body != Body::None),
+            );
+            is_of_traffic(seen)
+                && seen.has_ending("_pass_request_body")
+                && has_content
+                && asked(seen, announces_content)
+        },
+    },
+    Rule {
+        name: "beginnings-of-broken-answers",
+        text: "How much of a response that breaks off has gone out: its head and some content, or nothing.",
+        reason: Reason::Chance("what is cut may be cut anywhere"),
+        before: None,
+        matches: |seen| {
+            let is_one = |a: &Event, b: &Event| matches!((a, b), (Event::Closed, Event::Response(b)) if b.cut);
+            let follows = [
+                "log: $body_bytes_sent",
+                "log: $request_completion",
+                "log: $sent_http_",
+                "number of events",
+                "event kept closed",
+                "event closed ",
+            ];
+            follows.iter().any(|class| seen.is(class)) && any_events(seen, is_one)
+        },
+    },
+    Rule {
+        name: "sizes-of-chunks",
+        text: "How content is cut into chunks, and so how many bytes frame it.",
+        reason: Reason::Chance("a chunk's size has no meaning (RFC 9112, section 7.1)"),
+        before: None,
+        matches: |seen| {
+            seen.is("log: $body_bytes_sent")
+                && any_pair(seen, |a, b| {
+                    let both = a.framing == Framing::Chunked && b.framing == Framing::Chunked;
+                    both && a.status == b.status && a.body == b.body && !a.body.is_empty()
+                })
+        },
+    },
+    Rule {
+        name: "no-reason",
+        text: "A status line without a reason gets the usual one; nginx's has not even the space that must stand there.",
+        reason: Reason::Rfc("RFC 9112, section 4"),
+        before: None,
+        matches: |seen| {
+            let oracle = &seen.difference.oracle;
+            seen.is("status line")
+                && !oracle.trim_end().bytes().skip(9).any(|byte| byte == b' ')
+                && seen.difference.weir.starts_with(oracle.as_str())
+        },
+    },
+    Rule {
+        name: "no-length-of-204",
+        text: "A 204 or 304 has no `Content-Length`; nginx passes that of an origin on.",
+        reason: Reason::Rfc("RFC 9110, sections 8.6 and 15.4.5"),
+        before: None,
+        matches: |seen| {
+            (seen.is("field Content-Length missing") || seen.is("log: $sent_http_content_length"))
+                && seen.difference.weir.is_empty()
+                && any_pair(seen, |a, b| {
+                    [204, 304].contains(&a.status)
+                        && a.status == b.status
+                        && a.field("Content-Length") == Some(seen.difference.oracle.as_str())
+                })
+        },
+    },
+    Rule {
+        name: "ranges-of-another-resource",
+        text: "The `Accept-Ranges` of a response with `X-Accel-Redirect` is not that of the file which it names; nginx keeps it, and \
+               adds that of the file.",
+        reason: Reason::Rfc("RFC 9110, section 14.3: it is said of the target resource"),
+        before: None,
+        matches: |seen| {
+            seen.is("field Accept-Ranges")
+                && seen.difference.oracle.starts_with("bytes")
+                && said(seen, |text| text.contains("X-Accel-Redirect: "))
+        },
+    },
+    Rule {
+        name: "reads-after-heads",
+        text: "How much of what nobody waits for was read with a response: to HEAD, of a response that an error page or a redirect \
+               stands for, of one that has no content, or that is cut; and what follows the content in FastCGI.",
+        reason: Reason::Chance("the kernel cuts the bytes"),
+        before: None,
+        matches: |seen| {
+            let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
+            ["upstream_bytes_received", "upstream_response_length"].contains(&variable)
+                && logged_with(seen, variable, &seen.difference.oracle, |of| {
+                    let first = of("upstream_status");
+                    let last = first
+                        .rsplit([',', ':', ' '])
+                        .next()
+                        .unwrap_or("")
+                        .to_owned();
+                    seen.has("fastcgi_pass")
+                        || of("request_method") == "HEAD"
+                        || of("request").starts_with("HEAD ")
+                        || last != of("status")
+                        || ["204", "304"].contains(&last.as_str())
+                        || first.contains("502")
+                        || of("request_completion").is_empty()
+                        || first.contains(',')
+                })
+        },
+    },
+    Rule {
+        name: "content-of-errors-for-the-cache",
+        text: "What an error page stands for is read and told where it is stored; nginx stores its status alone.",
+        reason: Reason::Chance("a client sees the page"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "log: $upstream_response_length",
+                "log: $upstream_bytes_received",
+                "log: $upstream_http_",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && seen.has_ending("_cache")
+                && seen.has_ending("_intercept_errors")
+        },
+    },
+    Rule {
+        name: "nothing-that-is-packed",
+        text: "An empty response that says `Content-Encoding: gzip` stays empty with `gunzip`; nginx breaks it off.",
+        reason: Reason::Rfc("RFC 9112, section 8: what is complete is not cut"),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "cut true false",
+                "event closed ",
+                "log: $body_bytes_sent",
+                "log: $request_completion",
+                "log: $sent_http_connection",
+            ];
+            let is_one = |a: &Event, b: &Event| match (a, b) {
+                (Event::Response(a), Event::Response(b)) => a.cut && !b.cut && b.body.is_empty(),
+                (Event::Closed, Event::Response(b)) => !b.cut && b.body.is_empty(),
+                _ => false,
+            };
+            seen.has("gunzip")
+                && said(seen, |text| text.contains("Content-Encoding: gzip"))
+                && classes.iter().any(|class| seen.is(class))
+                && any_events(seen, is_one)
+        },
+    },
+    Rule {
+        name: "ranges-of-known-lengths",
+        text: "Ranges are made with `fastcgi_force_ranges` and its kin also of a response whose length was not said, if all of it has come.",
+        reason: Reason::Rfc("RFC 9110, section 14.2"),
+        before: None,
+        matches: |seen| {
+            seen.has_ending("_force_ranges")
+                && (seen.is("status 200 ")
+                    || seen.is("log: $")
+                    || seen.is("field Accept-Ranges added"))
+                && any_pair(seen, |a, b| {
+                    a.status == 200
+                        && [206, 416].contains(&b.status)
+                        && a.field("Content-Length").is_none()
+                })
+        },
+    },
+    Rule {
+        name: "numbers-of-temporary-files",
+        text: "The numbers of temporary files.",
+        reason: Reason::Chance("they only have to differ from each other"),
+        before: None,
+        matches: |seen| {
+            let stem = |text: &str| {
+                text.trim_end_matches(|c: char| c.is_ascii_digit())
+                    .to_owned()
+            };
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            seen.is("log: $request_body_file") && !oracle.is_empty() && stem(oracle) == stem(weir)
+        },
+    },
+    Rule {
+        name: "boundaries",
+        text: "What stands between the parts of a response of several ranges.",
+        reason: Reason::Chance("it only has to be unlike the content"),
+        before: None,
+        matches: |seen| {
+            let plain = |text: &str| {
+                let mut out = String::new();
+                for c in text.chars() {
+                    match c {
+                        '0'..='9' if out.ends_with('#') => {}
+                        '0'..='9' => out.push('#'),
+                        c => out.push(c),
+                    }
+                }
+                out
+            };
+            let (oracle, weir) = (&seen.difference.oracle, &seen.difference.weir);
+            let class = seen.is("body") || seen.is("log: $sent_http_content_type");
+            class
+                && plain(oracle) == plain(weir)
+                && any_pair(seen, |a, _| {
+                    let kind = a.field("Content-Type").unwrap_or_default();
+                    kind.starts_with("multipart/byteranges")
+                })
+        },
+    },
+    Rule {
+        name: "fields-of-refused-answers",
+        text: "Fields of an answer whose head makes no sense are not told by `$upstream_http_…` and `$upstream_cookie_…`; nginx tells \
+               those that came before the fault.",
+        reason: Reason::Safety("what is refused is not taken for true"),
+        before: None,
+        matches: |seen| {
+            (seen.is("log: $upstream_http_") || seen.is("log: $upstream_cookie_"))
+                && seen.difference.weir.is_empty()
+                && logged(seen, |name, value| {
+                    name == "upstream_status" && value.contains("502")
+                })
+        },
+    },
+    Rule {
+        name: "connections-after-complete-answers",
+        text: "A response that is complete leaves the client's connection open, also where FastCGI's connection is to be kept and \
+               breaks; nginx closes.",
+        reason: Reason::Rfc("RFC 9112, section 9.3"),
+        before: None,
+        matches: |seen| {
+            seen.is("event closed kept")
+                && seen.has("fastcgi_keep_conn")
+                && any_pair(seen, |a, b| a.status == b.status && !a.cut && !b.cut)
+        },
+    },
+    Rule {
+        name: "content-of-refused-requests",
+        text: "How much of the content of a request that is refused for its size was read.",
+        reason: Reason::Chance("the kernel cuts the bytes"),
+        before: None,
+        matches: |seen| {
+            let variable = seen.difference.class.strip_prefix("log: $").unwrap_or("");
+            ["request_length", "content_length"].contains(&variable)
+                && logged_with(seen, variable, &seen.difference.oracle, |of| {
+                    of("status") == "413"
+                })
+        },
+    },
+    Rule {
+        name: "status-in-the-log",
+        text: "The log has the status that the client got; with `error_page … =200` nginx logs 200 also for a 304 or a 206.",
+        reason: Reason::Safety("a log that tells otherwise misleads who looks for a fault"),
+        before: None,
+        matches: |seen| {
+            let sent =
+                |b: &crate::side::reply::Response| b.status.to_string() == seen.difference.weir;
+            seen.is("log: $status")
+                && seen.has("error_page")
+                && any_pair(seen, |a, b| a.status == b.status && sent(b))
+        },
+    },
+    Rule {
+        name: "spaces-in-targets",
+        text: "A path of which variables are made for `proxy_pass` has no space in it; nginx sends `GET /a b HTTP/1.1`.",
+        reason: Reason::Safety("a target that ends where a client says (RFC 9112, section 3.2)"),
+        before: None,
+        matches: |seen| {
+            let line = |text: &str| text.split("\\r\\n").next().unwrap_or("").to_owned();
+            let (oracle, weir) = (line(&seen.difference.oracle), line(&seen.difference.weir));
+            seen.is("behind: first line")
+                && oracle.split(' ').count() > 3
+                && weir == encoded(&oracle)
+        },
+    },
+    Rule {
+        name: "content-after-the-answer",
+        text: "How much of a request's content is still sent when the response has come, and whether the client's connection can be \
+               used after that.",
+        reason: Reason::Chance("who is first"),
+        before: None,
+        matches: |seen| {
+            let cut = |sides: &[crate::observe::Observation; 2]| {
+                sides
+                    .iter()
+                    .flat_map(|side| side.received.iter().flatten())
+                    .any(|one| one.cut)
+            };
+            let classes = [
+                "behind: body",
+                "behind: cut",
+                "event closed kept",
+                "event kept closed",
+            ];
+            classes.iter().any(|class| seen.is(class))
+                && seen.has_ending("_request_buffering")
+                && seen.sides.is_some_and(cut)
+        },
+    },
+    Rule {
+        name: "fields-of-another-response",
+        text: "The page of an error after `X-Accel-Redirect` has no charset and no lifetime of the response that named the path; nginx \
+               keeps them.",
+        reason: Reason::Rfc("RFC 9110, section 8.3: the type is that of the content"),
+        before: None,
+        matches: |seen| {
+            let begin = format!("{}; charset=", seen.difference.weir);
+            let is_charset = (seen.is("field Content-Type")
+                || seen.is("log: $sent_http_content_type"))
+                && seen.difference.oracle.starts_with(&begin);
+            let is_lifetime = (seen.is("field Expires missing")
+                || seen.is("field Cache-Control missing")
+                || seen.is("log: $sent_http_cache_control"))
+                && any_pair(seen, |a, b| a.status == b.status && a.status >= 400);
+            (is_charset || is_lifetime) && said(seen, |text| text.contains("X-Accel-Redirect: "))
+        },
+    },
+    Rule {
+        name: "ranges-of-changed-content",
+        text: "Content that `sub_filter` changes has no `Accept-Ranges`; nginx passes that of the origin on.",
+        reason: Reason::Rfc("RFC 9110, section 14.3: ranges are those of what is sent"),
+        before: None,
+        matches: |seen| {
+            seen.is("field Accept-Ranges missing")
+                && seen.has("sub_filter")
+                && said(seen, |text| text.contains("Accept-Ranges: "))
+        },
+    },
+    Rule {
+        name: "content-without-framing",
+        text: "Content in chunks of which all has come with its head is sent in chunks with `proxy_request_buffering off`; nginx sends it \
+               with neither a length nor chunks.",
+        reason: Reason::Safety(
+            "content that is taken for the next request (RFC 9112, section 6.3)",
+        ),
+        before: None,
+        matches: |seen| {
+            let classes = [
+                "behind: framing none chunked",
+                "behind: field Transfer-Encoding added",
+                "behind: body",
+                "log: $request_body",
+            ];
+            let has_chunks = seen.case.talk.iter().any(|step| {
+                matches!(step, Step::Request { request, .. } if matches!(request.body, Body::Chunked(..)))
+            });
+            has_chunks
+                && seen.has_ending("_request_buffering")
+                && classes.iter().any(|class| seen.is(class))
+        },
+    },
+    Rule {
+        name: "connections-with-rests",
+        text: "A connection to a server behind on which something follows the response to HEAD is not used again; nginx takes the rest \
+               for the next response if it comes late enough.",
+        reason: Reason::Safety("a response that another client gets"),
+        before: None,
+        matches: |seen| {
+            let has_head = seen.case.talk.iter().any(
+                |step| matches!(step, Step::Request { request, .. } if request.method == "HEAD"),
+            );
+            has_head && seen.is("behind: fresh false true")
+        },
+    },
+    Rule {
+        name: "trailers-once",
+        text: "A field of `add_trailer` stands once, also where `add_after_body` or `add_before_body` join responses; nginx sends it \
+               twice.",
+        reason: Reason::Rfc("RFC 9110, section 5.3: a field that is no list stands once"),
+        before: None,
+        matches: |seen| {
+            let twice = format!("{0} | {0}", seen.difference.weir);
+            let adds = seen.has("add_after_body") || seen.has("add_before_body");
+            let is_trailer = seen.is("trailer ") && seen.difference.oracle == twice;
+            let has_two = |a: &crate::side::reply::Response, b: &crate::side::reply::Response| {
+                a.trailers.len() > b.trailers.len() && a.body == b.body
+            };
+            adds && (is_trailer || (seen.is("log: $body_bytes_sent") && any_pair(seen, has_two)))
+        },
+    },
+    Rule {
+        name: "numbers-of-addresses",
+        text: "`.0.0.1` is no address: a number is missing. nginx takes it for 0.",
+        reason: Reason::Rfc("RFC 3986, section 3.2.2"),
+        before: None,
+        matches: |seen| {
+            is_of_traffic(seen)
+                && logged(seen, |name, value| {
+                    name == "proxy_host" && value.starts_with('.')
+                })
+        },
+    },
+];
+
+/// True when a head says that there is content.
+fn announces_content(head: &str) -> bool {
+    let lengths = head.split("\r\n").filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        let is_length = ["Content-Length", "CONTENT_LENGTH"].contains(&name);
+        is_length.then(|| value.trim().to_owned())
+    });
+    let mut lengths = lengths;
+    lengths.any(|value| !value.is_empty() && value != "0")
+}
+
+/// A request line whose target has its spaces encoded.
+fn encoded(line: &str) -> String {
+    let parts = line
+        .split_once(' ')
+        .and_then(|(method, rest)| Some((method, rest.rsplit_once(' ')?)));
+    parts.map_or_else(String::new, |(method, (target, version))| {
+        format!("{method} {} {version}", target.replace(' ', "%20"))
+    })
+}
