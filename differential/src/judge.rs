@@ -15,6 +15,13 @@ pub struct Judged {
     pub known: Option<&'static Rule>,
 }
 
+impl Judged {
+    /// True where no rule knows it. A rule without a reason beyond ourselves is a name for what is open.
+    pub fn is_open(&self) -> bool {
+        self.known.is_none()
+    }
+}
+
 /// All differences of an outcome.
 pub fn judge(case: &Case, outcome: &Outcome, oracle: Version) -> Vec<Judged> {
     let (differences, sides) = match outcome {

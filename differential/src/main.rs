@@ -5,13 +5,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_differential::batch::{Bench, Outcome};
+use weir_differential::batch::{self, Bench, Outcome};
 use weir_differential::campaign::{self, Plan, Tally};
 use weir_differential::case::text;
 use weir_differential::side::client::Patience;
-use weir_differential::side::server::Program;
+use weir_differential::side::server::{self, Program};
 use weir_differential::{generate, judge, known, version};
 use xtask::flags::Flags;
 
@@ -27,7 +28,7 @@ cargo xtask differential [flags]
   --reduce        makes what differs as small as it can be
   --each N        how many cases of a class are looked at (1)
   --batch N       cases in a start (200)
-  --lanes N       starts at a time (2)
+  --lanes N       starts at a time (4)
   --keep DIR      writes what differs into files that --replay takes
   --replay FILE   runs one case, or those of a folder, and shows all that differs
   --show AREA     prints a case of this seed, without running it
@@ -35,6 +36,13 @@ cargo xtask differential [flags]
 ";
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, machine, program, rest @ ..] = words.as_slice()
+        && first == server::FOLLOW
+    {
+        eprintln!("{program}: {}", server::follow(machine, program, rest));
+        return ExitCode::FAILURE;
+    }
     let mut flags = Flags::new(std::env::args().skip(1));
     match run(&mut flags) {
         Ok(true) => ExitCode::SUCCESS,
@@ -75,7 +83,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         cases: flags.value("--cases", u64::MAX)?,
         time: duration(&flags.value("--time", "2m".to_owned())?)?,
         batch: flags.value("--batch", 200)?,
-        lanes: flags.value("--lanes", 2)?,
+        lanes: flags.value("--lanes", 4)?,
         reduce: flags.has("--reduce"),
         each: flags.value("--each", 1)?,
     };
@@ -91,15 +99,17 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
             .for_each(|case| println!("{}", text::print(case)));
         return Ok(true);
     }
+    batch::sweep();
     let bench = Bench {
         programs: [
             Program::new(Path::new(&oracle))?,
             Program::new(Path::new(&weir))?,
         ],
         patience: Patience {
-            wait: Duration::from_secs(3),
+            wait: Duration::from_millis(1200),
         },
-        threads: 16,
+        threads: 40,
+        spent: Arc::default(),
     };
     println!("nginx {}, seed {seed}", bench.programs[0].version);
     if !replay.is_empty() {
@@ -107,6 +117,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     }
     let tally = campaign::run(&plan, &bench);
     report(&tally, bench.programs[0].version);
+    println!("  time: {}", bench.spent.line());
     if !keep.is_empty() {
         kept(&tally, Path::new(&keep))?;
     }

@@ -32,6 +32,13 @@ pub enum Event {
     NotAsked,
 }
 
+impl Event {
+    /// True where the time was over before it was there.
+    fn is_missing(&self) -> bool {
+        matches!(self, Event::Silent(_) | Event::NotAsked)
+    }
+}
+
 /// What is bounded, and by how much.
 #[derive(Clone, Copy, Debug)]
 pub struct Patience {
@@ -48,12 +55,22 @@ pub fn converse(
 ) -> Vec<(usize, Event)> {
     let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
     let mut sockets: BTreeMap<usize, Datagrams> = BTreeMap::new();
-    let mut events = Vec::new();
+    let mut events: Vec<(usize, Event)> = Vec::new();
+    let (mut patience, mut looked_at) = (patience, 0);
     for step in steps {
+        // After something that did not come, the rest mostly does not come either.
+        let told = events.len();
+        if told > looked_at && events.last().is_some_and(|(_, event)| event.is_missing()) {
+            patience = patience.halved();
+            for connection in open.values_mut() {
+                connection.patience = patience;
+            }
+        }
+        looked_at = told;
         match step {
             Step::Connect { connection, port } => {
                 let port = places.ports.get(*port).copied().unwrap_or(0);
-                match Connection::open(places.address, port, patience) {
+                match Connection::open(places, port, patience) {
                     Some(opened) => drop(open.insert(*connection, opened)),
                     None => events.push((*connection, Event::Refused)),
                 }
@@ -131,6 +148,18 @@ impl Datagrams {
     }
 }
 
+/// Has the server answer a request that is no case's.
+fn probe(at: (&str, u16)) {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let asked = TcpStream::connect(at).and_then(|mut stream| {
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        stream.read_to_end(&mut Vec::new())
+    });
+    // A server that has ended shows in what the case sees.
+    drop(asked);
+}
+
 struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
@@ -140,11 +169,12 @@ struct Connection {
     will_close: bool,
     closed: bool,
     patience: Patience,
+    probe: (&'static str, u16),
 }
 
 impl Connection {
-    fn open(address: &str, port: u16, patience: Patience) -> Option<Self> {
-        let stream = TcpStream::connect((address, port)).ok()?;
+    fn open(places: &Places, port: u16, patience: Patience) -> Option<Self> {
+        let stream = TcpStream::connect((places.address, port)).ok()?;
         stream.set_nodelay(true).ok()?;
         stream.set_write_timeout(Some(patience.wait)).ok()?;
         Some(Self {
@@ -154,6 +184,7 @@ impl Connection {
             will_close: false,
             closed: false,
             patience,
+            probe: (places.address, places.probe),
         })
     }
 
@@ -236,13 +267,13 @@ impl Connection {
     /// Whether it is open at the end of the conversation. A close that was announced is waited for; one that was not
     /// counts when it is there.
     fn state(&mut self) -> Event {
-        let wait = match self.will_close {
-            true => self.patience.wait,
-            false => Duration::from_millis(1),
-        };
-        let deadline = Instant::now() + wait;
+        let deadline = Instant::now() + self.patience.wait;
         while !self.closed && self.received.is_empty() {
-            if !self.receive(deadline) {
+            let more = match self.will_close {
+                true => self.receive(deadline),
+                false => self.receive_within(Duration::from_millis(1)),
+            };
+            if !more {
                 return Event::Kept;
             }
         }
@@ -255,7 +286,16 @@ impl Connection {
     /// Receives something, or sees the end; false when neither came in time. A reset counts as an end.
     fn receive(&mut self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || self.stream.set_read_timeout(Some(left)).is_err() {
+        if !left.is_zero() && self.receive_within(left) {
+            return true;
+        }
+        // Time alone says nothing of a server on a busy machine. It was silent when it has answered somebody else since.
+        probe(self.probe);
+        self.receive_within(self.patience.wait / 8)
+    }
+
+    fn receive_within(&mut self, time: Duration) -> bool {
+        if self.stream.set_read_timeout(Some(time)).is_err() {
             return false;
         }
         let mut buffer = [0; 65536];
@@ -273,6 +313,13 @@ impl Connection {
 }
 
 impl Patience {
+    /// Half as patient, within reason.
+    fn halved(self) -> Self {
+        Self {
+            wait: (self.wait / 2).max(Duration::from_millis(200)),
+        }
+    }
+
     /// Twice as patient.
     pub fn doubled(self) -> Self {
         Self {
