@@ -5,6 +5,7 @@ mod conversations;
 mod filters;
 mod gates;
 mod gateways;
+mod http2;
 mod locations;
 mod lua;
 mod others;
@@ -43,6 +44,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &filters::Filters,
     &gates::Gates,
     &conversations::Conversations,
+    &http2::Http2,
     &others::Others,
     &streams::Streams,
     &streams::Packets,

@@ -35,7 +35,9 @@ pub(super) fn all(case: &Case) -> Vec<Removal> {
     found.extend((0..case.files.len()).map(Removal::File));
     for (at, step) in case.talk.iter().enumerate() {
         match step {
-            Step::Connect { connection, .. } => found.push(Removal::Connection(*connection)),
+            Step::Connect { connection, .. } | Step::Http2 { connection, .. } => {
+                found.push(Removal::Connection(*connection))
+            }
             Step::Request { request, .. } => {
                 let fields = 0..request.fields.len();
                 found.extend(fields.map(|field| Removal::Field(at, field)));

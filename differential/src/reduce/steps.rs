@@ -184,6 +184,7 @@ fn smaller_talks(case: &Case, found: &mut Vec<Case>) {
 pub(super) fn connection_of(step: &Step) -> Option<usize> {
     match step {
         Step::Connect { connection, .. }
+        | Step::Http2 { connection, .. }
         | Step::Send { connection, .. }
         | Step::Request { connection, .. }
         | Step::Read { connection }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::case::Step;
 use crate::case::fill::Places;
 
+use super::http2::Http2;
 use super::reply::{Parsed, Response, parse};
 use super::upstream::Behind;
 
@@ -30,6 +31,10 @@ pub enum Event {
     Refused,
     /// A server behind did not get that many requests in time.
     NotAsked,
+    /// A stream of HTTP/2 was reset, with this code.
+    Reset(u32),
+    /// HTTP/2 has ended behind this stream, with this code.
+    GoAway(u32, u32),
 }
 
 impl Event {
@@ -72,6 +77,22 @@ pub fn converse(
                 let port = places.ports.get(*port).copied().unwrap_or(0);
                 match Connection::open(places, port, patience) {
                     Some(opened) => drop(open.insert(*connection, opened)),
+                    None => events.push((*connection, Event::Refused)),
+                }
+            }
+            Step::Http2 {
+                connection,
+                port,
+                window,
+            } => {
+                let port = places.ports.get(*port).copied().unwrap_or(0);
+                match Connection::open(places, port, patience) {
+                    Some(mut opened) => {
+                        let mut http2 = Http2::default();
+                        opened.send(&http2.begin(*window));
+                        opened.http2 = Some(Box::new(http2));
+                        open.insert(*connection, opened);
+                    }
                     None => events.push((*connection, Event::Refused)),
                 }
             }
@@ -170,6 +191,7 @@ struct Connection {
     closed: bool,
     patience: Patience,
     probe: (&'static str, u16),
+    http2: Option<Box<Http2>>,
 }
 
 impl Connection {
@@ -185,6 +207,7 @@ impl Connection {
             closed: false,
             patience,
             probe: (places.address, places.probe),
+            http2: None,
         })
     }
 
@@ -200,12 +223,29 @@ impl Connection {
                 self.send(&bytes);
                 Vec::new()
             }
+            Step::Request { request, .. } if self.http2.is_some() => {
+                let mut request = request.clone();
+                request.target = places.text(&request.target);
+                for (_, value) in &mut request.fields {
+                    *value = places.text(value);
+                }
+                let bytes = self.http2.as_mut().map(|http2| http2.request(&request));
+                self.send(&bytes.unwrap_or_default());
+                Vec::new()
+            }
             Step::Request { request, .. } => {
                 self.methods.push_back(request.method.clone());
                 self.send(&places.fill(&request.bytes()));
                 Vec::new()
             }
-            Step::Read { .. } => self.response(),
+            Step::Read { .. } => match self.http2.take() {
+                Some(mut http2) => {
+                    let events = self.stream(&mut http2);
+                    self.http2 = Some(http2);
+                    events
+                }
+                None => self.response(),
+            },
             Step::Rest { .. } => vec![self.rest()],
             Step::Half { .. } => {
                 // The server may have left.
@@ -254,6 +294,29 @@ impl Connection {
         }
     }
 
+    /// The next response of HTTP/2: of the oldest stream that was not read.
+    fn stream(&mut self, http2: &mut Http2) -> Vec<Event> {
+        let deadline = Instant::now() + self.patience.wait;
+        loop {
+            match http2.take(&mut self.received) {
+                Ok(answers) => self.send(&answers),
+                Err(why) => return vec![Event::Broken(why, std::mem::take(&mut self.received))],
+            }
+            if let Some((responses, reset)) = http2.response(self.closed) {
+                let mut events: Vec<Event> = responses.into_iter().map(Event::Response).collect();
+                events.extend(reset.map(Event::Reset));
+                return events;
+            }
+            if self.closed {
+                let last = http2.goaway.take();
+                return vec![last.map_or(Event::Closed, |(last, code)| Event::GoAway(last, code))];
+            }
+            if !self.receive(deadline) {
+                return vec![Event::Silent(Vec::new())];
+            }
+        }
+    }
+
     fn rest(&mut self) -> Event {
         let deadline = Instant::now() + self.patience.wait;
         while !self.closed {
@@ -275,6 +338,15 @@ impl Connection {
             };
             if !more {
                 return Event::Kept;
+            }
+            // Settings, windows and pings are no news; a GOAWAY is.
+            if let Some(http2) = &mut self.http2 {
+                let answers = http2.take(&mut self.received).unwrap_or_default();
+                let goaway = http2.goaway.take();
+                if let Some((last, code)) = goaway {
+                    return Event::GoAway(last, code);
+                }
+                self.send(&answers);
             }
         }
         match self.received.is_empty() {
