@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -100,6 +101,16 @@ pub fn sweep() {
     }
 }
 
+/// A port that is free on both sides.
+fn port() -> Port {
+    loop {
+        let port = Port::take();
+        if TcpListener::bind((ADDRESSES[1], port.number())).is_ok() {
+            return port;
+        }
+    }
+}
+
 /// The folder and the ports of a start. The folder goes away with it.
 struct Start<'a> {
     cases: &'a [Case],
@@ -122,7 +133,7 @@ impl<'a> Start<'a> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("{FOLDER}{}-{number}", std::process::id());
-        let take = |count: usize| (0..count).map(|_| Port::take()).collect::<Vec<_>>();
+        let take = |count: usize| (0..count).map(|_| port()).collect::<Vec<_>>();
         let start = Start {
             cases,
             folder: std::env::temp_dir().join(name),
@@ -130,7 +141,7 @@ impl<'a> Start<'a> {
                 .iter()
                 .map(|case| (take(case.ports()), take(case.upstreams.len())))
                 .collect(),
-            probe: Port::take(),
+            probe: port(),
         };
         start
             .prepare()
@@ -261,9 +272,9 @@ impl<'a> Start<'a> {
             spent.on("start of nginx", || self.start(bench, 0, &refused_there))?;
         for number in (0..self.cases.len()).filter(|number| refused_there[*number]) {
             let others: Vec<bool> = (0..self.cases.len()).map(|other| other != number).collect();
-            self.write(0, &others)?;
+            let lines = self.write(0, &others)?;
             let said = spent.on("refusals alone", || bench.programs[0].test(&self.side(0)))?;
-            oracle[number] = said.into_iter().next();
+            oracle[number] = said.into_iter().next().map(|said| said.within(&lines));
         }
         let refused = [oracle, weir];
         let wanted: Vec<usize> = (0..self.cases.len())
@@ -314,7 +325,8 @@ impl<'a> Start<'a> {
                     .line
                     .and_then(|line| lines.get(line.checked_sub(1)?));
                 if let Some(Some(number)) = line {
-                    let first = refused[*number].get_or_insert_with(|| refusal.clone());
+                    let first =
+                        refused[*number].get_or_insert_with(|| refusal.clone().within(&lines));
                     first.others.push(refusal.message.clone());
                 }
             }

@@ -56,6 +56,8 @@ pub struct Tally {
     pub failed: BTreeMap<String, u64>,
     /// Cases that differ by known rules only, by rule.
     pub known: BTreeMap<&'static str, u64>,
+    /// Cases that differ by rules without a reason beyond ourselves, by rule.
+    pub open: BTreeMap<&'static str, u64>,
     /// Unknown differences by class.
     pub classes: BTreeMap<String, Class>,
     /// How long it took.
@@ -182,7 +184,7 @@ fn alone(plan: &Plan, bench: &Bench, case: &Case, class: &str) -> Option<Example
     };
     let judged = again(case)?;
     if plan.reduce {
-        let open = judged.iter().filter(|judged| judged.is_open());
+        let open = judged.iter().filter(|judged| judged.known.is_none());
         let allowed: Vec<String> = open.map(|judged| judged.difference.class.clone()).collect();
         let wanted = Wanted {
             class,
@@ -197,7 +199,7 @@ fn alone(plan: &Plan, bench: &Bench, case: &Case, class: &str) -> Option<Example
 }
 
 fn differs(judged: &[Judged], class: &str) -> bool {
-    let same = |judged: &Judged| judged.is_open() && judged.difference.class == class;
+    let same = |judged: &Judged| judged.known.is_none() && judged.difference.class == class;
     judged.iter().any(same)
 }
 
@@ -213,16 +215,21 @@ impl Tally {
             }
             _ => {}
         }
-        let mut rules: Vec<&str> = judged
-            .iter()
-            .filter_map(|judged| judged.known.map(|rule| rule.name))
+        let pairs = judged.iter();
+        let mut rules: Vec<(&str, bool)> = pairs
+            .filter_map(|judged| Some((judged.known?.name, judged.is_open())))
             .collect();
         rules.sort_unstable();
         rules.dedup();
-        for rule in rules {
-            *self.known.entry(rule).or_default() += 1;
+        for (rule, is_open) in rules {
+            let counts = if is_open {
+                &mut self.open
+            } else {
+                &mut self.known
+            };
+            *counts.entry(rule).or_default() += 1;
         }
-        let unknown = judged.iter().filter(|judged| judged.is_open());
+        let unknown = judged.iter().filter(|judged| judged.known.is_none());
         let mut classes: Vec<String> = unknown
             .map(|judged| judged.difference.class.clone())
             .collect();

@@ -29,6 +29,7 @@ cargo xtask differential [flags]
   --each N        how many cases of a class are looked at (1)
   --batch N       cases in a start (200)
   --lanes N       starts at a time (4)
+  --allow-open    differences that a rule calls open are no failure
   --keep DIR      writes what differs into files that --replay takes
   --replay FILE   runs one case, or those of a folder, and shows all that differs
   --show AREA     prints a case of this seed, without running it
@@ -73,6 +74,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     };
     let oracle: String = flags.value("--oracle", usual)?;
     let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    let allow_open = flags.has("--allow-open");
     let seed = flags.value("--seed", 1)?;
     let shown: String = flags.value("--show", String::new())?;
     let replay: String = flags.value("--replay", String::new())?;
@@ -121,7 +123,9 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     if !keep.is_empty() {
         kept(&tally, Path::new(&keep))?;
     }
-    Ok(!tally.classes.values().any(campaign::Class::is_confirmed) && tally.cases > 0)
+    let is_confirmed = tally.classes.values().any(campaign::Class::is_confirmed);
+    let is_open = is_confirmed || (!allow_open && !tally.open.is_empty());
+    Ok(!is_open && tally.failed.is_empty() && tally.cases > 0)
 }
 
 fn areas(names: &str) -> Result<Vec<&'static dyn generate::Generator>, String> {
@@ -175,6 +179,9 @@ fn report(tally: &Tally, oracle: version::Version) {
     for (rule, count) in &tally.known {
         println!("  known: {count:>6} {rule}");
     }
+    for (rule, count) in &tally.open {
+        println!("  OPEN: {count:>6} {rule}");
+    }
     for (class, found) in &tally.classes {
         let how = match (found.is_confirmed(), found.passing) {
             (true, _) => "DIFFERS",
@@ -223,7 +230,7 @@ fn replayed(bench: &Bench, path: &Path) -> Result<bool, String> {
             .iter()
             .flat_map(|outcome| judge::judge(&case, outcome, bench.programs[0].version))
             .collect();
-        let differs = judged.iter().any(|judged| judged.known.is_none());
+        let differs = judged.iter().any(judge::Judged::is_open);
         equal &= !differs;
         println!(
             "{}: {}",

@@ -3,6 +3,7 @@
 mod caches;
 mod conversations;
 mod filters;
+mod freshness;
 mod gates;
 mod gateways;
 mod http2;
@@ -41,6 +42,7 @@ pub const AREAS: &[&dyn Generator] = &[
     &proxying::Proxying,
     &gateways::Gateways,
     &caches::Caches,
+    &freshness::Freshness,
     &filters::Filters,
     &gates::Gates,
     &conversations::Conversations,

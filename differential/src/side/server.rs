@@ -25,10 +25,22 @@ pub struct Program {
 pub struct Refusal {
     /// What the server said, without the place.
     pub message: String,
-    /// The line of the configuration, where it was named.
+    /// The line of the configuration, where it was named; later, of the case's part of it.
     pub line: Option<usize>,
     /// What else it said of the same case: Weir tells all errors, and orders them in its own way.
     pub others: Vec<String>,
+}
+
+impl Refusal {
+    /// The same with the line counted among those of its case, which `lines` tells of each.
+    pub fn within(mut self, lines: &[Option<usize>]) -> Self {
+        self.line = self.line.and_then(|line| {
+            let before = lines.get(..line)?;
+            let owner = (*before.last()?)?;
+            Some(before.iter().filter(|of| **of == Some(owner)).count())
+        });
+        self
+    }
 }
 
 /// How long a test of a configuration or a stop may take.
