@@ -225,7 +225,7 @@ impl Http2 {
 
     /// A stream that was asked on and has not ended.
     fn open(&mut self, stream: u32) -> Result<&mut Stream, String> {
-        if stream % 2 == 0 || stream >= self.next {
+        if stream.is_multiple_of(2) || stream >= self.next {
             return Err(format!("a frame of the stream {stream}"));
         }
         let of = self.streams.entry(stream).or_default();
