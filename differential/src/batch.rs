@@ -3,21 +3,26 @@
 //! A start of a server costs more than a hundred requests, so cases are put together. What a server refuses is found by
 //! the line that it names; that case is taken out, and the rest goes on.
 
+use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use weir_tests::Port;
 
-use crate::case::Case;
 use crate::case::fill::Places;
 use crate::case::tree;
+use crate::case::{Case, Content};
 use crate::observe::{Equal, Observation, log_format, log_line};
 use crate::side::client::{Patience, converse};
 use crate::side::server::{Program, Refusal, Running};
 use crate::side::upstream::Behind;
 use crate::side::{ADDRESSES, FOLDERS};
+use crate::spent::Spent;
 use crate::version::Version;
 
 /// What came of a case.
@@ -40,6 +45,8 @@ pub struct Bench {
     pub patience: Patience,
     /// How many conversations at a time.
     pub threads: usize,
+    /// Where the time goes.
+    pub spent: Arc<Spent>,
 }
 
 /// What every case has in its `http` block.
@@ -57,18 +64,49 @@ impl Bench {
     pub fn for_reduction(&self) -> Bench {
         Bench {
             patience: Patience {
-                wait: Duration::from_millis(1500),
+                wait: Duration::from_millis(500),
             },
-            threads: 32,
+            threads: 100,
             ..self.clone()
         }
     }
 
     /// Runs cases that have the same ambient directives. There is an outcome for each.
     pub fn run(&self, cases: &[Case]) -> Vec<Outcome> {
-        match Start::new(cases).and_then(|start| start.run(self)) {
+        let start = self.spent.on("files", || Start::new(cases));
+        match start.and_then(|start| start.run(self)) {
             Ok(outcomes) => outcomes,
             Err(why) => vec![Outcome::Failed(why); cases.len()],
+        }
+    }
+}
+
+/// What the folders of starts are called, in front of the process that made them.
+const FOLDER: &str = "weir-differential-";
+
+/// Removes the folders of machines that were killed: nobody else does.
+pub fn sweep() {
+    for entry in fs::read_dir(std::env::temp_dir())
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let name = entry.file_name();
+        let of = name.to_str().and_then(|name| name.strip_prefix(FOLDER));
+        let process = of.and_then(|of| Some(of.split_once('-')?.0));
+        if process.is_some_and(|process| !Path::new("/proc").join(process).exists()) {
+            // Another machine may be at it.
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// A port that is free on both sides.
+fn port() -> Port {
+    loop {
+        let port = Port::take();
+        if TcpListener::bind((ADDRESSES[1], port.number())).is_ok() {
+            return port;
         }
     }
 }
@@ -79,6 +117,8 @@ struct Start<'a> {
     folder: PathBuf,
     /// For each case: its ports, and those of the servers behind it.
     ports: Vec<(Vec<Port>, Vec<Port>)>,
+    /// Where each server answers whatever its cases do.
+    probe: Port,
 }
 
 impl Drop for Start<'_> {
@@ -92,8 +132,8 @@ impl<'a> Start<'a> {
     fn new(cases: &'a [Case]) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("weir-differential-{}-{number}", std::process::id());
-        let take = |count: usize| (0..count).map(|_| Port::take()).collect::<Vec<_>>();
+        let name = format!("{FOLDER}{}-{number}", std::process::id());
+        let take = |count: usize| (0..count).map(|_| port()).collect::<Vec<_>>();
         let start = Start {
             cases,
             folder: std::env::temp_dir().join(name),
@@ -101,6 +141,7 @@ impl<'a> Start<'a> {
                 .iter()
                 .map(|case| (take(case.ports()), take(case.upstreams.len())))
                 .collect(),
+            probe: port(),
         };
         start
             .prepare()
@@ -113,6 +154,8 @@ impl<'a> Start<'a> {
             fs::create_dir_all(self.folder.join(side))?;
         }
         let modified = SystemTime::UNIX_EPOCH + Duration::from_secs(MODIFIED);
+        // Most cases of an area have the same files: links take a tenth of the time of copies.
+        let mut written: HashMap<&Content, PathBuf> = HashMap::new();
         for (number, case) in self.cases.iter().enumerate() {
             for side in 0..2 {
                 fs::create_dir_all(self.places(number, side).own)?;
@@ -128,11 +171,16 @@ impl<'a> Start<'a> {
                 if let Some(parent) = path.parent() {
                     fs::create_dir_all(parent)?;
                 }
-                fs::write(&path, file.content.bytes())?;
-                fs::File::options()
-                    .write(true)
-                    .open(&path)?
-                    .set_modified(modified)?;
+                if let Some(same) = written.get(&file.content) {
+                    // A path that a case names twice exists already.
+                    let _ = fs::remove_file(&path);
+                    fs::hard_link(same, &path)?;
+                    continue;
+                }
+                let mut out = fs::File::create(&path)?;
+                out.write_all(&file.content.bytes())?;
+                out.set_modified(modified)?;
+                written.insert(&file.content, path);
             }
         }
         Ok(())
@@ -145,6 +193,7 @@ impl<'a> Start<'a> {
             address: ADDRESSES[side],
             ports: numbers(ports),
             upstreams: numbers(upstreams),
+            probe: self.probe.number(),
             number,
             files: self.folder.join(format!("files/{number:03}")),
             own: self
@@ -184,6 +233,8 @@ impl<'a> Start<'a> {
         );
         add(&mut text, &log_format(), None);
         add(&mut text, COMMON, None);
+        let probe = format!("{}:{}", ADDRESSES[side], self.probe.number());
+        let probe = format!("server {{ listen {probe}; access_log off; return 204; }}\n");
         if let Some(first) = self.cases.first() {
             let part = printed(&first.ambient, 0);
             add(&mut text, &part, None);
@@ -192,6 +243,7 @@ impl<'a> Start<'a> {
             let part = printed(&self.cases[number].http, number);
             add(&mut text, &part, Some(number));
         }
+        add(&mut text, &probe, None);
         add(&mut text, "}\n", None);
         if wanted().any(|number| !self.cases[number].stream.is_empty()) {
             add(&mut text, "stream {\n", None);
@@ -212,25 +264,28 @@ impl<'a> Start<'a> {
     fn run(&self, bench: &Bench) -> Result<Vec<Outcome>, String> {
         // Weir tells all errors at once and nginx one, so nginx is started on what Weir takes, and asked about each of the
         // others alone.
-        let (weir, running_weir) = self.start(bench, 1, &vec![false; self.cases.len()])?;
+        let spent = &bench.spent;
+        let all = vec![false; self.cases.len()];
+        let (weir, running_weir) = spent.on("start of Weir", || self.start(bench, 1, &all))?;
         let refused_there: Vec<bool> = weir.iter().map(Option::is_some).collect();
-        let (mut oracle, running_oracle) = self.start(bench, 0, &refused_there)?;
+        let (mut oracle, running_oracle) =
+            spent.on("start of nginx", || self.start(bench, 0, &refused_there))?;
         for number in (0..self.cases.len()).filter(|number| refused_there[*number]) {
             let others: Vec<bool> = (0..self.cases.len()).map(|other| other != number).collect();
-            self.write(0, &others)?;
-            let said = bench.programs[0].test(&self.side(0))?;
-            oracle[number] = said.into_iter().next();
+            let lines = self.write(0, &others)?;
+            let said = spent.on("refusals alone", || bench.programs[0].test(&self.side(0)))?;
+            oracle[number] = said.into_iter().next().map(|said| said.within(&lines));
         }
         let refused = [oracle, weir];
         let wanted: Vec<usize> = (0..self.cases.len())
             .filter(|number| refused.iter().all(|side| side[*number].is_none()))
             .collect();
-        let mut outcomes = self.serve(bench, &wanted);
+        let mut outcomes = spent.on("conversations", || self.serve(bench, &wanted));
         for running in [running_oracle, running_weir].into_iter().flatten() {
-            running.stop();
+            spent.on("end", || running.stop());
         }
         let versions = [0, 1].map(|side| bench.programs[side].version);
-        self.add_logs(&mut outcomes, versions);
+        spent.on("logs", || self.add_logs(&mut outcomes, versions));
         let outcomes = outcomes
             .into_iter()
             .enumerate()
@@ -270,7 +325,8 @@ impl<'a> Start<'a> {
                     .line
                     .and_then(|line| lines.get(line.checked_sub(1)?));
                 if let Some(Some(number)) = line {
-                    let first = refused[*number].get_or_insert_with(|| refusal.clone());
+                    let first =
+                        refused[*number].get_or_insert_with(|| refusal.clone().within(&lines));
                     first.others.push(refusal.message.clone());
                 }
             }
@@ -362,12 +418,21 @@ impl<'a> Start<'a> {
                 ..Observation::default()
             })
         };
-        Ok([one(0)?, one(1)?])
+        // Both at a time: what neither of them answers is waited for once.
+        std::thread::scope(|scope| {
+            let oracle = scope.spawn(|| one(0));
+            let weir = one(1);
+            let oracle = oracle.join();
+            Ok([
+                oracle.unwrap_or_else(|_| Err("a conversation failed".to_owned()))?,
+                weir?,
+            ])
+        })
     }
 
     /// Adds what the servers wrote, now that they have ended, and makes the sides equal where only places differ.
     fn add_logs(&self, outcomes: &mut [Option<Outcome>], versions: [Version; 2]) {
-        let mut owners = std::collections::HashMap::new();
+        let mut owners = HashMap::new();
         for (number, (ports, _)) in self.ports.iter().enumerate() {
             owners.extend(ports.iter().map(|port| (port.number(), number)));
         }

@@ -1,15 +1,15 @@
 //! A run over many cases: lanes that make, run and judge starts, and a tally of what they found.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::batch::{Bench, Outcome};
 use crate::case::{Case, text};
 use crate::generate::{self, Generator};
 use crate::judge::{Judged, judge};
-use crate::reduce::reduce;
+use crate::reduce::{Wanted, reduce};
 
 /// What is asked for.
 pub struct Plan {
@@ -32,15 +32,18 @@ pub struct Plan {
 }
 
 /// A class of differences that no rule knows.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Class {
     /// How many cases were of it.
     pub cases: u64,
     /// Examples, reduced if that was asked for, each with all that differs.
-    pub examples: Vec<(Case, Vec<Judged>)>,
+    pub examples: Vec<Example>,
     /// Cases that differed among others, and not alone.
     pub passing: u64,
 }
+
+/// A case, and all that differs.
+pub type Example = (Case, Vec<Judged>);
 
 /// What a run found.
 #[derive(Debug, Default)]
@@ -53,6 +56,8 @@ pub struct Tally {
     pub failed: BTreeMap<String, u64>,
     /// Cases that differ by known rules only, by rule.
     pub known: BTreeMap<&'static str, u64>,
+    /// Cases that differ by rules without a reason beyond ourselves, by rule.
+    pub open: BTreeMap<&'static str, u64>,
     /// Unknown differences by class.
     pub classes: BTreeMap<String, Class>,
     /// How long it took.
@@ -84,93 +89,182 @@ pub fn run(plan: &Plan, bench: &Bench) -> Tally {
             });
         }
     });
-    let mut tally = tally
-        .into_inner()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut tally = tally.into_inner().unwrap_or_else(PoisonError::into_inner);
     tally.time = started.elapsed();
     tally
 }
 
 /// Counts a start's outcomes, and looks closer at what differs.
 fn note(plan: &Plan, bench: &Bench, tally: &Mutex<Tally>, cases: &[Case], outcomes: &[Outcome]) {
-    let lock = || {
-        tally
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    };
+    let spent = &bench.spent;
+    let oracle = bench.programs[0].version;
+    let mut suspects: Vec<Suspect<'_>> = Vec::new();
     for (case, outcome) in cases.iter().zip(outcomes) {
-        let judged = judge(case, outcome, bench.programs[0].version);
-        let suspects: Vec<String> = {
-            let mut tally = lock();
-            tally.cases += 1;
-            match outcome {
-                Outcome::Failed(why) => *tally.failed.entry(why.clone()).or_default() += 1,
-                Outcome::Refused([Some(refusal), _]) if judged.is_empty() => {
-                    let words = crate::judge::kind(&refusal.message);
-                    *tally.refused.entry(words).or_default() += 1;
-                }
-                _ => {}
-            }
-            let mut rules: Vec<&str> = judged
-                .iter()
-                .filter_map(|judged| judged.known.map(|rule| rule.name))
-                .collect();
-            rules.sort_unstable();
-            rules.dedup();
-            for rule in rules {
-                *tally.known.entry(rule).or_default() += 1;
-            }
-            let unknown = judged.iter().filter(|judged| judged.known.is_none());
-            let mut classes: Vec<String> = unknown
-                .map(|judged| judged.difference.class.clone())
-                .collect();
-            classes.sort();
-            classes.dedup();
-            for class in &classes {
-                let entry = tally.classes.entry(class.clone());
-                entry.or_insert_with(Class::new).cases += 1;
-            }
-            classes.retain(|class| tally.classes[class].examples.len() < plan.each);
-            classes
-        };
+        let judged = spent.on("judgement", || judge(case, outcome, oracle));
+        let mut tally = lock(tally);
         // One class of a case is enough: the others mostly follow from it.
-        let Some(class) = suspects.first() else {
-            continue;
-        };
-        let example = confirmed(plan, bench, case, class);
-        let mut tally = lock();
-        if let Some(entry) = tally.classes.get_mut(class) {
-            match example {
-                Some(example) => {
-                    let names = example.0.directives();
-                    // The same once more teaches nothing.
-                    if !entry
-                        .examples
-                        .iter()
-                        .any(|(known, _)| known.directives() == names)
-                    {
-                        println!("\n== {class}\n{}", text::print(&example.0));
-                        for judged in &example.1 {
-                            show(judged);
-                        }
-                        entry.examples.push(example);
-                    }
-                }
-                None => entry.passing += 1,
+        let class = tally
+            .count(outcome, &judged)
+            .into_iter()
+            .find(|class| tally.classes[class].examples.len() < plan.each);
+        if let Some(class) = class {
+            // What passes is chance, so a few more than needed are looked at, and not all of a batch.
+            let alike = suspects.iter().filter(|other| other.class == class).count();
+            if alike < plan.each + SPARE {
+                suspects.push(Suspect { case, class });
             }
+        }
+    }
+    if suspects.is_empty() {
+        return;
+    }
+    spent.on("confirmation", || confirm(plan, bench, tally, suspects));
+}
+
+/// How many cases of a class are confirmed beyond those that are wanted.
+const SPARE: usize = 2;
+
+/// A case that differed among others, and the class that counts for it.
+#[derive(Clone)]
+struct Suspect<'a> {
+    case: &'a Case,
+    class: String,
+}
+
+fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
+    tally.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs the suspects of a start once more, among themselves, and what is left of them alone. What differs in its class all
+/// three times counts. Most of what is chance goes in the first of these, which is one start for all.
+fn confirm(plan: &Plan, bench: &Bench, tally: &Mutex<Tally>, suspects: Vec<Suspect<'_>>) {
+    let patient = Bench {
+        patience: bench.patience.doubled(),
+        ..bench.clone()
+    };
+    let oracle = bench.programs[0].version;
+    let cases: Vec<Case> = suspects
+        .iter()
+        .map(|suspect| suspect.case.clone())
+        .collect();
+    let outcomes = patient.run(&cases);
+    let is_left = |(suspect, outcome): (&Suspect<'_>, &Outcome)| {
+        differs(&judge(suspect.case, outcome, oracle), &suspect.class)
+    };
+    let left: Vec<bool> = suspects.iter().zip(&outcomes).map(is_left).collect();
+    let (left, passed): (Vec<_>, Vec<_>) =
+        suspects.into_iter().zip(left).partition(|(_, left)| *left);
+    for (suspect, _) in passed {
+        lock(tally).pass(&suspect.class);
+    }
+    for (suspect, _) in left {
+        // Another start, or one before in this list, may have found it meanwhile.
+        let is_found = |tally: &Tally| {
+            let class = tally.classes.get(&suspect.class);
+            class.is_some_and(|class| class.examples.len() >= plan.each)
+        };
+        if is_found(&lock(tally)) {
+            continue;
+        }
+        let example = alone(plan, &patient, suspect.case, &suspect.class);
+        let mut tally = lock(tally);
+        match example {
+            Some(example) => tally.keep(plan, &suspect.class, example),
+            None => tally.pass(&suspect.class),
         }
     }
 }
 
-impl Class {
-    fn new() -> Self {
-        Self {
-            cases: 0,
-            examples: Vec::new(),
-            passing: 0,
+/// Runs a case alone; what differs in this class is reduced, if that is asked for.
+fn alone(plan: &Plan, bench: &Bench, case: &Case, class: &str) -> Option<Example> {
+    let again = |case: &Case| {
+        let outcomes = bench.run(std::slice::from_ref(case));
+        let judged = judge(case, outcomes.first()?, bench.programs[0].version);
+        differs(&judged, class).then_some(judged)
+    };
+    let judged = again(case)?;
+    if plan.reduce {
+        let open = judged.iter().filter(|judged| judged.known.is_none());
+        let allowed: Vec<String> = open.map(|judged| judged.difference.class.clone()).collect();
+        let wanted = Wanted {
+            class,
+            allowed: &allowed,
+        };
+        let small = bench.spent.on("reduction", || reduce(bench, case, &wanted));
+        if let Some(judged) = again(&small) {
+            return Some((small, judged));
+        }
+    }
+    Some((case.clone(), judged))
+}
+
+fn differs(judged: &[Judged], class: &str) -> bool {
+    let same = |judged: &Judged| judged.known.is_none() && judged.difference.class == class;
+    judged.iter().any(same)
+}
+
+impl Tally {
+    /// Counts an outcome; the classes of its differences that no rule knows.
+    fn count(&mut self, outcome: &Outcome, judged: &[Judged]) -> Vec<String> {
+        self.cases += 1;
+        match outcome {
+            Outcome::Failed(why) => *self.failed.entry(why.clone()).or_default() += 1,
+            Outcome::Refused([Some(refusal), _]) if judged.is_empty() => {
+                let words = crate::judge::kind(&refusal.message);
+                *self.refused.entry(words).or_default() += 1;
+            }
+            _ => {}
+        }
+        let pairs = judged.iter();
+        let mut rules: Vec<(&str, bool)> = pairs
+            .filter_map(|judged| Some((judged.known?.name, judged.is_open())))
+            .collect();
+        rules.sort_unstable();
+        rules.dedup();
+        for (rule, is_open) in rules {
+            let counts = if is_open {
+                &mut self.open
+            } else {
+                &mut self.known
+            };
+            *counts.entry(rule).or_default() += 1;
+        }
+        let unknown = judged.iter().filter(|judged| judged.known.is_none());
+        let mut classes: Vec<String> = unknown
+            .map(|judged| judged.difference.class.clone())
+            .collect();
+        classes.sort();
+        classes.dedup();
+        for class in &classes {
+            self.classes.entry(class.clone()).or_default().cases += 1;
+        }
+        classes
+    }
+
+    fn pass(&mut self, class: &str) {
+        if let Some(class) = self.classes.get_mut(class) {
+            class.passing += 1;
         }
     }
 
+    /// Keeps an example and shows it at once, so that a run that is ended has told what it found.
+    fn keep(&mut self, plan: &Plan, class: &str, example: Example) {
+        let Some(entry) = self.classes.get_mut(class) else {
+            return;
+        };
+        let names = example.0.directives();
+        // The same once more teaches nothing.
+        let is_same = |(known, _): &Example| known.directives() == names;
+        if entry.examples.len() >= plan.each || entry.examples.iter().any(is_same) {
+            return;
+        }
+        println!("\n== {class}\n{}", text::print(&example.0));
+        example.1.iter().for_each(show);
+        entry.examples.push(example);
+    }
+}
+
+impl Class {
     /// True when at least one case of it was confirmed.
     pub fn is_confirmed(&self) -> bool {
         !self.examples.is_empty()
@@ -186,28 +280,4 @@ pub fn show(judged: &Judged) {
     println!("   {}{known}", difference.class);
     println!("      nginx: {}", difference.oracle);
     println!("      weir:  {}", difference.weir);
-}
-
-/// Runs a case alone, twice; what differs in this class both times counts, and is reduced.
-fn confirmed(plan: &Plan, bench: &Bench, case: &Case, class: &str) -> Option<(Case, Vec<Judged>)> {
-    let patient = Bench {
-        patience: bench.patience.doubled(),
-        ..bench.clone()
-    };
-    let again = |case: &Case| {
-        let outcomes = patient.run(std::slice::from_ref(case));
-        let judged = judge(case, outcomes.first()?, bench.programs[0].version);
-        let same = |judged: &Judged| judged.known.is_none() && judged.difference.class == class;
-        judged.iter().any(same).then_some(judged)
-    };
-    again(case)?;
-    let judged = again(case)?;
-    if !plan.reduce {
-        return Some((case.clone(), judged));
-    }
-    let small = reduce(bench, case, class);
-    match again(&small) {
-        Some(judged) => Some((small, judged)),
-        None => Some((case.clone(), judged)),
-    }
 }

@@ -74,6 +74,8 @@ fn name(event: &Event) -> String {
         Event::Silent(_) => "silent".to_owned(),
         Event::Refused => "refused".to_owned(),
         Event::NotAsked => "not asked".to_owned(),
+        Event::Reset(code) => format!("reset {code}"),
+        Event::GoAway(_, code) => format!("goaway {code}"),
     }
 }
 
@@ -84,6 +86,9 @@ fn event(oracle: &Event, weir: &Event, at: usize, found: &mut Found) {
             if without_dates(a) != without_dates(b) {
                 found.add("bytes", shown(a), shown(b), Some(at));
             }
+        }
+        (Event::GoAway(a, _), Event::GoAway(b, _)) if a != b => {
+            found.add("last stream", a.to_string(), b.to_string(), Some(at));
         }
         (a, b) if name(a) == name(b) => {}
         (a, b) => {

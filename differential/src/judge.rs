@@ -3,7 +3,7 @@
 use crate::batch::Outcome;
 use crate::case::Case;
 use crate::compare::{Difference, compare};
-use crate::known::{Rule, Seen};
+use crate::known::{Reason, Rule, Seen};
 use crate::version::Version;
 
 /// A difference, with the rule that knows it.
@@ -13,6 +13,14 @@ pub struct Judged {
     pub difference: Difference,
     /// The rule that matches.
     pub known: Option<&'static Rule>,
+}
+
+impl Judged {
+    /// True where no rule knows it. A rule without a reason beyond ourselves is a name for what is open.
+    pub fn is_open(&self) -> bool {
+        self.known
+            .is_none_or(|rule| matches!(rule.reason, Reason::Open(_)))
+    }
 }
 
 /// All differences of an outcome.
@@ -45,6 +53,9 @@ fn refusals(
     let class = match (oracle, weir) {
         (Some(a), Some(b)) if a.message == b.message || b.others.contains(&a.message) => {
             return Vec::new();
+        }
+        (Some(a), Some(b)) if a.line != b.line => {
+            format!("refused for another line: {}", kind(&a.message))
         }
         (Some(a), Some(_)) => format!("refused with other words: {}", kind(&a.message)),
         (Some(a), None) => format!("refused by nginx alone: {}", kind(&a.message)),

@@ -20,4 +20,5 @@ pub mod observe;
 pub mod random;
 pub mod reduce;
 pub mod side;
+pub mod spent;
 pub mod version;

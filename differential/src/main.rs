@@ -5,13 +5,14 @@
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use weir_differential::batch::{Bench, Outcome};
+use weir_differential::batch::{self, Bench, Outcome};
 use weir_differential::campaign::{self, Plan, Tally};
 use weir_differential::case::text;
 use weir_differential::side::client::Patience;
-use weir_differential::side::server::Program;
+use weir_differential::side::server::{self, Program};
 use weir_differential::{generate, judge, known, version};
 use xtask::flags::Flags;
 
@@ -27,7 +28,8 @@ cargo xtask differential [flags]
   --reduce        makes what differs as small as it can be
   --each N        how many cases of a class are looked at (1)
   --batch N       cases in a start (200)
-  --lanes N       starts at a time (2)
+  --lanes N       starts at a time (4)
+  --allow-open    differences that a rule calls open are no failure
   --keep DIR      writes what differs into files that --replay takes
   --replay FILE   runs one case, or those of a folder, and shows all that differs
   --show AREA     prints a case of this seed, without running it
@@ -35,6 +37,13 @@ cargo xtask differential [flags]
 ";
 
 fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if let [first, machine, program, rest @ ..] = words.as_slice()
+        && first == server::FOLLOW
+    {
+        eprintln!("{program}: {}", server::follow(machine, program, rest));
+        return ExitCode::FAILURE;
+    }
     let mut flags = Flags::new(std::env::args().skip(1));
     match run(&mut flags) {
         Ok(true) => ExitCode::SUCCESS,
@@ -65,6 +74,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     };
     let oracle: String = flags.value("--oracle", usual)?;
     let weir: String = flags.value("--weir", "target/debug/weir".to_owned())?;
+    let allow_open = flags.has("--allow-open");
     let seed = flags.value("--seed", 1)?;
     let shown: String = flags.value("--show", String::new())?;
     let replay: String = flags.value("--replay", String::new())?;
@@ -75,7 +85,7 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
         cases: flags.value("--cases", u64::MAX)?,
         time: duration(&flags.value("--time", "2m".to_owned())?)?,
         batch: flags.value("--batch", 200)?,
-        lanes: flags.value("--lanes", 2)?,
+        lanes: flags.value("--lanes", 4)?,
         reduce: flags.has("--reduce"),
         each: flags.value("--each", 1)?,
     };
@@ -91,15 +101,17 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
             .for_each(|case| println!("{}", text::print(case)));
         return Ok(true);
     }
+    batch::sweep();
     let bench = Bench {
         programs: [
             Program::new(Path::new(&oracle))?,
             Program::new(Path::new(&weir))?,
         ],
         patience: Patience {
-            wait: Duration::from_secs(3),
+            wait: Duration::from_millis(1200),
         },
-        threads: 16,
+        threads: 40,
+        spent: Arc::default(),
     };
     println!("nginx {}, seed {seed}", bench.programs[0].version);
     if !replay.is_empty() {
@@ -107,10 +119,13 @@ fn run(flags: &mut Flags) -> Result<bool, String> {
     }
     let tally = campaign::run(&plan, &bench);
     report(&tally, bench.programs[0].version);
+    println!("  time: {}", bench.spent.line());
     if !keep.is_empty() {
         kept(&tally, Path::new(&keep))?;
     }
-    Ok(!tally.classes.values().any(campaign::Class::is_confirmed) && tally.cases > 0)
+    let is_confirmed = tally.classes.values().any(campaign::Class::is_confirmed);
+    let is_open = is_confirmed || (!allow_open && !tally.open.is_empty());
+    Ok(!is_open && tally.failed.is_empty() && tally.cases > 0)
 }
 
 fn areas(names: &str) -> Result<Vec<&'static dyn generate::Generator>, String> {
@@ -164,6 +179,9 @@ fn report(tally: &Tally, oracle: version::Version) {
     for (rule, count) in &tally.known {
         println!("  known: {count:>6} {rule}");
     }
+    for (rule, count) in &tally.open {
+        println!("  OPEN: {count:>6} {rule}");
+    }
     for (class, found) in &tally.classes {
         let how = match (found.is_confirmed(), found.passing) {
             (true, _) => "DIFFERS",
@@ -212,7 +230,7 @@ fn replayed(bench: &Bench, path: &Path) -> Result<bool, String> {
             .iter()
             .flat_map(|outcome| judge::judge(&case, outcome, bench.programs[0].version))
             .collect();
-        let differs = judged.iter().any(|judged| judged.known.is_none());
+        let differs = judged.iter().any(judge::Judged::is_open);
         equal &= !differs;
         println!(
             "{}: {}",

@@ -160,7 +160,12 @@ impl Equal {
                 Event::Bytes(bytes) | Event::Silent(bytes) | Event::Broken(_, bytes) => {
                     self.bytes(bytes);
                 }
-                Event::Closed | Event::Kept | Event::Refused | Event::NotAsked => {}
+                Event::Closed
+                | Event::Kept
+                | Event::Refused
+                | Event::NotAsked
+                | Event::Reset(_)
+                | Event::GoAway(..) => {}
             }
         }
         for received in seen.received.iter_mut().flatten() {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Bytes as a list of texts, each repeated: `"GET /"`, or `"0123456789"*5000 "end"`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Content {
     /// Texts and how often each stands there.
     pub parts: Vec<(Vec<u8>, usize)>,

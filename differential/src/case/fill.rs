@@ -11,6 +11,8 @@ pub struct Places {
     pub ports: Vec<u16>,
     /// For `%%UP0%%` ….
     pub upstreams: Vec<u16>,
+    /// Where the server answers whatever else its cases do.
+    pub probe: u16,
     /// For `%%N%%`.
     pub number: usize,
     /// For `%%DIR%%`.
@@ -75,9 +77,7 @@ impl Places {
 
 /// Where `needle` begins in `bytes`.
 pub fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
-    bytes
-        .windows(needle.len())
-        .position(|window| window == needle)
+    memchr::memmem::find(bytes, needle)
 }
 
 /// `bytes` with every `from` replaced.
@@ -103,6 +103,7 @@ mod tests {
             address: "127.0.0.1",
             ports: vec![1, 2],
             upstreams: vec![3],
+            probe: 4,
             number: 7,
             files: "/f".into(),
             own: "/o".into(),

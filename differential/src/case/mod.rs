@@ -104,6 +104,15 @@ pub enum Step {
         /// Which of the ports.
         port: usize,
     },
+    /// Opens a connection of HTTP/2 to `%%PORTn%%`. Requests on it have streams of their own, and are read in their order.
+    Http2 {
+        /// Its number.
+        connection: usize,
+        /// Which of the ports.
+        port: usize,
+        /// The window of each stream.
+        window: u32,
+    },
     /// Sends bytes as they are.
     Send {
         /// Where.
@@ -294,7 +303,9 @@ impl Case {
     /// A number that no connection has.
     pub fn next_connection(&self) -> usize {
         let opened = self.talk.iter().filter_map(|step| match step {
-            Step::Connect { connection, .. } => Some(*connection + 1),
+            Step::Connect { connection, .. } | Step::Http2 { connection, .. } => {
+                Some(*connection + 1)
+            }
             _ => None,
         });
         opened.max().unwrap_or(0)

@@ -79,6 +79,11 @@ fn act(act: &Act) -> String {
 fn step(step: &Step, out: &mut String) {
     let _ = match step {
         Step::Connect { connection, port } => writeln!(out, "connect {connection} to {port}"),
+        Step::Http2 {
+            connection,
+            port,
+            window,
+        } => writeln!(out, "http2 {connection} to {port} window {window}"),
         Step::Send { connection, bytes } => writeln!(out, "send {connection} {bytes}"),
         Step::Request {
             connection,
@@ -242,6 +247,14 @@ fn read_step(word: &str, rest: &str) -> Result<Step, String> {
             connection,
             port: number(more.trim_start_matches("to "))?,
         },
+        "http2" => {
+            let (port, window) = more.split_once(" window ").unwrap_or((more, "65535"));
+            Step::Http2 {
+                connection,
+                port: number(port.trim_start_matches("to "))?,
+                window: number(window)?,
+            }
+        }
         "send" => Step::Send {
             connection,
             bytes: Content::parse(more)?,
@@ -328,7 +341,7 @@ mod tests {
         let text = "[case a-1-2]\n[main]\nworker_processes 2;\n[http]\nserver {\n    listen %%PORT0%%;\n}\n\
             [file html/a]\n\"a\"*3 \"\\x00|\"\n[upstream fastcgi]\nsend \"a | b\\\"|\" | pause 20 | close\nreset\n\
             [talk]\nconnect 0 to 1\nsend 0 \"GET / HTTP/1.0\\r\\n\\r\\n\"\nrequest 0 POST /a?b HTTP/1.1\n+ Host: a:b\n+ X: \n\
-            ~ \"abc\"\n~ \"\"\n^ T: v\nread 0\nrequest 0 PUT / HTTP/1.1\n= \"x\"*9\nrest 0\nhalf 0\nclose 0\nawait 0 2\npause 50\n";
+            ~ \"abc\"\n~ \"\"\n^ T: v\nread 0\nrequest 0 PUT / HTTP/1.1\n= \"x\"*9\nhttp2 1 to 0 window 100\nrest 0\nhalf 0\nclose 0\nawait 0 2\npause 50\n";
         let case = parse(text).expect("it is a case");
         assert_eq!(print(&case), text);
     }

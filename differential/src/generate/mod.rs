@@ -3,8 +3,10 @@
 mod caches;
 mod conversations;
 mod filters;
+mod freshness;
 mod gates;
 mod gateways;
+mod http2;
 mod locations;
 mod lua;
 mod others;
@@ -40,9 +42,11 @@ pub const AREAS: &[&dyn Generator] = &[
     &proxying::Proxying,
     &gateways::Gateways,
     &caches::Caches,
+    &freshness::Freshness,
     &filters::Filters,
     &gates::Gates,
     &conversations::Conversations,
+    &http2::Http2,
     &others::Others,
     &streams::Streams,
     &streams::Packets,

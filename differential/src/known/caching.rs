@@ -3,6 +3,7 @@
 
 use super::evidence::{
     any_pair, asked, counts_differ, given, has_field, is_conditional, is_of_traffic, logged, said,
+    stores,
 };
 use super::{Reason, Rule, Seen};
 use crate::case::Step;
@@ -73,7 +74,7 @@ pub(super) const CACHING: &[Rule] = &[
             ];
             let is_asked =
                 seen.has_ending("_cache_revalidate") && asks.iter().any(|class| seen.is(class));
-            seen.has_ending("_cache")
+            stores(seen)
                 && (is_asked || is_word && matches!(words, ("MISS", "EXPIRED" | "REVALIDATED")))
         },
     },
@@ -131,7 +132,7 @@ pub(super) const CACHING: &[Rule] = &[
         matches: |seen| {
             let is_one = |a: u16, b: u16| [206, 416].contains(&a) && b == 200;
             let follows = ["status ", "log: $", "event closed kept"];
-            seen.has_ending("_cache")
+            stores(seen)
                 && has_field(seen, &["Range"])
                 && follows.iter().any(|class| seen.is(class))
                 && any_pair(seen, |a, b| is_one(a.status, b.status))
@@ -144,7 +145,7 @@ fn follows(seen: &Seen<'_>) -> bool {
     let told = logged(seen, |name, value| {
         name == "upstream_cache_status" && !value.is_empty()
     });
-    seen.has_ending("_cache")
+    stores(seen)
         && told
         && is_of_traffic(seen)
         && (counts_differ(seen) || seen.is("log: $upstream_"))

@@ -155,3 +155,9 @@ pub(super) fn is_conditional(head: &str) -> bool {
     let head = head.to_ascii_lowercase().replace('_', "-");
     head.contains("if-none-match: ") || head.contains("if-modified-since: ")
 }
+
+/// True where responses of servers behind are stored. `open_file_cache` is another thing.
+pub(super) fn stores(seen: &Seen<'_>) -> bool {
+    let names = ["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
+    names.iter().any(|name| seen.has(name))
+}

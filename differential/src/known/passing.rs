@@ -1,7 +1,7 @@
 //! Choices of what is passed on: answers that are none, interim ones, content that nobody wants.
 
 use super::evidence::{
-    answers, any_events, any_pair, asked, is_of_traffic, logged, logged_with, said,
+    answers, any_events, any_pair, asked, is_of_traffic, logged, logged_with, said, stores,
 };
 use super::{Reason, Rule};
 use crate::case::{Body, Step};
@@ -195,7 +195,7 @@ pub(super) const PASSING: &[Rule] = &[
                 "log: $upstream_http_",
             ];
             classes.iter().any(|class| seen.is(class))
-                && seen.has_ending("_cache")
+                && stores(seen)
                 && seen.has_ending("_intercept_errors")
         },
     },

@@ -1,7 +1,8 @@
 //! The choices: where Weir differs from every nginx.
 
-use super::evidence::{any_events, any_pair, has_field, logged};
+use super::evidence::{any_events, any_pair, has_field, logged, stores};
 use super::{Reason, Rule};
+use crate::case::{Body, Step};
 use crate::side::client::Event;
 use crate::side::reply::Response;
 
@@ -170,7 +171,7 @@ pub(super) const RULES: &[Rule] = &[
         before: None,
         matches: |seen| {
             // An `Age` of the origin that is missing here is no choice.
-            seen.has_ending("_cache")
+            stores(seen)
                 && (seen.is("field Date")
                     || (seen.is("field Age") && !seen.difference.weir.is_empty()))
         },
@@ -183,23 +184,25 @@ pub(super) const RULES: &[Rule] = &[
         ),
         before: None,
         matches: |seen| {
-            let classes = [
-                "field Accept-Ranges added",
-                "status 200 206",
-                "status 200 416",
-            ];
+            // A part is there only where one was asked for, and in place of the whole.
+            let is_part =
+                |a: &Response, b: &Response| a.status == 200 && [206, 416].contains(&b.status);
+            let statuses = ["status 200 206", "status 200 416"];
             let follows = [
                 "log: $status",
                 "log: $body_bytes_sent",
                 "log: $request_completion",
-                "log: $sent_http_",
+                "log: $sent_http_content_range",
+                "log: $sent_http_content_length",
+                "log: $sent_http_content_type",
             ];
-            seen.has_ending("_cache")
-                && (classes.iter().any(|class| seen.is(class))
-                    || (follows.iter().any(|class| seen.is(class))
-                        && any_pair(seen, |a, b| {
-                            a.status == 200 && [206, 416].contains(&b.status)
-                        })))
+            let is_added = seen.is("field Accept-Ranges added")
+                && seen.difference.weir == "bytes"
+                && any_pair(seen, |a, b| a.status == 200 && b.status == 200);
+            let is_other = statuses.iter().chain(&follows).any(|class| seen.is(class))
+                && has_field(seen, &["Range"])
+                && any_pair(seen, is_part);
+            stores(seen) && (is_added || is_other)
         },
     },
     Rule {
@@ -262,8 +265,15 @@ pub(super) const RULES: &[Rule] = &[
                 "$args",
                 "$is_args",
             ];
+            let is_unread = |line: &[(String, String)]| {
+                let has = |name: &str| line.iter().any(|(known, _)| known == name);
+                !has("request_uri") && has("request")
+            };
             seen.difference.oracle.is_empty()
                 && names.iter().any(|name| seen.is(&format!("log: {name}")))
+                && seen
+                    .sides
+                    .is_some_and(|[a, _]| a.log.iter().any(|line| is_unread(line)))
         },
     },
     Rule {
@@ -377,10 +387,49 @@ pub(super) const RULES: &[Rule] = &[
         },
     },
     Rule {
+        name: "length-of-chunks-in-http-1.0",
+        text: "`$content_length` of a request of HTTP/1.0 that is refused since its content comes in chunks is 0; nginx's is empty.",
+        reason: Reason::Open("nothing was read"),
+        before: None,
+        matches: |seen| {
+            let is_one = |step: &Step| match step {
+                Step::Request { request, .. } => {
+                    request.version == "HTTP/1.0" && matches!(request.body, Body::Chunked(..))
+                }
+                _ => false,
+            };
+            seen.is("log: $content_length")
+                && seen.difference.oracle.is_empty()
+                && seen.difference.weir == "0"
+                && seen.case.talk.iter().any(is_one)
+        },
+    },
+    Rule {
+        name: "hash-that-is-none",
+        text: "A password in a file of `auth_basic_user_file` that is no hash answers 500; nginx's `crypt` finds that it is another one, 401.",
+        reason: Reason::Open("found with a password of one letter"),
+        before: None,
+        matches: |seen| {
+            let classes = ["status 401 500", "event kept closed", "log: $"];
+            seen.has("auth_basic_user_file")
+                && classes.iter().any(|class| seen.is(class))
+                && any_pair(seen, |a, b| a.status == 401 && b.status == 500)
+        },
+    },
+    Rule {
+        name: "limit-except-twice",
+        text: "A second `limit_except` in a location is taken; nginx refuses it.",
+        reason: Reason::Open(
+            "a configuration that nginx refuses is no loss, but the second counts in no way that a user expects",
+        ),
+        before: None,
+        matches: |seen| seen.is("refused by nginx alone: \"limit_except\" directive is duplicate"),
+    },
+    Rule {
         name: "first-of-several-errors",
         text: "Of several errors in a configuration another one is named first.",
         reason: Reason::Chance("all are errors, and Weir tells all"),
         before: None,
-        matches: |seen| seen.is("refused with other words"),
+        matches: |seen| seen.is("refused for another line"),
     },
 ];

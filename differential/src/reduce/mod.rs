@@ -7,6 +7,8 @@
 mod removals;
 mod steps;
 
+use std::time::{Duration, Instant};
+
 use crate::batch::{Bench, Outcome};
 use crate::case::{Case, text};
 use crate::judge::judge;
@@ -17,13 +19,28 @@ const ROUNDS: usize = 6;
 const STEPS: usize = 12;
 /// How many candidates are tried at a time.
 const AT_ONCE: usize = 100;
+/// After this time the smallest one so far is what there is.
+const LONGEST: Duration = Duration::from_secs(60);
 
-/// Reduces a case; it still has an unknown difference of this class.
-pub fn reduce(bench: &Bench, case: &Case, class: &str) -> Case {
+/// What a smaller case has to show.
+pub struct Wanted<'a> {
+    /// It has an unknown difference of this class,
+    pub class: &'a str,
+    /// and none that the case did not have: a smaller case is easily broken in another way.
+    pub allowed: &'a [String],
+}
+
+/// Reduces a case.
+pub fn reduce(bench: &Bench, case: &Case, class: &Wanted<'_>) -> Case {
     // Most candidates have lost what they waited for.
     let bench = &bench.for_reduction();
+    let started = Instant::now();
+    let is_over = || started.elapsed() > LONGEST;
     let mut best = case.clone();
     for _ in 0..ROUNDS {
+        if is_over() {
+            return best;
+        }
         match fewer(bench, &best, class) {
             Some(next) => best = next,
             None => break,
@@ -36,6 +53,7 @@ pub fn reduce(bench: &Bench, case: &Case, class: &str) -> Case {
         candidates.sort_by_key(length);
         let found = candidates
             .chunks(AT_ONCE)
+            .take_while(|_| !is_over())
             .find_map(|candidates| smallest(&differing(bench, candidates, class), candidates));
         match found {
             Some(next) => best = next,
@@ -50,7 +68,7 @@ fn length(case: &Case) -> usize {
 }
 
 /// One round of removals.
-fn fewer(bench: &Bench, case: &Case, class: &str) -> Option<Case> {
+fn fewer(bench: &Bench, case: &Case, class: &Wanted<'_>) -> Option<Case> {
     let all = removals::all(case);
     let chunks = removals::chunks(&all, AT_ONCE);
     let candidates: Vec<Case> = chunks
@@ -92,7 +110,7 @@ fn smallest(good: &[usize], candidates: &[Case]) -> Option<Case> {
 }
 
 /// The numbers of the candidates that still differ. Those with other ambient directives need starts of their own.
-fn differing(bench: &Bench, candidates: &[Case], class: &str) -> Vec<usize> {
+fn differing(bench: &Bench, candidates: &[Case], class: &Wanted<'_>) -> Vec<usize> {
     let mut rest: Vec<usize> = (0..candidates.len()).collect();
     let mut found = Vec::new();
     while let Some(first) = rest.first() {
@@ -113,10 +131,13 @@ fn differing(bench: &Bench, candidates: &[Case], class: &str) -> Vec<usize> {
     found
 }
 
-/// True when an outcome has an unknown difference of this class.
-fn differs(bench: &Bench, case: &Case, outcome: &Outcome, class: &str) -> bool {
+/// True when an outcome has what is wanted.
+fn differs(bench: &Bench, case: &Case, outcome: &Outcome, wanted: &Wanted<'_>) -> bool {
     let judged = judge(case, outcome, bench.programs[0].version);
-    judged
-        .iter()
-        .any(|judged| judged.known.is_none() && judged.difference.class == class)
+    let classes = || {
+        let open = judged.iter().filter(|judged| judged.known.is_none());
+        open.map(|judged| judged.difference.class.as_str())
+    };
+    let is_allowed = |class: &str| wanted.allowed.iter().any(|allowed| allowed == class);
+    classes().any(|class| class == wanted.class) && classes().all(is_allowed)
 }

@@ -35,7 +35,9 @@ pub(super) fn all(case: &Case) -> Vec<Removal> {
     found.extend((0..case.files.len()).map(Removal::File));
     for (at, step) in case.talk.iter().enumerate() {
         match step {
-            Step::Connect { connection, .. } => found.push(Removal::Connection(*connection)),
+            Step::Connect { connection, .. } | Step::Http2 { connection, .. } => {
+                found.push(Removal::Connection(*connection))
+            }
             Step::Request { request, .. } => {
                 let fields = 0..request.fields.len();
                 found.extend(fields.map(|field| Removal::Field(at, field)));
@@ -55,7 +57,10 @@ pub(super) fn all(case: &Case) -> Vec<Removal> {
 fn nodes(list: &[Node], way: &mut Vec<usize>, tree: usize, found: &mut Vec<Removal>) {
     for (i, node) in list.iter().enumerate() {
         way.push(i);
-        found.push(Removal::Node(tree, way.clone()));
+        // Without it a server listens on port 80, where only one side can.
+        if node.name() != "listen" {
+            found.push(Removal::Node(tree, way.clone()));
+        }
         nodes(node.children(), way, tree, found);
         way.pop();
     }
@@ -137,7 +142,7 @@ mod tests {
 
     #[test]
     fn removals_together_are_removals_one_by_one() {
-        let source = "[case x]\n[http]\nserver { listen %%PORT0%%; location / { a; b; } c; }\n[file a]\n\"a\"\n[file b]\n\"b\"\n\
+        let source = "[case x]\n[http]\nserver { index x; location / { a; b; } c; }\n[file a]\n\"a\"\n[file b]\n\"b\"\n\
             [talk]\nconnect 0 to 0\nrequest 0 GET / HTTP/1.1\n+ Host: a\n+ X: y\nread 0\n";
         let case = text::parse(source).expect("it is a case");
         let all = all(&case);

@@ -46,12 +46,17 @@ fn smaller_trees(nodes: &[Node]) -> Vec<Vec<Node>> {
             next.splice(i..=i, by);
             found.push(next);
         };
-        replace(Vec::new());
+        let is_listen = node.name() == "listen";
+        if !is_listen {
+            replace(Vec::new());
+        }
         let keeps_block = ["server", "http", "upstream", "map", "geo"].contains(&node.name());
         if !node.children().is_empty() && !keeps_block {
             replace(node.children().to_vec());
         }
-        for word in (1..node.words.len()).rev() {
+        // Without a socket of its own a server listens on port 80, where only one side can.
+        let first = if is_listen { 2 } else { 1 };
+        for word in (first..node.words.len()).rev() {
             let mut less = node.clone();
             less.words.remove(word);
             replace(vec![less]);
@@ -179,6 +184,7 @@ fn smaller_talks(case: &Case, found: &mut Vec<Case>) {
 pub(super) fn connection_of(step: &Step) -> Option<usize> {
     match step {
         Step::Connect { connection, .. }
+        | Step::Http2 { connection, .. }
         | Step::Send { connection, .. }
         | Step::Request { connection, .. }
         | Step::Read { connection }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use crate::case::Step;
 use crate::case::fill::Places;
 
+use super::http2::Http2;
 use super::reply::{Parsed, Response, parse};
 use super::upstream::Behind;
 
@@ -30,6 +31,17 @@ pub enum Event {
     Refused,
     /// A server behind did not get that many requests in time.
     NotAsked,
+    /// A stream of HTTP/2 was reset, with this code.
+    Reset(u32),
+    /// HTTP/2 has ended behind this stream, with this code.
+    GoAway(u32, u32),
+}
+
+impl Event {
+    /// True where the time was over before it was there.
+    fn is_missing(&self) -> bool {
+        matches!(self, Event::Silent(_) | Event::NotAsked)
+    }
 }
 
 /// What is bounded, and by how much.
@@ -48,13 +60,39 @@ pub fn converse(
 ) -> Vec<(usize, Event)> {
     let mut open: BTreeMap<usize, Connection> = BTreeMap::new();
     let mut sockets: BTreeMap<usize, Datagrams> = BTreeMap::new();
-    let mut events = Vec::new();
+    let mut events: Vec<(usize, Event)> = Vec::new();
+    let (mut patience, mut looked_at) = (patience, 0);
     for step in steps {
+        // After something that did not come, the rest mostly does not come either.
+        let told = events.len();
+        if told > looked_at && events.last().is_some_and(|(_, event)| event.is_missing()) {
+            patience = patience.halved();
+            for connection in open.values_mut() {
+                connection.patience = patience;
+            }
+        }
+        looked_at = told;
         match step {
             Step::Connect { connection, port } => {
                 let port = places.ports.get(*port).copied().unwrap_or(0);
-                match Connection::open(places.address, port, patience) {
+                match Connection::open(places, port, patience) {
                     Some(opened) => drop(open.insert(*connection, opened)),
+                    None => events.push((*connection, Event::Refused)),
+                }
+            }
+            Step::Http2 {
+                connection,
+                port,
+                window,
+            } => {
+                let port = places.ports.get(*port).copied().unwrap_or(0);
+                match Connection::open(places, port, patience) {
+                    Some(mut opened) => {
+                        let mut http2 = Http2::default();
+                        opened.send(&http2.begin(*window));
+                        opened.http2 = Some(Box::new(http2));
+                        open.insert(*connection, opened);
+                    }
                     None => events.push((*connection, Event::Refused)),
                 }
             }
@@ -131,6 +169,18 @@ impl Datagrams {
     }
 }
 
+/// Has the server answer a request that is no case's.
+fn probe(at: (&str, u16)) {
+    const LIMIT: Duration = Duration::from_secs(20);
+    let asked = TcpStream::connect(at).and_then(|mut stream| {
+        stream.set_read_timeout(Some(LIMIT))?;
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n")?;
+        stream.read_to_end(&mut Vec::new())
+    });
+    // A server that has ended shows in what the case sees.
+    drop(asked);
+}
+
 struct Connection {
     stream: TcpStream,
     received: Vec<u8>,
@@ -140,11 +190,13 @@ struct Connection {
     will_close: bool,
     closed: bool,
     patience: Patience,
+    probe: (&'static str, u16),
+    http2: Option<Box<Http2>>,
 }
 
 impl Connection {
-    fn open(address: &str, port: u16, patience: Patience) -> Option<Self> {
-        let stream = TcpStream::connect((address, port)).ok()?;
+    fn open(places: &Places, port: u16, patience: Patience) -> Option<Self> {
+        let stream = TcpStream::connect((places.address, port)).ok()?;
         stream.set_nodelay(true).ok()?;
         stream.set_write_timeout(Some(patience.wait)).ok()?;
         Some(Self {
@@ -154,6 +206,8 @@ impl Connection {
             will_close: false,
             closed: false,
             patience,
+            probe: (places.address, places.probe),
+            http2: None,
         })
     }
 
@@ -169,12 +223,29 @@ impl Connection {
                 self.send(&bytes);
                 Vec::new()
             }
+            Step::Request { request, .. } if self.http2.is_some() => {
+                let mut request = request.clone();
+                request.target = places.text(&request.target);
+                for (_, value) in &mut request.fields {
+                    *value = places.text(value);
+                }
+                let bytes = self.http2.as_mut().map(|http2| http2.request(&request));
+                self.send(&bytes.unwrap_or_default());
+                Vec::new()
+            }
             Step::Request { request, .. } => {
                 self.methods.push_back(request.method.clone());
                 self.send(&places.fill(&request.bytes()));
                 Vec::new()
             }
-            Step::Read { .. } => self.response(),
+            Step::Read { .. } => match self.http2.take() {
+                Some(mut http2) => {
+                    let events = self.stream(&mut http2);
+                    self.http2 = Some(http2);
+                    events
+                }
+                None => self.response(),
+            },
             Step::Rest { .. } => vec![self.rest()],
             Step::Half { .. } => {
                 // The server may have left.
@@ -223,6 +294,29 @@ impl Connection {
         }
     }
 
+    /// The next response of HTTP/2: of the oldest stream that was not read.
+    fn stream(&mut self, http2: &mut Http2) -> Vec<Event> {
+        let deadline = Instant::now() + self.patience.wait;
+        loop {
+            match http2.take(&mut self.received) {
+                Ok(answers) => self.send(&answers),
+                Err(why) => return vec![Event::Broken(why, std::mem::take(&mut self.received))],
+            }
+            if let Some((responses, reset)) = http2.response(self.closed) {
+                let mut events: Vec<Event> = responses.into_iter().map(Event::Response).collect();
+                events.extend(reset.map(Event::Reset));
+                return events;
+            }
+            if self.closed {
+                let last = http2.goaway.take();
+                return vec![last.map_or(Event::Closed, |(last, code)| Event::GoAway(last, code))];
+            }
+            if !self.receive(deadline) {
+                return vec![Event::Silent(Vec::new())];
+            }
+        }
+    }
+
     fn rest(&mut self) -> Event {
         let deadline = Instant::now() + self.patience.wait;
         while !self.closed {
@@ -236,14 +330,23 @@ impl Connection {
     /// Whether it is open at the end of the conversation. A close that was announced is waited for; one that was not
     /// counts when it is there.
     fn state(&mut self) -> Event {
-        let wait = match self.will_close {
-            true => self.patience.wait,
-            false => Duration::from_millis(1),
-        };
-        let deadline = Instant::now() + wait;
+        let deadline = Instant::now() + self.patience.wait;
         while !self.closed && self.received.is_empty() {
-            if !self.receive(deadline) {
+            let more = match self.will_close {
+                true => self.receive(deadline),
+                false => self.receive_within(Duration::from_millis(1)),
+            };
+            if !more {
                 return Event::Kept;
+            }
+            // Settings, windows and pings are no news; a GOAWAY is.
+            if let Some(http2) = &mut self.http2 {
+                let answers = http2.take(&mut self.received).unwrap_or_default();
+                let goaway = http2.goaway.take();
+                if let Some((last, code)) = goaway {
+                    return Event::GoAway(last, code);
+                }
+                self.send(&answers);
             }
         }
         match self.received.is_empty() {
@@ -255,7 +358,16 @@ impl Connection {
     /// Receives something, or sees the end; false when neither came in time. A reset counts as an end.
     fn receive(&mut self, deadline: Instant) -> bool {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || self.stream.set_read_timeout(Some(left)).is_err() {
+        if !left.is_zero() && self.receive_within(left) {
+            return true;
+        }
+        // Time alone says nothing of a server on a busy machine. It was silent when it has answered somebody else since.
+        probe(self.probe);
+        self.receive_within(self.patience.wait / 8)
+    }
+
+    fn receive_within(&mut self, time: Duration) -> bool {
+        if self.stream.set_read_timeout(Some(time)).is_err() {
             return false;
         }
         let mut buffer = [0; 65536];
@@ -273,6 +385,13 @@ impl Connection {
 }
 
 impl Patience {
+    /// Half as patient, within reason.
+    fn halved(self) -> Self {
+        Self {
+            wait: (self.wait / 2).max(Duration::from_millis(200)),
+        }
+    }
+
     /// Twice as patient.
     pub fn doubled(self) -> Self {
         Self {

@@ -35,6 +35,8 @@ pub enum Framing {
     Chunked,
     /// By the end of the connection.
     Close,
+    /// By the end of a stream of HTTP/2.
+    Stream,
 }
 
 impl Response {

@@ -25,10 +25,22 @@ pub struct Program {
 pub struct Refusal {
     /// What the server said, without the place.
     pub message: String,
-    /// The line of the configuration, where it was named.
+    /// The line of the configuration, where it was named; later, of the case's part of it.
     pub line: Option<usize>,
     /// What else it said of the same case: Weir tells all errors, and orders them in its own way.
     pub others: Vec<String>,
+}
+
+impl Refusal {
+    /// The same with the line counted among those of its case, which `lines` tells of each.
+    pub fn within(mut self, lines: &[Option<usize>]) -> Self {
+        self.line = self.line.and_then(|line| {
+            let before = lines.get(..line)?;
+            let owner = (*before.last()?)?;
+            Some(before.iter().filter(|of| **of == Some(owner)).count())
+        });
+        self
+    }
 }
 
 /// How long a test of a configuration or a stop may take.
@@ -104,11 +116,9 @@ impl Program {
         let _ = fs::remove_file(folder.join("nginx.pid"));
         let output =
             |name: &str| File::create(folder.join(name)).map_err(|error| error.to_string());
-        let child = self
-            .prepared(folder)
+        let child = followed(&self.prepared(folder))?
             .stdout(output("stdout")?)
             .stderr(output("stderr")?)
-            .process_group(0)
             .spawn()
             .map_err(|error| format!("{}: {error}", self.path.display()))?;
         let mut running = Running { child };
@@ -132,6 +142,41 @@ impl Program {
             None => Err(format!("{} does not start", self.path.display())),
         }
     }
+}
+
+/// The first word of the command line that [`follow`] reads.
+pub const FOLLOW: &str = "--follow";
+
+/// The same command, run by this program, which has it end when the machine ends, also where nobody can tell it so.
+fn followed(command: &Command) -> Result<Command, String> {
+    let itself = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut followed = Command::new(itself);
+    followed
+        .args([FOLLOW, &std::process::id().to_string()])
+        .arg(command.get_program())
+        .args(command.get_args())
+        .stdin(Stdio::null())
+        .process_group(0);
+    if let Some(folder) = command.get_current_dir() {
+        followed.current_dir(folder);
+    }
+    Ok(followed)
+}
+
+/// Becomes the server that the command line names, after it has asked the kernel for SIGTERM when the machine ends. Not for
+/// SIGKILL: then the workers of nginx would stay. Returns only when that fails.
+///
+/// The kernel means the thread that started us, so a server is started and stopped by the same one.
+pub fn follow(machine: &str, program: &str, arguments: &[String]) -> String {
+    let asked = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
+    let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().to_string());
+    match (asked, parent) {
+        (Ok(()), Some(parent)) if parent == machine => {}
+        (Err(error), _) => return error.to_string(),
+        _ => return "the machine has ended".to_owned(),
+    }
+    let mut command = Command::new(program);
+    command.arg0("nginx").args(arguments).exec().to_string()
 }
 
 /// A server that serves; it is killed when this is dropped.
