@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Balancer,
     ClientHello,
     Certificate,
+    SessionFetch,
+    SessionStore,
     Preread,
     Timer,
     WorkerThread,
@@ -51,6 +53,8 @@ impl Kind {
             Kind::Balancer => "balancer_by_lua",
             Kind::ClientHello => "ssl_client_hello_by_lua",
             Kind::Certificate => "ssl_certificate_by_lua",
+            Kind::SessionFetch => "ssl_session_fetch_by_lua",
+            Kind::SessionStore => "ssl_session_store_by_lua",
             Kind::Preread => "preread_by_lua",
             Kind::Timer => "ngx.timer",
             Kind::WorkerThread => "ngx.run_worker_thread",
@@ -82,6 +86,8 @@ impl Kind {
             Kind::Balancer => "balancer",
             Kind::ClientHello => "ssl_client_hello",
             Kind::Certificate => "ssl_cert",
+            Kind::SessionFetch => "ssl_session_fetch",
+            Kind::SessionStore => "ssl_session_store",
             Kind::Preread => "preread",
             Kind::Timer => "timer",
             Kind::WorkerThread => "worker_thread",
@@ -99,6 +105,7 @@ impl Kind {
                 | Kind::Content
                 | Kind::ClientHello
                 | Kind::Certificate
+                | Kind::SessionFetch
                 | Kind::Preread
                 | Kind::Timer
         )
@@ -107,7 +114,15 @@ impl Kind {
     /// Whether its scripts may be suspended when their time is up. The others are filters, which have to come to an
     /// end.
     pub(crate) fn gives_way(self) -> bool {
-        self.waits() || matches!(self, Kind::Set | Kind::Log)
+        self.waits() || matches!(self, Kind::Set | Kind::Log | Kind::SessionStore)
+    }
+
+    /// Whether its scripts are part of a client's handshake.
+    pub(crate) fn is_of_handshake(self) -> bool {
+        matches!(
+            self,
+            Kind::ClientHello | Kind::Certificate | Kind::SessionFetch | Kind::SessionStore
+        )
     }
 
     /// Whether its scripts may say something to the client.

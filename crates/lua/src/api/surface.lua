@@ -532,9 +532,6 @@ end
 refusing("ngx.ocsp", "responses of OCSP are fetched by ssl_stapling", {
     "create_ocsp_request", "get_ocsp_responder_from_der_chain", "set_ocsp_status_resp", "validate_ocsp_response",
 })
-refusing("ngx.ssl.session", "sessions are kept by ssl_session_cache and tickets", {
-    "get_serialized_session", "get_session_id", "set_serialized_session",
-})
 
 -- Stream has sessions, and no requests.
 if ngx.config.subsystem == "stream" then
