@@ -635,3 +635,96 @@ fn ciphers_of_lua_resty_string_work() {
         ),
     ]);
 }
+
+#[test]
+fn code_that_is_no_lua_fails_those_who_ask_for_it() {
+    let Some(site) = site(
+        "init_worker_by_lua_block { this is no Lua }",
+        "location = /fine { return 200 fine; }
+         location = /content { content_by_lua_block { ngx.say('a' } }
+         location = /access { access_by_lua_block { if } return 200 text; }
+         location = /filter { header_filter_by_lua_block { then } return 200 text; }
+         location = /file { content_by_lua_file broken.lua; }",
+    ) else {
+        return;
+    };
+    let server = site
+        .file("broken.lua", "ngx.say(\n'x'")
+        .tolerate("init_worker")
+        .start();
+    server.answers(&[
+        ("/fine", 200, "fine"),
+        ("/content", 500, ""),
+        ("/file", 500, ""),
+    ]);
+    // `return` stands before the access phase: the script is not asked for.
+    server.answers(&[("/access", 200, "text")]);
+    assert!(
+        server
+            .raw_or_closed("GET /filter HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .is_none()
+    );
+    server.line("error.log", "expected near");
+}
+
+#[test]
+fn a_header_filter_that_fails_ends_the_connection_and_a_subrequest_fails() {
+    let Some(server) = with(
+        "location = /bad { header_filter_by_lua_block { error('oops') } return 200 text; }
+         location = /asks { content_by_lua_block { ngx.print(ngx.location.capture('/bad').status) } }",
+    ) else {
+        return;
+    };
+    let asked = "GET /bad HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert!(server.raw_or_closed(asked).is_none());
+    if !is_oracle() {
+        // nginx says 200, of a response that there is not.
+        server.answers(&[("/asks", 200, "500")]);
+    }
+}
+
+#[test]
+fn the_socket_of_a_subrequest_that_has_ended_is_nobody_elses() {
+    let Some(site) = site(
+        "init_by_lua_block { kept = {} }",
+        "location = /peer { return 200 peer; }
+         location = /makes { content_by_lua_block {
+             kept.socket = ngx.socket.tcp()
+             ngx.print(kept.socket:connect('127.0.0.1', %%PORT%%)) } }
+         location = /takes { content_by_lua_block { 
+             local socket, call = kept.socket, ngx.var.arg_call
+             if call == 'connect' then ngx.print(socket:connect('127.0.0.1', %%PORT%%))
+             elseif call == 'send' then ngx.print(socket:send('x'))
+             else ngx.print(socket[call](socket)) end } }
+         location = /asks { content_by_lua_block {
+             ngx.print(ngx.location.capture('/makes').body)
+             for _, call in ipairs { 'send', 'receive', 'close', 'setkeepalive', 'connect' } do
+                 ngx.print(' ', ngx.location.capture('/takes?call=' .. call).status)
+             end } }",
+    ) else {
+        return;
+    };
+    let server = site.start();
+    server.answers(&[("/asks", 200, "1 500 500 500 500 500")]);
+}
+
+#[test]
+fn variables_of_subrequests_are_texts_and_spaces_stay_in_arguments() {
+    let Some(server) = with(
+        "location = /vars { set $dog ''; content_by_lua_block {
+             ngx.print(ngx.location.capture('/other', { vars = { dog = true } }).body) } }
+         location = /numbers { set $dog ''; content_by_lua_block {
+             ngx.print(ngx.location.capture('/dog', { vars = { dog = 7 } }).body) } }
+         location = /dog { content_by_lua_block { ngx.print(ngx.var.dog) } }
+         location = /exec { content_by_lua_block { ngx.exec('/args', 'a b') } }
+         location = /args { content_by_lua_block { ngx.print(ngx.var.args) } }
+         location = /other { return 200 other; }",
+    ) else {
+        return;
+    };
+    server.answers(&[
+        ("/vars", 500, ""),
+        ("/numbers", 200, "7"),
+        ("/exec", 200, "a b"),
+    ]);
+}

@@ -226,7 +226,7 @@ impl Chunk {
         }
         let code = word.text.to_vec();
         let shown = shown(line, kind, &word, block);
-        check(line, &code, &shown, word.span)?;
+        check(line, kind, &code, (&shown, word.span))?;
         Ok(Chunk::new(line, kind, shown, Source::Text(code)))
     }
 
@@ -264,7 +264,7 @@ impl Chunk {
             }
         };
         let shown = path.display().to_string();
-        check(line, &code, &shown, word.span)?;
+        check(line, kind, &code, (&shown, word.span))?;
         Ok(Chunk::new(line, kind, shown, Source::File(path, code)))
     }
 }
@@ -312,19 +312,30 @@ fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
     )
 }
 
-fn check(line: &mut Line, code: &[u8], name: &str, span: conf::Span) -> Result<(), Diagnostic> {
+/// Code that is no Lua fails what it is for: the start, or whoever comes, as nginx's module compiles code when it is wanted. A
+/// configuration that nginx takes is not refused for it, and the warning tells before anybody comes.
+fn check(
+    line: &mut Line,
+    kind: Kind,
+    code: &[u8],
+    (name, span): (&str, conf::Span),
+) -> Result<(), Diagnostic> {
     let code = without_shebang(code);
-    match syntax_error(code, name) {
-        None => Ok(()),
-        Some(message) => {
-            let text = format!(
-                "failed to load the Lua code of \"{}\": {}",
-                line.name(),
-                message.as_bstr()
-            );
-            Err(Diagnostic::error(text, Some(span)))
-        }
+    let Some(message) = syntax_error(code, name) else {
+        return Ok(());
+    };
+    let text = format!(
+        "failed to load the Lua code of \"{}\": {}",
+        line.name(),
+        message.as_bstr()
+    );
+    let mut diagnostic = Diagnostic::error(text, Some(span));
+    if kind == Kind::Init {
+        return Err(diagnostic);
     }
+    diagnostic.severity = conf::Severity::Warn;
+    line.level.report(diagnostic);
+    Ok(())
 }
 
 /// Code without a first line that begins with `#`, whose place is kept.

@@ -194,6 +194,7 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
             false => Rc::default(),
         };
     }
+    super::tcp::lend_owners(parent, &mut request);
     for (name, value) in &wanted.fields {
         super::request::set_field(&mut request, name, value);
     }

@@ -330,7 +330,7 @@ pub(super) fn field_value(value: &[u8]) -> Vec<u8> {
     escaped(value, |byte| (byte < b' ' && byte != b'\t') || byte == 0x7f)
 }
 
-fn escaped(text: &[u8], bad: impl Fn(u8) -> bool) -> Vec<u8> {
+pub(super) fn escaped(text: &[u8], bad: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for &byte in text {
         match bad(byte) {

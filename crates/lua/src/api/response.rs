@@ -389,7 +389,10 @@ fn exec(stack: &Stack) -> Called {
         if !args.is_empty() {
             args.push(b'&');
         }
-        args.extend_from_slice(&super::request::as_arguments(&more));
+        // A space is one of nginx's module too. What would end a line for an upstream server is escaped all the same.
+        args.extend_from_slice(&super::request::escaped(&more, |byte| {
+            byte < b' ' || byte == 0x7f
+        }));
     }
     super::output::end(Operation::Exec(path, args))
 }
