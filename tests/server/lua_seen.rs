@@ -728,3 +728,67 @@ fn variables_of_subrequests_are_texts_and_spaces_stay_in_arguments() {
         ("/exec", 200, "a b"),
     ]);
 }
+
+#[test]
+fn content_from_a_file_has_its_name_and_is_not_in_memory() {
+    let Some(site) = site(
+        "",
+        "location = /named { content_by_lua_block {
+             ngx.req.read_body()
+             ngx.req.set_body_file('%%DIR%%/content')
+             ngx.say(tostring(ngx.req.get_body_data()), ' ', (ngx.req.get_body_file():gsub('.*/', '')))
+             ngx.req.set_body_data('other')
+             ngx.say(tostring(ngx.req.get_body_data()), ' ', tostring(ngx.req.get_body_file()))
+         } }
+         location = /passed { rewrite_by_lua_block {
+             ngx.req.read_body()
+             ngx.req.set_body_file('%%DIR%%/content')
+         } proxy_pass http://127.0.0.1:%%PORT%%/echo; }
+         location = /echo { content_by_lua_block { ngx.req.read_body() ngx.print(ngx.req.get_body_data()) } }",
+    ) else {
+        return;
+    };
+    let server = site.file("content", "text of a file").start();
+    let posted = |target: &str| {
+        let head = "HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3";
+        server
+            .raw(format!("POST {target} {head}\r\n\r\nold"))
+            .text()
+    };
+    assert_eq!(posted("/named"), "nil content\nother nil\n");
+    assert_eq!(posted("/passed"), "text of a file");
+}
+
+#[test]
+fn a_light_thread_that_waits_for_a_subrequest_is_not_ended() {
+    let Some(server) = with(
+        "location = /slow { content_by_lua_block { ngx.sleep(0.05) ngx.print('slow') } }
+         location = /asks { content_by_lua_block {
+             local function asks() ngx.location.capture('/slow') end
+             local waits = ngx.thread.spawn(asks)
+             local sleeps = ngx.thread.spawn(function() ngx.sleep(60) end)
+             ngx.say(select(2, ngx.thread.kill(waits)))
+             ngx.say(ngx.thread.kill(sleeps))
+             ngx.say(ngx.thread.wait(waits))
+         } }",
+    ) else {
+        return;
+    };
+    server.answers(&[("/asks", 200, "pending subrequests\n1\ntrue\n")]);
+}
+
+#[test]
+fn a_script_may_leave_out_the_conditions_of_a_client() {
+    if skip_on_oracle("Debian's lua-resty-core is older than that") {
+        return;
+    }
+    let Some(server) = with(
+        "location = /judged { content_by_lua_block { ngx.print('text') } }
+         location = /sent { access_by_lua_block { require('ngx.resp').bypass_if_checks() }
+             content_by_lua_block { ngx.print('text') } }",
+    ) else {
+        return;
+    };
+    let asked = |target: &str| server.get_with(target, &["If-Match: \"1\""]).status;
+    assert_eq!((asked("/judged"), asked("/sent")), (412, 200));
+}
