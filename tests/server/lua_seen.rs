@@ -635,3 +635,160 @@ fn ciphers_of_lua_resty_string_work() {
         ),
     ]);
 }
+
+#[test]
+fn code_that_is_no_lua_fails_those_who_ask_for_it() {
+    let Some(site) = site(
+        "init_worker_by_lua_block { this is no Lua }",
+        "location = /fine { return 200 fine; }
+         location = /content { content_by_lua_block { ngx.say('a' } }
+         location = /access { access_by_lua_block { if } return 200 text; }
+         location = /filter { header_filter_by_lua_block { then } return 200 text; }
+         location = /file { content_by_lua_file broken.lua; }",
+    ) else {
+        return;
+    };
+    let server = site
+        .file("broken.lua", "ngx.say(\n'x'")
+        .tolerate("init_worker")
+        .start();
+    server.answers(&[
+        ("/fine", 200, "fine"),
+        ("/content", 500, ""),
+        ("/file", 500, ""),
+    ]);
+    // `return` stands before the access phase: the script is not asked for.
+    server.answers(&[("/access", 200, "text")]);
+    assert!(
+        server
+            .raw_or_closed("GET /filter HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .is_none()
+    );
+    server.line("error.log", "expected near");
+}
+
+#[test]
+fn a_header_filter_that_fails_ends_the_connection_and_a_subrequest_fails() {
+    let Some(server) = with(
+        "location = /bad { header_filter_by_lua_block { error('oops') } return 200 text; }
+         location = /asks { content_by_lua_block { ngx.print(ngx.location.capture('/bad').status) } }",
+    ) else {
+        return;
+    };
+    let asked = "GET /bad HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert!(server.raw_or_closed(asked).is_none());
+    if !is_oracle() {
+        // nginx says 200, of a response that there is not.
+        server.answers(&[("/asks", 200, "500")]);
+    }
+}
+
+#[test]
+fn the_socket_of_a_subrequest_that_has_ended_is_nobody_elses() {
+    let Some(site) = site(
+        "init_by_lua_block { kept = {} }",
+        "location = /peer { return 200 peer; }
+         location = /makes { content_by_lua_block {
+             kept.socket = ngx.socket.tcp()
+             ngx.print(kept.socket:connect('127.0.0.1', %%PORT%%)) } }
+         location = /takes { content_by_lua_block { 
+             local socket, call = kept.socket, ngx.var.arg_call
+             if call == 'connect' then ngx.print(socket:connect('127.0.0.1', %%PORT%%))
+             elseif call == 'send' then ngx.print(socket:send('x'))
+             else ngx.print(socket[call](socket)) end } }
+         location = /asks { content_by_lua_block {
+             ngx.print(ngx.location.capture('/makes').body)
+             for _, call in ipairs { 'send', 'receive', 'close', 'setkeepalive', 'connect' } do
+                 ngx.print(' ', ngx.location.capture('/takes?call=' .. call).status)
+             end } }",
+    ) else {
+        return;
+    };
+    let server = site.start();
+    server.answers(&[("/asks", 200, "1 500 500 500 500 500")]);
+}
+
+#[test]
+fn variables_of_subrequests_are_texts_and_spaces_stay_in_arguments() {
+    let Some(server) = with(
+        "location = /vars { set $dog ''; content_by_lua_block {
+             ngx.print(ngx.location.capture('/other', { vars = { dog = true } }).body) } }
+         location = /numbers { set $dog ''; content_by_lua_block {
+             ngx.print(ngx.location.capture('/dog', { vars = { dog = 7 } }).body) } }
+         location = /dog { content_by_lua_block { ngx.print(ngx.var.dog) } }
+         location = /exec { content_by_lua_block { ngx.exec('/args', 'a b') } }
+         location = /args { content_by_lua_block { ngx.print(ngx.var.args) } }
+         location = /other { return 200 other; }",
+    ) else {
+        return;
+    };
+    server.answers(&[
+        ("/vars", 500, ""),
+        ("/numbers", 200, "7"),
+        ("/exec", 200, "a b"),
+    ]);
+}
+
+#[test]
+fn content_from_a_file_has_its_name_and_is_not_in_memory() {
+    let Some(site) = site(
+        "",
+        "location = /named { content_by_lua_block {
+             ngx.req.read_body()
+             ngx.req.set_body_file('%%DIR%%/content')
+             ngx.say(tostring(ngx.req.get_body_data()), ' ', (ngx.req.get_body_file():gsub('.*/', '')))
+             ngx.req.set_body_data('other')
+             ngx.say(tostring(ngx.req.get_body_data()), ' ', tostring(ngx.req.get_body_file()))
+         } }
+         location = /passed { rewrite_by_lua_block {
+             ngx.req.read_body()
+             ngx.req.set_body_file('%%DIR%%/content')
+         } proxy_pass http://127.0.0.1:%%PORT%%/echo; }
+         location = /echo { content_by_lua_block { ngx.req.read_body() ngx.print(ngx.req.get_body_data()) } }",
+    ) else {
+        return;
+    };
+    let server = site.file("content", "text of a file").start();
+    let posted = |target: &str| {
+        let head = "HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3";
+        server
+            .raw(format!("POST {target} {head}\r\n\r\nold"))
+            .text()
+    };
+    assert_eq!(posted("/named"), "nil content\nother nil\n");
+    assert_eq!(posted("/passed"), "text of a file");
+}
+
+#[test]
+fn a_light_thread_that_waits_for_a_subrequest_is_not_ended() {
+    let Some(server) = with(
+        "location = /slow { content_by_lua_block { ngx.sleep(0.05) ngx.print('slow') } }
+         location = /asks { content_by_lua_block {
+             local function asks() ngx.location.capture('/slow') end
+             local waits = ngx.thread.spawn(asks)
+             local sleeps = ngx.thread.spawn(function() ngx.sleep(60) end)
+             ngx.say(select(2, ngx.thread.kill(waits)))
+             ngx.say(ngx.thread.kill(sleeps))
+             ngx.say(ngx.thread.wait(waits))
+         } }",
+    ) else {
+        return;
+    };
+    server.answers(&[("/asks", 200, "pending subrequests\n1\ntrue\n")]);
+}
+
+#[test]
+fn a_script_may_leave_out_the_conditions_of_a_client() {
+    if skip_on_oracle("Debian's lua-resty-core is older than that") {
+        return;
+    }
+    let Some(server) = with(
+        "location = /judged { content_by_lua_block { ngx.print('text') } }
+         location = /sent { access_by_lua_block { require('ngx.resp').bypass_if_checks() }
+             content_by_lua_block { ngx.print('text') } }",
+    ) else {
+        return;
+    };
+    let asked = |target: &str| server.get_with(target, &["If-Match: \"1\""]).status;
+    assert_eq!((asked("/judged"), asked("/sent")), (412, 200));
+}

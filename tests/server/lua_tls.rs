@@ -274,3 +274,101 @@ fn sockets_of_scripts_speak_tls() {
          nilbad cert arg: cdata expected, got string\ntrue\n"
     );
 }
+
+/// Sessions in a dictionary, under their names.
+const KEEPS: &str = r#"lua_shared_dict kept 1m;
+    ssl_session_store_by_lua_block {
+        local session = require "ngx.ssl.session"
+        local id = assert(session.get_session_id())
+        assert(ngx.shared.kept:set(id, assert(session.get_serialized_session())))
+        ngx.log(ngx.WARN, ngx.get_phase(), " keeps ", #id, " digits")
+    }
+    ssl_session_fetch_by_lua_block {
+        local session = require "ngx.ssl.session"
+        local id = assert(session.get_session_id())
+        if ngx.shared.kept:get("mode") == "error" then error("oops") end
+        if ngx.shared.kept:get("mode") == "exit" then return ngx.exit(ngx.ERROR) end
+        ngx.log(ngx.WARN, ngx.get_phase(), " wants ", #id, " digits")
+        local ok, err = session.set_serialized_session(ngx.shared.kept:get(id))
+        if not ok then ngx.log(ngx.WARN, "refused: ", err) end
+    }
+    init_by_lua_block {
+        function spoil()
+            for _, key in ipairs(ngx.shared.kept:get_keys()) do ngx.shared.kept:set(key, "spoilt") end
+        end
+    }"#;
+
+#[test]
+fn scripts_keep_the_sessions_of_clients() {
+    let Some(site) = lua(&format!(
+        r#"{KEEPS}
+        server {{ listen 127.0.0.1:%%PORT%% ssl; {CERTIFICATE} ssl_session_tickets off;
+            location /reused {{ content_by_lua_block {{ ngx.header.content_length = 1 ngx.print(ngx.var.ssl_session_reused) }} }}
+            location /spoil {{ content_by_lua_block {{ spoil() ngx.exit(204) }} }}
+            location /mode {{ content_by_lua_block {{ ngx.shared.kept:set("mode", ngx.var.arg_is) ngx.exit(204) }} }}
+        }}"#
+    )) else {
+        return;
+    };
+    let usual = self_signed("localhost");
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .tolerate("oops")
+        .start();
+    let newest = Client::new();
+    let older = || Client::with(None, &[&rustls::version::TLS12]);
+    let asked = |client: &Client, target: &str| {
+        let answer = client.get(&server, "localhost", target).expect("an answer");
+        body(&answer).to_owned()
+    };
+    let client = older();
+    assert_eq!(asked(&client, "/reused"), ".");
+    assert_eq!(asked(&client, "/reused"), "r");
+    server.line("error.log", "ssl_session_store keeps 64 digits");
+    server.line("error.log", "ssl_session_fetch wants 64 digits");
+    // A script that fails has no session: the client gets another one.
+    for mode in ["error", "exit"] {
+        assert_eq!(asked(&newest, &format!("/mode?is={mode}")), "");
+        assert_eq!(asked(&client, "/reused"), ".");
+    }
+    assert_eq!(asked(&newest, "/mode?is=none"), "");
+    assert_eq!(asked(&client, "/reused"), "r");
+    assert_eq!(asked(&newest, "/spoil"), "");
+    assert_eq!(asked(&client, "/reused"), ".");
+    server.line("error.log", "refused: failed to de-serialize session");
+    // Sessions of TLS 1.3 are no matter of scripts.
+    let lines = server.read("error.log").matches("keeps 64").count();
+    assert_eq!(asked(&Client::new(), "/reused"), ".");
+    assert_eq!(server.read("error.log").matches("keeps 64").count(), lines);
+}
+
+#[test]
+fn kept_sessions_are_of_no_use_to_a_server_with_another_certificate() {
+    let Some(site) = lua(&format!(
+        r#"{KEEPS}
+        server {{ listen 127.0.0.1:%%PORT%% ssl; server_name a.test; {CERTIFICATE} ssl_session_tickets off;
+            return 200 "a $ssl_session_reused"; }}
+        server {{ listen 127.0.0.1:%%PORT1%% ssl; ssl_certificate other.crt; ssl_certificate_key other.key; ssl_session_tickets off;
+            return 200 "b $ssl_session_reused"; }}"#
+    )) else {
+        return;
+    };
+    let (usual, other) = (self_signed("localhost"), self_signed("other.test"));
+    let server = site
+        .file("localhost.crt", &usual.certificate)
+        .file("localhost.key", &usual.key)
+        .file("other.crt", &other.certificate)
+        .file("other.key", &other.key)
+        .start();
+    let client = Client::with(None, &[&rustls::version::TLS12]);
+    let asked = |index: usize| {
+        let mut stream = client.connect(&server, index, "a.test");
+        let answer = ask(&mut stream, "/", "Host: a.test").expect("an answer");
+        body(&answer).to_owned()
+    };
+    assert_eq!(asked(0), "a .");
+    assert_eq!(asked(1), "b .");
+    assert_eq!(asked(1), "b r");
+    assert_eq!(asked(0), "a .");
+}

@@ -89,8 +89,10 @@ impl Stage {
             "oracle/nginx",
             &format!("#!/bin/sh\nexec {oracle} \"$@\"\n"),
         )?;
+        // Under this name it calls itself nginx, also in `Server`, which many blocks look at.
+        let link = out_link(&stage.out, weir)?;
         // Files leave blocks out by the version and the options of the binary: the same ones on both.
-        let weir = weir.display();
+        let weir = link.display();
         stage.write(
             "weir/nginx",
             &format!(
@@ -174,6 +176,18 @@ impl Stage {
         let text = fs::read(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         Ok(read(&String::from_utf8_lossy(&text)))
     }
+}
+
+fn out_link(out: &Path, weir: &Path) -> Result<PathBuf, String> {
+    let folder = out.join("weir/as");
+    let link = folder.join("nginx");
+    fs::create_dir_all(&folder)
+        .and_then(|()| match fs::remove_file(&link) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+            _ => std::os::unix::fs::symlink(weir, &link),
+        })
+        .map_err(|error| format!("{}: {error}", link.display()))?;
+    Ok(link)
 }
 
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {

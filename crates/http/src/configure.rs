@@ -219,7 +219,7 @@ pub fn server(line: &mut Line, parents: &mut Confs) -> Result<(), Diagnostic> {
         .iter()
         .filter_map(|module| module.handshake)
         .find(|handshake| (handshake.when)(root))
-        .map(|handshake| handshake.handler);
+        .map(|handshake| (handshake.handler, (handshake.keeps)(root)));
     let handlers = builder
         .modules
         .iter()

@@ -113,8 +113,19 @@ impl Module {
 pub struct Handshake {
     /// Whether a server makes use of it, by what the server itself says of locations.
     pub when: fn(&Location) -> bool,
+    /// Which sessions of clients it keeps.
+    pub keeps: fn(&Location) -> Keeps,
     /// Changes what the client will be shown. The handshake ends when it objects; why was logged then.
     pub handler: HandshakeHandler,
+}
+
+/// Whether sessions of clients (TLS 1.2) are kept outside of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeps {
+    /// Someone is asked for the session that a client would resume.
+    pub fetches: bool,
+    /// Someone is told of sessions that were made.
+    pub stores: bool,
 }
 
 /// The request has no head: it is there for its client's sake, and is gone before the handshake goes on.

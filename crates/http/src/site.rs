@@ -17,7 +17,7 @@ use conf::{AnyConf, Pattern, Variables};
 
 use crate::core::{Identity, LocationConf, ServerConf};
 use crate::listen::Endpoint;
-use crate::module::{Filter, Handler, HandshakeHandler, Phase};
+use crate::module::{Filter, Handler, HandshakeHandler, Keeps, Phase};
 use crate::request::Request;
 use crate::route::Tree;
 
@@ -99,7 +99,7 @@ pub struct Server {
     /// What it does about TLS; `None`: nothing of its own.
     pub tls: Option<Arc<net::tls::Service>>,
     /// Who has a say in its handshakes.
-    pub handshake: Option<HandshakeHandler>,
+    pub handshake: Option<(HandshakeHandler, Keeps)>,
     /// The pseudo location that a request is in before one is chosen: what the server itself says of locations.
     pub root: LocationId,
     /// Its locations.

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use conf::{Diagnostic, Line, Span};
 use net::tls::ocsp::Network;
 use net::tls::{
-    Asks, Beginning, HandshakeError, Hello, Identity, Moment, Offer, Refusal, ServerSettings,
-    Service, Session, read_hello,
+    Asks, Beginning, HandshakeError, Hello, Identity, Keeping, KeptSession, Moment, Offer, Refusal,
+    ServerSettings, Service, Session, read_hello,
 };
 use rt::error_log::{Level, NoContext};
 
@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::core::ResolverConf;
 use crate::engine::HttpLoop;
 use crate::listen::Endpoint;
-use crate::module::{Objection, internal_status};
+use crate::module::{Keeps, Objection, internal_status};
 use crate::request::Request;
 use crate::site::{Frozen, ServerId, Site};
 
@@ -167,8 +167,10 @@ async fn handshake(
             }
         };
     }
+    let mut keeping = None;
     if has_a_say(site, server) {
         let offer = Offer::new(&hello, Some(settings), identities.as_deref());
+        keeping = fetch(site, client, server, &hello, (settings, &offer)).await;
         match consult(site, client, server, Moment::Certificate, offer).await {
             Ok(chosen) => identities = chosen.or(identities),
             Err(Objection) => return Err(hello.object(socket).into()),
@@ -179,7 +181,14 @@ async fn handshake(
         let site = Rc::clone(site);
         move |line| log_asking(&site, server, &line)
     });
-    let mut session = hello.accept(socket, settings, identities).await?;
+    let mut session = hello
+        .accept(socket, settings, identities, keeping.as_ref())
+        .await?;
+    if let Some(made) = keeping.and_then(|keeping| keeping.made(settings)) {
+        let offer = Offer::about(session.server_name().map(Into::into), made);
+        // It is kept or it is not: the handshake is complete.
+        let _ = consult(site, client, server, Moment::SessionMade, offer).await;
+    }
     if let (Some(check), Some(trust)) = (&service.status, settings.trust())
         && let Some(line) = check.check(&mut session, trust, &network()).await
     {
@@ -218,13 +227,56 @@ async fn consult(
     moment: Moment,
     offer: Offer,
 ) -> Result<Option<Vec<Arc<Identity>>>, Objection> {
-    let Some(handler) = site.server(server).handshake else {
-        return Ok(None);
-    };
-    let offer = Rc::new(RefCell::new(offer));
-    let mut request = Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
-    handler(&mut request, moment, Rc::clone(&offer)).await?;
+    let offer = ask(site, client, server, moment, offer).await?;
     Ok(offer.borrow_mut().chosen.take())
+}
+
+async fn ask(
+    site: &Rc<Site>,
+    client: &Rc<Client>,
+    server: ServerId,
+    moment: Moment,
+    offer: Offer,
+) -> Result<Rc<RefCell<Offer>>, Objection> {
+    let offer = Rc::new(RefCell::new(offer));
+    if let Some((handler, _)) = site.server(server).handshake {
+        let mut request = Request::new(Rc::clone(site), Rc::clone(client), Rc::default(), server);
+        handler(&mut request, moment, Rc::clone(&offer)).await?;
+    }
+    Ok(offer)
+}
+
+/// Asks who keeps sessions for the one that the client would resume; `None`: nobody keeps any of this client's. Without an answer
+/// the client gets a new session.
+async fn fetch(
+    site: &Rc<Site>,
+    client: &Rc<Client>,
+    server: ServerId,
+    hello: &Hello,
+    (settings, offer): (&ServerSettings, &Offer),
+) -> Option<Keeping> {
+    let (_, keeps) = site.server(server).handshake?;
+    if keeps == Keeps::default() || !hello.may_be_kept(settings) {
+        return None;
+    }
+    let wanted = hello.wanted_session().filter(|_| keeps.fetches);
+    let mut found = None;
+    if let Some(id) = wanted {
+        let wanted = KeptSession {
+            id: id.clone(),
+            ..KeptSession::default()
+        };
+        let offer = Offer::about(offer.server_name.clone(), wanted);
+        let answer = ask(site, client, server, Moment::SessionWanted, offer).await;
+        let answer = answer
+            .ok()
+            .and_then(|offer| offer.borrow_mut().session.take());
+        found = Some(answer.unwrap_or(KeptSession {
+            id,
+            ..KeptSession::default()
+        }));
+    }
+    Some(Keeping::new(settings, keeps.stores, found))
 }
 
 /// What a client asks for by ALPN that wants a proof of a name (RFC 8737).
@@ -248,7 +300,7 @@ async fn prove(
     let settings = settings.with_alpn(vec![CHALLENGE.to_vec()]);
     let socket = client.stream.socket();
     hello
-        .accept(socket, &settings, Some(vec![identity]))
+        .accept(socket, &settings, Some(vec![identity]), None)
         .await?;
     Err(Failure::Proven)
 }

@@ -27,6 +27,8 @@ pub(crate) enum Kind {
     Balancer,
     ClientHello,
     Certificate,
+    SessionFetch,
+    SessionStore,
     Preread,
     Timer,
     WorkerThread,
@@ -51,6 +53,8 @@ impl Kind {
             Kind::Balancer => "balancer_by_lua",
             Kind::ClientHello => "ssl_client_hello_by_lua",
             Kind::Certificate => "ssl_certificate_by_lua",
+            Kind::SessionFetch => "ssl_session_fetch_by_lua",
+            Kind::SessionStore => "ssl_session_store_by_lua",
             Kind::Preread => "preread_by_lua",
             Kind::Timer => "ngx.timer",
             Kind::WorkerThread => "ngx.run_worker_thread",
@@ -82,6 +86,8 @@ impl Kind {
             Kind::Balancer => "balancer",
             Kind::ClientHello => "ssl_client_hello",
             Kind::Certificate => "ssl_cert",
+            Kind::SessionFetch => "ssl_session_fetch",
+            Kind::SessionStore => "ssl_session_store",
             Kind::Preread => "preread",
             Kind::Timer => "timer",
             Kind::WorkerThread => "worker_thread",
@@ -99,6 +105,7 @@ impl Kind {
                 | Kind::Content
                 | Kind::ClientHello
                 | Kind::Certificate
+                | Kind::SessionFetch
                 | Kind::Preread
                 | Kind::Timer
         )
@@ -107,7 +114,15 @@ impl Kind {
     /// Whether its scripts may be suspended when their time is up. The others are filters, which have to come to an
     /// end.
     pub(crate) fn gives_way(self) -> bool {
-        self.waits() || matches!(self, Kind::Set | Kind::Log)
+        self.waits() || matches!(self, Kind::Set | Kind::Log | Kind::SessionStore)
+    }
+
+    /// Whether its scripts are part of a client's handshake.
+    pub(crate) fn is_of_handshake(self) -> bool {
+        matches!(
+            self,
+            Kind::ClientHello | Kind::Certificate | Kind::SessionFetch | Kind::SessionStore
+        )
     }
 
     /// Whether its scripts may say something to the client.
@@ -211,7 +226,7 @@ impl Chunk {
         }
         let code = word.text.to_vec();
         let shown = shown(line, kind, &word, block);
-        check(line, &code, &shown, word.span)?;
+        check(line, kind, &code, (&shown, word.span))?;
         Ok(Chunk::new(line, kind, shown, Source::Text(code)))
     }
 
@@ -249,7 +264,7 @@ impl Chunk {
             }
         };
         let shown = path.display().to_string();
-        check(line, &code, &shown, word.span)?;
+        check(line, kind, &code, (&shown, word.span))?;
         Ok(Chunk::new(line, kind, shown, Source::File(path, code)))
     }
 }
@@ -297,19 +312,30 @@ fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
     )
 }
 
-fn check(line: &mut Line, code: &[u8], name: &str, span: conf::Span) -> Result<(), Diagnostic> {
+/// Code that is no Lua fails what it is for: the start, or whoever comes, as nginx's module compiles code when it is wanted. A
+/// configuration that nginx takes is not refused for it, and the warning tells before anybody comes.
+fn check(
+    line: &mut Line,
+    kind: Kind,
+    code: &[u8],
+    (name, span): (&str, conf::Span),
+) -> Result<(), Diagnostic> {
     let code = without_shebang(code);
-    match syntax_error(code, name) {
-        None => Ok(()),
-        Some(message) => {
-            let text = format!(
-                "failed to load the Lua code of \"{}\": {}",
-                line.name(),
-                message.as_bstr()
-            );
-            Err(Diagnostic::error(text, Some(span)))
-        }
+    let Some(message) = syntax_error(code, name) else {
+        return Ok(());
+    };
+    let text = format!(
+        "failed to load the Lua code of \"{}\": {}",
+        line.name(),
+        message.as_bstr()
+    );
+    let mut diagnostic = Diagnostic::error(text, Some(span));
+    if kind == Kind::Init {
+        return Err(diagnostic);
     }
+    diagnostic.severity = conf::Severity::Warn;
+    line.level.report(diagnostic);
+    Ok(())
 }
 
 /// Code without a first line that begins with `#`, whose place is kept.

@@ -39,6 +39,8 @@ pub(crate) struct Code {
     pub(crate) check_client_abort: bool,
     pub(crate) client_hello: Option<Arc<Chunk>>,
     pub(crate) certificate: Option<Arc<Chunk>>,
+    pub(crate) session_fetch: Option<Arc<Chunk>>,
+    pub(crate) session_store: Option<Arc<Chunk>>,
 }
 
 impl Code {
@@ -120,6 +122,8 @@ pub(crate) fn kind_of(line: &Line) -> Kind {
         Kind::Balancer,
         Kind::ClientHello,
         Kind::Certificate,
+        Kind::SessionFetch,
+        Kind::SessionStore,
         Kind::Preread,
         Kind::Log,
     ]
@@ -141,6 +145,8 @@ fn code(conf: &mut Code, line: &mut Line) -> Result<(), Diagnostic> {
         Kind::Log => &mut conf.log,
         Kind::ClientHello => &mut conf.client_hello,
         Kind::Certificate => &mut conf.certificate,
+        Kind::SessionFetch => &mut conf.session_fetch,
+        Kind::SessionStore => &mut conf.session_store,
         _ => &mut conf.content,
     };
     // What stands here already was inherited: the same name twice is found by its row, and the spellings of one
@@ -191,6 +197,11 @@ pub(crate) const CLIENT_HELLO: &str = "Code that runs when the TLS ClientHello h
 pub(crate) const CERTIFICATE: &str = "Code that chooses the certificate of a TLS connection with `require \
                          \"ngx.ssl\"`. It runs for each handshake, including resumed ones, and may yield. \
                          `ngx.exit(ngx.ERROR)` aborts the handshake.";
+const SESSION_FETCH: &str = "Code that supplies the session that a TLS 1.2 client without a ticket asks to resume, with \
+                             `require \"ngx.ssl.session\"`. It runs instead of a look-up in `ssl_session_cache`, and \
+                             may yield.";
+const SESSION_STORE: &str = "Code that stores the session of a TLS 1.2 client without a ticket, with `require \
+                             \"ngx.ssl.session\"`, instead of `ssl_session_cache`. It cannot yield.";
 pub(crate) const LOG: &str = "Code that runs in the log phase, after the response has been sent.";
 
 pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
@@ -305,6 +316,10 @@ pub(crate) static CODE: Table<Code> = Table::<Code>::new(&[
         code,
     ),
     word("ssl_certificate_by_lua_file", "path", HTTP_SERVER, code),
+    block("ssl_session_fetch_by_lua_block", HTTP, SESSION_FETCH, code),
+    word("ssl_session_fetch_by_lua_file", "path", HTTP, code),
+    block("ssl_session_store_by_lua_block", HTTP, SESSION_STORE, code),
+    word("ssl_session_store_by_lua_file", "path", HTTP, code),
     block("log_by_lua_block", HTTP_SERVER_LOCATION_IF, LOG, code),
     word("log_by_lua", "lua-code", HTTP_SERVER_LOCATION_IF, code),
     word("log_by_lua_file", "path", HTTP_SERVER_LOCATION_IF, code),

@@ -38,12 +38,17 @@ pub(crate) fn filter(request: &mut Request) -> Verdict {
 
 /// Runs the script over the head.
 fn change_head(request: &mut Request, chunk: &Arc<Chunk>) -> Result<(), u16> {
-    let mut run = phases::begin(request, chunk)?;
+    // What fails here is no response to anybody: nginx ends the connection. Whoever waits for a subrequest is told.
+    let failed = match request.is_subrequest() {
+        true => 500,
+        false => internal_status::CLOSE,
+    };
+    let mut run = phases::begin(request, chunk).map_err(|_| failed)?;
     match run.finish_now(request.into()) {
         End::Through(_) | End::Exit(0) => Ok(()),
         End::Exit(phases::ERROR) => Err(internal_status::CLOSE),
         End::Exit(status) => Err(u16::try_from(status).unwrap_or(500)),
-        End::Exec(..) | End::Jump | End::Failed => Err(500),
+        End::Exec(..) | End::Jump | End::Failed => Err(failed),
     }
 }
 

@@ -1,16 +1,15 @@
-//! `ssl_client_hello_by_lua` and `ssl_certificate_by_lua`: scripts that have a say in handshakes, of http and of stream.
+//! `ssl_client_hello_by_lua` and `ssl_certificate_by_lua`: scripts that have a say in handshakes, of http and of stream; and those
+//! that keep sessions of http's clients.
 
 use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use ::stream::Session;
 use http::Request;
 use net::tls::{Moment, Offer};
 
-use crate::chunk::Chunk;
 use crate::directives::Code;
 use crate::phases;
 use crate::run::{End, Run};
@@ -28,10 +27,16 @@ pub(crate) fn of_http(
 ) -> Decision<'_, http::module::Objection> {
     Box::pin(async move {
         let code = request.conf::<Code>();
-        let Some(chunk) = choose(moment, &code.client_hello, &code.certificate) else {
-            return Ok(());
+        let chunk = match moment {
+            Moment::Hello => code.client_hello.clone(),
+            Moment::Certificate => code.certificate.clone(),
+            Moment::SessionWanted => code.session_fetch.clone(),
+            Moment::SessionMade => code.session_store.clone(),
         };
         drop(code);
+        let Some(chunk) = chunk else {
+            return Ok(());
+        };
         let run = phases::begin(request, &chunk).map_err(|_| http::module::Objection)?;
         match decide(run, request.into(), offer).await {
             true => Ok(()),
@@ -48,27 +53,21 @@ pub(crate) fn of_stream(
 ) -> Decision<'_, ::stream::module::Objection> {
     Box::pin(async move {
         let code = session.conf::<StreamCode>();
-        let Some(chunk) = choose(moment, &code.client_hello, &code.certificate) else {
-            return Ok(());
+        let chunk = match moment {
+            Moment::Hello => code.client_hello.clone(),
+            Moment::Certificate => code.certificate.clone(),
+            Moment::SessionWanted | Moment::SessionMade => None,
         };
         drop(code);
+        let Some(chunk) = chunk else {
+            return Ok(());
+        };
         let run = stream::begin(session, &chunk).map_err(|_| ::stream::module::Objection)?;
         match decide(run, session.into(), offer).await {
             true => Ok(()),
             false => Err(::stream::module::Objection),
         }
     })
-}
-
-fn choose(
-    moment: Moment,
-    hello: &Option<Arc<Chunk>>,
-    certificate: &Option<Arc<Chunk>>,
-) -> Option<Arc<Chunk>> {
-    match moment {
-        Moment::Hello => hello.clone(),
-        Moment::Certificate => certificate.clone(),
-    }
 }
 
 /// Whether the handshake goes on.

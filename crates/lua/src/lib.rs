@@ -132,7 +132,15 @@ static MODULE: Module = Module {
     handshake: Some(http::module::Handshake {
         when: |server| {
             let code = server.confs.get::<Code>();
-            code.client_hello.is_some() || code.certificate.is_some()
+            let keeps = code.session_fetch.is_some() || code.session_store.is_some();
+            code.client_hello.is_some() || code.certificate.is_some() || keeps
+        },
+        keeps: |server| {
+            let code = server.confs.get::<Code>();
+            http::module::Keeps {
+                fetches: code.session_fetch.is_some(),
+                stores: code.session_store.is_some(),
+            }
         },
         handler: handshake::of_http,
     }),

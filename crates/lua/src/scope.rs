@@ -75,6 +75,8 @@ pub(crate) struct Light {
     pub(crate) parent: usize,
     /// It has ended.
     pub(crate) over: bool,
+    /// It waits for subrequests.
+    pub(crate) captures: bool,
 }
 
 /// A light thread that has not run yet.

@@ -152,7 +152,9 @@ async fn handshake(
                 .log(Level::Error, &NoContext, line);
         }
     });
-    let mut tls = hello.accept(stream.socket(), settings, identities).await?;
+    let mut tls = hello
+        .accept(stream.socket(), settings, identities, None)
+        .await?;
     if let (Some(check), Some(trust)) = (&service.status, settings.trust())
         && let Some(line) = check.check(&mut tls, trust, &network()).await
     {

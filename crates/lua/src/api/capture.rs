@@ -70,12 +70,14 @@ fn capture(stack: &Stack) -> Called {
 }
 
 /// A light thread that waits for subrequests, until they are through or it is ended.
-struct Counted(Weak<Scope>);
+struct Counted(Weak<Scope>, usize);
 
 impl Counted {
     fn new(scope: &Rc<Scope>) -> Counted {
         scope.captures.set(scope.captures.get() + 1);
-        Counted(Rc::downgrade(scope))
+        let thread = scope.thread.get();
+        mark(scope, thread, true);
+        Counted(Rc::downgrade(scope), thread)
     }
 }
 
@@ -83,7 +85,19 @@ impl Drop for Counted {
     fn drop(&mut self) {
         if let Some(scope) = self.0.upgrade() {
             scope.captures.set(scope.captures.get() - 1);
+            mark(&scope, self.1, false);
         }
+    }
+}
+
+/// Notes of a light thread whether it waits for subrequests: it is not ended then. The script itself is none.
+fn mark(scope: &Scope, thread: usize, captures: bool) {
+    // Who ends all light threads at once holds the list, and they need no note.
+    let Ok(mut lights) = scope.lights.try_borrow_mut() else {
+        return;
+    };
+    if let Some(light) = lights.get_mut(&thread) {
+        light.captures = captures;
     }
 }
 
@@ -194,6 +208,7 @@ fn begin(parent: &mut Request, wanted: Wanted) -> Result<Box<Request>, crate::lu
             false => Rc::default(),
         };
     }
+    super::tcp::lend_owners(parent, &mut request);
     for (name, value) in &wanted.fields {
         super::request::set_field(&mut request, name, value);
     }

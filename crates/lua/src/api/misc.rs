@@ -314,7 +314,7 @@ fn get_ctx(stack: &Stack) -> Called {
         Rc::new(Ref::take(&scope.vm.state, stack))
     };
     scope::with(|scope| {
-        if matches!(scope.kind, Script::ClientHello | Script::Certificate) {
+        if scope.kind.is_of_handshake() {
             return of_handshake(stack, scope, make);
         }
         let of_request = scope::with_request(|request| match request.state::<Context>() {

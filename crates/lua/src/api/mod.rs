@@ -131,7 +131,8 @@ fn push_ngx(stack: &Stack, vm: &Vm) {
     stack.field(-1, "config");
     stack.push_bytes(vm.home.engine().name());
     stack.set(-2, "subsystem");
-    stack.push_boolean(false);
+    // As of an nginx that was built with `--with-debug`, as Debian's is: the error log has lines of level `debug`.
+    stack.push_boolean(true);
     stack.set(-2, "debug");
     stack.push_number(1_031_005.0);
     stack.set(-2, "nginx_version");

@@ -337,6 +337,16 @@ local function request_of(uri, options)
     end
     local vars, headers
     if options.vars then
+        if type(options.vars) ~= "table" then
+            error("Bad vars option value", 3)
+        end
+        for name, value in pairs(options.vars) do
+            if type(name) ~= "string" then
+                error('attempt to use a non-string key in the "vars" option table', 3)
+            elseif type(value) ~= "string" and type(value) ~= "number" then
+                error("attempt to use bad variable value type " .. type(value), 3)
+            end
+        end
         vars = flat(options.vars)
     end
     if options.headers ~= nil then

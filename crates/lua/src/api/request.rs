@@ -44,6 +44,7 @@ pub(super) const CORE: Functions = &[
     ("req_add_header", add_header),
     ("req_set_method", set_method),
     ("req_read_file", read_file),
+    ("req_note_body_file", note_body_file),
 ];
 
 fn get_method(stack: &Stack) -> Called {
@@ -330,7 +331,7 @@ pub(super) fn field_value(value: &[u8]) -> Vec<u8> {
     escaped(value, |byte| (byte < b' ' && byte != b'\t') || byte == 0x7f)
 }
 
-fn escaped(text: &[u8], bad: impl Fn(u8) -> bool) -> Vec<u8> {
+pub(super) fn escaped(text: &[u8], bad: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut out = Vec::with_capacity(text.len());
     for &byte in text {
         match bad(byte) {
@@ -411,6 +412,10 @@ fn get_body_data(stack: &Stack) -> Called {
         1 => number(stack, 1)? as usize,
         _ => 0,
     };
+    if named_file()?.is_some() {
+        stack.push_nil();
+        return super::ONE;
+    }
     scope::with_request(|request| match request.body.in_memory() {
         Some(body) if !body.is_empty() => {
             let end = if max == 0 { body.len() } else { max };
@@ -423,6 +428,10 @@ fn get_body_data(stack: &Stack) -> Called {
 
 fn get_body_file(stack: &Stack) -> Called {
     count(stack, 0..=0, "0 arguments")?;
+    if let Some(name) = named_file()? {
+        stack.push_bytes(name);
+        return super::ONE;
+    }
     scope::with_request(|request| match request.body.file() {
         Some(file) => stack.push_bytes(file.path.as_os_str().as_encoded_bytes()),
         None => stack.push_nil(),
@@ -442,7 +451,28 @@ fn set_body_data(stack: &Stack) -> Called {
     })?
 }
 
+/// The file that a script has named as the content. It was read, and scripts find it under its name as with nginx's module.
+struct OfFile(Vec<u8>);
+
+/// The file that a script has named as the content, where it was the last to say what that is.
+fn named_file() -> Result<Option<Vec<u8>>, Failure> {
+    scope::with_request(|request| {
+        let file = request.state::<OfFile>()?;
+        (!file.0.is_empty()).then(|| file.0.clone())
+    })
+}
+
+/// Notes the name of the file that the content was read from.
+fn note_body_file(stack: &Stack) -> Called {
+    let name = text(stack, 1)?;
+    scope::with_request(|request| request.set_state(OfFile(name)))?;
+    super::NONE
+}
+
 fn put_body(request: &mut Request, body: Vec<u8>) {
+    if request.state::<OfFile>().is_some() {
+        request.set_state(OfFile(Vec::new()));
+    }
     let length = body.len();
     request.body = RequestBody::from_bytes(body);
     let fields = &mut Rc::make_mut(&mut request.head).wire.fields;

@@ -19,6 +19,7 @@ pub(super) const FUNCTIONS: Functions = &[("redirect", redirect)];
 pub(super) const CORE: Functions = &[
     ("resp_get_headers", get_headers),
     ("resp_add_header", add_header),
+    ("bypass_if_checks", bypass_if_checks),
     ("get_status", get_status),
     ("set_status", set_status),
     ("headers_sent", headers_sent),
@@ -389,7 +390,10 @@ fn exec(stack: &Stack) -> Called {
         if !args.is_empty() {
             args.push(b'&');
         }
-        args.extend_from_slice(&super::request::as_arguments(&more));
+        // A space is one of nginx's module too. What would end a line for an upstream server is escaped all the same.
+        args.extend_from_slice(&super::request::escaped(&more, |byte| {
+            byte < b' ' || byte == 0x7f
+        }));
     }
     super::output::end(Operation::Exec(path, args))
 }
@@ -399,4 +403,10 @@ pub(super) fn internal_uri(target: &[u8]) -> Option<(BString, BString)> {
     let mut path = Vec::new();
     let args = proto::uri::parse_internal(target, &mut path).ok()?;
     Some((path.into(), target[args].into()))
+}
+
+/// The response is sent whatever the client says it has: no 304 and no 412.
+fn bypass_if_checks(_: &Stack) -> Called {
+    scope::with_request(|request| request.out.transforms.unconditional = true)?;
+    super::NONE
 }

@@ -222,8 +222,12 @@ module("ngx.balancer", balancer)
 
 -- `ngx.ssl`
 local ssl = core.ssl
-local offered_ciphers, tls_version = ssl.ciphers, ssl.version
-ssl.ciphers, ssl.version = nil, nil
+local offered_ciphers, tls_version, hello_extension, hello_extensions =
+    ssl.ciphers, ssl.version, ssl.extension, ssl.extensions
+local session_id, get_session, set_session = ssl.session_id, ssl.session, ssl.set_session
+for _, name in pairs { "ciphers", "version", "extension", "extensions", "session_id", "session", "set_session" } do
+    ssl[name] = nil
+end
 ssl._VERSION = "0.1.32"
 for _, name in pairs { "parse_pem_cert", "parse_der_cert", "parse_pem_priv_key", "parse_der_priv_key" } do
     local parse = ssl[name]
@@ -249,12 +253,64 @@ function ssl.verify_client()
     return nil, "not supported: whether clients are asked for a certificate is said by ssl_verify_client"
 end
 module("ngx.ssl", ssl)
+
+-- `ngx.ssl.clienthello`: what scripts of `ssl_client_hello_by_lua` see.
+local function of_hello(get)
+    return function(...)
+        if ngx.get_phase() ~= "ssl_client_hello" then
+            error("API disabled in the current context", 2)
+        end
+        return get(...)
+    end
+end
+
+-- Values that clients send to keep servers from relying on a list (RFC 8701): 0x0a0a, 0x1a1a and so on.
+local function without_grease(numbers)
+    local rest = {}
+    for _, number in pairs(numbers) do
+        if number % 256 ~= floor(number / 256) or number % 16 ~= 10 then
+            rest[#rest + 1] = number
+        end
+    end
+    return rest
+end
+
+-- The extension that names versions: a length and two bytes for each.
+local SUPPORTED_VERSIONS = 43
+local function supported_versions()
+    local content = hello_extension(SUPPORTED_VERSIONS)
+    if not content or #content == 0 or content:byte(1) ~= #content - 1 then
+        return nil
+    end
+    local names = {}
+    for at = #content - 1, 2, -2 do
+        names[#names + 1] = tls_names[content:byte(at) * 256 + content:byte(at + 1)]
+    end
+    return names
+end
+
 module("ngx.ssl.clienthello", {
     version = "0.1.32",
-    get_client_hello_server_name = ssl.server_name,
-    get_client_hello_ciphers = offered_ciphers,
-    get_client_hello_ext = function() return nil end,
-    set_protocols = function()
+    get_client_hello_server_name = of_hello(ssl.server_name),
+    get_client_hello_ciphers = of_hello(function()
+        return without_grease(offered_ciphers())
+    end),
+    get_client_hello_ext = of_hello(hello_extension),
+    get_client_hello_ext_present = of_hello(function()
+        return without_grease(hello_extensions())
+    end),
+    get_supported_versions = of_hello(supported_versions),
+    set_protocols = of_hello(function()
         return nil, "not supported: the versions are said by ssl_protocols"
-    end,
+    end),
 })
+
+-- `ngx.ssl.session`
+if ngx.config.subsystem == "http" then
+    module("ngx.ssl.session", {
+        version = "0.1.32",
+        get_session_id = session_id,
+        get_serialized_session = get_session,
+        set_serialized_session = set_session,
+    })
+end

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use net::tls::{Chain, Identity, Key, Offer};
+use net::tls::{Chain, Identity, KeptSession, Key, Offer};
 use rt::net::Address;
 
 use super::arguments::{bytes, optional_text};
@@ -35,6 +35,11 @@ pub(super) const FUNCTIONS: Functions = &[
     ("raw_client_addr", raw_client_address),
     ("version", version),
     ("ciphers", ciphers),
+    ("extension", extension),
+    ("extensions", extensions),
+    ("session_id", session_id),
+    ("session", session),
+    ("set_session", set_session),
 ];
 
 static CHAIN: Class = Class {
@@ -284,4 +289,68 @@ fn ciphers(stack: &Stack) -> Called {
         stack.set_element(-2, n + 1);
     }
     super::ONE
+}
+
+/// The content of an extension of the hello, or nothing.
+fn extension(stack: &Stack) -> Called {
+    let wanted = super::arguments::number(stack, 1)?;
+    let offer = offer()?;
+    let offer = offer.borrow();
+    let mut known = offer.extensions.iter();
+    match known.find(|(kind, _)| f64::from(*kind) == wanted) {
+        Some((_, content)) => stack.push_bytes(content),
+        None => stack.push_nil(),
+    }
+    super::ONE
+}
+
+/// The numbers of the extensions, in their order.
+fn extensions(stack: &Stack) -> Called {
+    let offer = offer()?;
+    let known = &offer.borrow().extensions;
+    stack.push_table(known.len(), 0);
+    for (n, (kind, _)) in known.iter().enumerate() {
+        stack.push_number(f64::from(*kind));
+        stack.set_element(-2, n + 1);
+    }
+    super::ONE
+}
+
+// -- sessions --
+
+/// The name of the session in question, in hexadecimal digits.
+fn session_id(stack: &Stack) -> Called {
+    let offer = offer()?;
+    match &offer.borrow().session {
+        Some(session) => {
+            let digits = session.id.iter().map(|byte| format!("{byte:02x}"));
+            stack.push_bytes(digits.collect::<String>());
+        }
+        None => return bad(stack, "uninitialized session id in lua context"),
+    }
+    super::ONE
+}
+
+fn session(stack: &Stack) -> Called {
+    let offer = offer()?;
+    match &offer.borrow().session {
+        Some(session) if !session.value.is_empty() => stack.push_bytes(&session.value),
+        _ => return bad(stack, "bad session in lua context"),
+    }
+    super::ONE
+}
+
+fn set_session(stack: &Stack) -> Called {
+    let value = bytes(stack, 1)?;
+    let offer = offer()?;
+    let mut offer = offer.borrow_mut();
+    match &mut offer.session {
+        Some(_) if value.is_empty() => return bad(stack, "invalid session length"),
+        Some(_) if !KeptSession::is_one(value) => {
+            return bad(stack, "failed to de-serialize session");
+        }
+        Some(session) => session.value = value.to_vec(),
+        None => return bad(stack, "bad lua context"),
+    }
+    yes(stack)
 }

@@ -217,6 +217,7 @@ module("ngx.req", {
 local add_header = core.resp_add_header
 module("ngx.resp", {
     version = version,
+    bypass_if_checks = core.bypass_if_checks,
     add_header = function(name, value)
         if value == nil then
             error("invalid header value", 2)
@@ -276,15 +277,19 @@ module("ngx.process", {
     end,
 })
 
--- A file as the request's content. It is in memory afterwards.
+-- A file as the request's content. It is in memory afterwards; scripts are told its name, unless it is gone.
 do
-    local set_body_file = core.req_read_file
+    local set_body_file, note = core.req_read_file, core.req_note_body_file
     function ngx.req.set_body_file(...)
         local content, err = set_body_file(...)
         if not content then
             error(err, 2)
         end
         ngx.req.set_body_data(content)
+        local name, once = ...
+        if not once then
+            note(name)
+        end
     end
 end
 
@@ -531,9 +536,6 @@ local function refusing(name, what, functions)
 end
 refusing("ngx.ocsp", "responses of OCSP are fetched by ssl_stapling", {
     "create_ocsp_request", "get_ocsp_responder_from_der_chain", "set_ocsp_status_resp", "validate_ocsp_response",
-})
-refusing("ngx.ssl.session", "sessions are kept by ssl_session_cache and tickets", {
-    "get_serialized_session", "get_session_id", "set_serialized_session",
 })
 
 -- Stream has sessions, and no requests.

@@ -87,6 +87,7 @@ fn spawn(stack: &Stack) -> Called {
         let light = Light {
             parent: stack.identity(),
             over: false,
+            captures: false,
         };
         scope.lights.borrow_mut().insert(number, light);
         scope.begun.borrow_mut().push(Begun {
@@ -159,6 +160,9 @@ fn kill(stack: &Stack) -> Called {
             if parent != stack.identity() {
                 // So that what runs, or has resumed what runs, is never ended from below.
                 return Some("killer not parent");
+            }
+            if lights.get(&number).is_some_and(|light| light.captures) {
+                return Some("pending subrequests");
             }
             lights.remove(&number);
             scope.killed.borrow_mut().push(number);

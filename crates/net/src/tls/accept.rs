@@ -7,9 +7,10 @@ use rt::net::Stream;
 use rustls::server::{Accepted, Acceptor};
 use rustls::{Error, PeerIncompatible, SignatureScheme};
 
-use super::early_offer::early_offer;
 use super::handshake::{self, HandshakeError};
 use super::identity::Identity;
+use super::kept::Keeping;
+use super::raw_hello::RawHello;
 use super::server::ServerSettings;
 use super::session::{Facts, READ_SIZE, Session, State};
 use super::verify::{Assessment, Purpose};
@@ -19,8 +20,7 @@ pub struct Hello {
     accepted: Accepted,
     /// What came after it.
     rest: Vec<u8>,
-    /// The session whose early data comes with it.
-    early_offer: Option<Vec<u8>>,
+    raw: RawHello,
     facts: Facts,
 }
 
@@ -62,11 +62,11 @@ pub async fn read_hello(socket: &Stream, mut input: Vec<u8>) -> Result<Beginning
                         let why = PeerIncompatible::SupportedVersionsExtensionRequired;
                         return Err(HandshakeError::Tls(Error::PeerIncompatible(why)));
                     }
-                    let offer = match before.is_empty() {
-                        true => early_offer(&input[..read]),
-                        false => early_offer(&[&before[..], &input[..read]].concat()),
+                    let raw = match before.is_empty() {
+                        true => RawHello::new(&input[..read]),
+                        false => RawHello::new(&[&before[..], &input[..read]].concat()),
                     };
-                    let hello = Hello::new(accepted, records, offer);
+                    let hello = Hello::new(accepted, records, raw);
                     return Ok(Beginning::Hello(Box::new(hello)));
                 }
                 Err((error, mut alert)) => {
@@ -113,7 +113,7 @@ impl Write for Output<'_> {
 }
 
 impl Hello {
-    fn new(accepted: Accepted, rest: &[u8], early_offer: Option<Vec<u8>>) -> Hello {
+    fn new(accepted: Accepted, rest: &[u8], raw: RawHello) -> Hello {
         let hello = accepted.client_hello();
         let numbers =
             |groups: &[rustls::NamedGroup]| groups.iter().map(|group| u16::from(*group)).collect();
@@ -135,7 +135,7 @@ impl Hello {
         Hello {
             accepted,
             rest: rest.to_vec(),
-            early_offer,
+            raw,
             facts,
         }
     }
@@ -152,6 +152,16 @@ impl Hello {
             .alpn()
             .map(|names| names.map(<[u8]>::to_vec).collect())
             .unwrap_or_default()
+    }
+
+    /// What came, for those who want more of it.
+    pub(super) fn raw(&self) -> &RawHello {
+        &self.raw
+    }
+
+    /// Whether the client would speak version 1.3. Its suites do not tell: some name those of versions that they do not speak.
+    pub(super) fn offers_1_3(&self) -> bool {
+        self.raw.offers_version(0x304)
     }
 
     /// The suites that the client offers, by their numbers, in its order.
@@ -173,17 +183,19 @@ impl Hello {
         HandshakeError::Objection
     }
 
-    /// Runs the handshake. `identities` take the place of those of the settings, when they depend on the client.
+    /// Runs the handshake. `identities` take the place of those of the settings, when they depend on the client; `keeping`
+    /// is for who keeps sessions elsewhere.
     pub async fn accept(
         self,
         socket: &Stream,
         settings: &ServerSettings,
         identities: Option<Vec<Arc<Identity>>>,
+        keeping: Option<&Keeping>,
     ) -> Result<Session, HandshakeError> {
         let Hello {
             accepted,
             rest,
-            early_offer,
+            raw,
             mut facts,
         } = self;
         let (config, known) = match &identities {
@@ -206,9 +218,13 @@ impl Hello {
             let _ = socket.try_write(&[0x15, 3, 3, 0, 2, 2, 120]);
             return Err(HandshakeError::Tls(Error::NoApplicationProtocol));
         }
-        let skipping = early_offer
-            .as_ref()
-            .and_then(|session| settings.config_skipping(&config, session));
+        let config = match keeping {
+            Some(keeping) => keeping.config(&config),
+            None => config,
+        };
+        let skipping = raw
+            .early_offer()
+            .and_then(|session| settings.config_skipping(&config, &session));
         let skips = skipping.is_some();
         let config = skipping.unwrap_or(config);
         let slow = known.iter().any(|identity| identity.is_slow());

@@ -9,6 +9,7 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use super::accept::Hello;
 use super::certificate::Element;
 use super::identity::{self, Identity};
+use super::kept::KeptSession;
 use super::server::ServerSettings;
 use super::{Problem, provider};
 
@@ -24,6 +25,10 @@ pub struct Offer {
     pub known: Vec<Arc<Identity>>,
     /// Those that it will be shown; `None`: those that are known.
     pub chosen: Option<Vec<Arc<Identity>>>,
+    /// The extensions of the hello in their order, each with its content.
+    pub extensions: Vec<(u16, Vec<u8>)>,
+    /// The session that is asked for, or that was made.
+    pub session: Option<KeptSession>,
 }
 
 /// When somebody has a say in a handshake.
@@ -33,6 +38,10 @@ pub enum Moment {
     Hello,
     /// The server is known, and its certificate is to be chosen.
     Certificate,
+    /// The client would resume a session: whoever keeps sessions may have it.
+    SessionWanted,
+    /// A session was made, to be kept.
+    SessionMade,
 }
 
 impl Offer {
@@ -46,13 +55,33 @@ impl Offer {
         let of_settings = settings.map(ServerSettings::identities);
         let newest = settings.is_none_or(ServerSettings::speaks_1_3);
         let ciphers = hello.offered_ciphers();
-        let wants = ciphers.iter().any(|number| number >> 8 == 0x13);
+        let wants = hello.offers_1_3();
+        let extensions = hello.raw().extensions().unwrap_or_default();
         Offer {
             server_name: hello.server_name().map(Into::into),
             version: if newest && wants { 0x304 } else { 0x303 },
             ciphers: ciphers.to_vec(),
             known: identities.or(of_settings).unwrap_or_default().to_vec(),
             chosen: None,
+            extensions: extensions
+                .into_iter()
+                .map(|(kind, content)| (kind, content.to_vec()))
+                .collect(),
+            session: None,
+        }
+    }
+
+    /// About a session, and nothing else.
+    pub fn about(server_name: Option<Box<str>>, session: KeptSession) -> Offer {
+        Offer {
+            server_name,
+            // No others are kept.
+            version: 0x303,
+            ciphers: Vec::new(),
+            known: Vec::new(),
+            chosen: None,
+            extensions: Vec::new(),
+            session: Some(session),
         }
     }
 

@@ -71,6 +71,10 @@ pub struct ServerSettings {
     pub(super) identities: Vec<Arc<Identity>>,
     pub(super) trust: Option<Arc<Trust>>,
     speaks_1_3: bool,
+    /// What its sessions depend on.
+    pub(super) context: [u8; 32],
+    /// How long a session may be resumed, in seconds.
+    pub(super) session_timeout: u32,
 }
 
 impl fmt::Debug for ServerSettings {
@@ -144,6 +148,8 @@ impl ServerOptions {
             identities: self.identities,
             trust: self.client_certificates.map(|wanted| wanted.trust),
             speaks_1_3: protocols.speaks_1_3(),
+            context,
+            session_timeout: self.session_timeout,
         })
     }
 

@@ -107,8 +107,8 @@ pub(super) fn connect(stack: &Stack) -> Called {
         Some(port) => format!("{}:{port}", host.as_bstr()).into_bytes(),
         None => host.clone(),
     });
+    socket.check_owner()?;
     if let Ok(wire) = socket.open() {
-        socket.check_owner()?;
         if let Err(message) = socket.busy(true, true) {
             return refuse(stack, message);
         }
@@ -121,6 +121,7 @@ pub(super) fn connect(stack: &Stack) -> Called {
     socket.drop_connection();
     socket.was_used.set(true);
     of_guest(|connected| connected.add(&socket))?;
+    super::owner()?;
     *socket.pool.borrow_mut() = Some(key.clone());
     let pools = scope::with(|scope| Rc::clone(&scope.vm.pools))?;
     let place = match pools.enter(&key, wanted.size, wanted.backlog) {

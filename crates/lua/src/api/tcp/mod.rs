@@ -13,6 +13,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Request;
 use net::Transport;
 use net::tls::{Identity, Sessions};
 use rt::net::Address;
@@ -99,6 +100,8 @@ pub(crate) struct Tcp {
     settings: Sockets,
     /// The request that connected it.
     owner: RefCell<Option<Weak<()>>>,
+    /// It was closed because that one has ended.
+    left: Cell<bool>,
 }
 
 fn tcp(stack: &Stack) -> Called {
@@ -168,6 +171,7 @@ impl Tcp {
             sessions: RefCell::default(),
             settings: settings.clone(),
             owner: RefCell::default(),
+            left: Cell::new(false),
         }
     }
 
@@ -238,6 +242,15 @@ impl Tcp {
         };
         let same = of_guest(|connected| Rc::ptr_eq(&connected.owner, &owner))?;
         if same { Ok(()) } else { fail("bad request") }
+    }
+
+    /// Of a subrequest that has ended it is nobody else's to use either: not even to be told that it is closed, which with nginx it is
+    /// at the end of the client's request.
+    fn check_left(&self) -> Result<(), Failure> {
+        match self.left.get() {
+            true => self.check_owner(),
+            false => Ok(()),
+        }
     }
 
     fn drop_connection(&self) {
@@ -319,6 +332,7 @@ pub(crate) struct Connected {
 impl Connected {
     fn add(&mut self, socket: &Rc<Tcp>) {
         *socket.owner.borrow_mut() = Some(Rc::downgrade(&self.owner));
+        socket.left.set(false);
         let sockets = &mut self.sockets;
         if sockets.len() == sockets.capacity() {
             sockets.retain(|socket| socket.strong_count() > 0);
@@ -336,6 +350,7 @@ impl Drop for Connected {
     fn drop(&mut self) {
         for socket in self.sockets.iter().filter_map(Weak::upgrade) {
             if socket.wire.borrow().as_ref().is_some_and(Wire::is_own) {
+                socket.left.set(true);
                 socket.drop_connection();
             }
         }
@@ -344,7 +359,46 @@ impl Drop for Connected {
 
 /// What tells the request, the session or the script that runs from all others.
 pub(super) fn owner() -> Result<Rc<()>, Failure> {
-    of_guest(|connected| Rc::clone(&connected.owner))
+    let owner = of_guest(|connected| Rc::clone(&connected.owner))?;
+    remember(&owner);
+    Ok(owner)
+}
+
+/// Those whose sockets are nobody else's to use while the client's request lasts, though they may have ended: its subrequests.
+type Owners = RefCell<Vec<Rc<()>>>;
+
+/// The list of the client's request, in a subrequest that shares nothing else with it.
+struct Lent(Rc<Owners>);
+
+/// How many of them are remembered for a request.
+const MAX_OWNERS: usize = 1000;
+
+fn owners(request: &mut Request) -> Rc<Owners> {
+    match request.state::<Lent>() {
+        Some(Lent(owners)) => Rc::clone(owners),
+        None => request.shared(),
+    }
+}
+
+/// Lets a subrequest that a script makes remember its sockets with the request that it is for.
+pub(super) fn lend_owners(parent: &mut Request, request: &mut Request) {
+    request.set_state(Lent(owners(parent)));
+}
+
+/// Remembers a subrequest that has a socket.
+fn remember(owner: &Rc<()>) {
+    // Without a request there is nobody to share it with.
+    let _ = scope::with_request(|request| {
+        if !request.is_subrequest() {
+            return;
+        }
+        let owners = owners(request);
+        let mut known = owners.borrow_mut();
+        let is_new = !known.iter().any(|one| Rc::ptr_eq(one, owner));
+        if is_new && known.len() < MAX_OWNERS {
+            known.push(Rc::clone(owner));
+        }
+    });
 }
 
 /// Calls `code` with the sockets of the request, the session or the script that runs.

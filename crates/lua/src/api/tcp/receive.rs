@@ -235,6 +235,7 @@ pub(super) fn peek(stack: &Stack) -> Called {
 
 /// The connection, if a read may begin on it; or what is answered instead.
 fn ready(stack: &Stack, socket: &Rc<Tcp>) -> Result<Result<Wire, Called>, crate::luajit::Failure> {
+    socket.check_left()?;
     let wire = match socket.to_read() {
         Ok(wire) => wire,
         Err(message) => {

@@ -44,6 +44,7 @@ pub(super) fn send(stack: &Stack) -> Called {
         ));
     }
     let socket = this(stack)?;
+    socket.check_left()?;
     let wire = match socket.to_write() {
         Ok(wire) => wire,
         Err(message) => {
@@ -125,6 +126,7 @@ pub(super) fn close(stack: &Stack) -> Called {
         ));
     }
     let socket = this(stack)?;
+    socket.check_left()?;
     let wire = match socket.open() {
         Ok(wire) => wire,
         Err(message) => return refuse(stack, message),
@@ -187,6 +189,7 @@ pub(super) fn set_keepalive(stack: &Stack) -> Called {
     let socket = this(stack)?;
     let timeout = whole(stack, 2)?;
     let size = whole(stack, 3)?.unwrap_or(socket.settings.pool_size as f64);
+    socket.check_left()?;
     if socket.read_closed.get() || socket.write_closed.get() {
         return refuse(stack, "closed");
     }

@@ -1,40 +1,87 @@
-//! Whether a client's hello comes with early data (RFC 8446, section 4.2.10), and of which session.
+//! A client's hello as it came: what rustls does not tell of it.
 //!
-//! rustls does not tell it before it has answered, and then it is too late to choose how much of such data is skipped.
+//! Whether early data comes with it (RFC 8446, section 4.2.10) must be known before it is answered, since then it is too late to
+//! choose how much of such data is skipped. Who keeps sessions outside of the server wants the name of the session, and scripts
+//! look at extensions.
 //!
 //! ```text
 //! message     01 len len len  03 vv  random[32]  session<1>  suites<2>  compression<1>  extensions<2>
 //! extension   type type len len  …
 //!   42        early data: empty
 //!   41        sessions to resume:  identities<2>  binders<2>;   identity:  name<2>  age[4]
+//!   35        a ticket of version 1.2, or nothing: the client would like one
+//!   43        the versions that the client speaks: versions<1>
 //! ```
 
 const RECORD_HEADER: usize = 5;
 const EARLY_DATA: u16 = 42;
 const PRE_SHARED_KEY: u16 = 41;
+const TICKET: u16 = 35;
+const SUPPORTED_VERSIONS: u16 = 43;
 
-/// The name of the session that the early data is of: the first one that the hello names. `None`: there is no early
-/// data, or the hello is broken, which is for others to say. `records` are those that the hello came in, and perhaps
-/// more.
-pub(super) fn early_offer(records: &[u8]) -> Option<Vec<u8>> {
-    let message = message(records);
-    let mut rest = Cursor(message.get(4..)?);
-    rest.take(2 + 32)?;
-    rest.sized(1)?;
-    rest.sized(2)?;
-    rest.sized(1)?;
-    let mut extensions = rest.sized(2)?;
-    let (mut early, mut session) = (false, None);
-    while !extensions.0.is_empty() {
-        let kind = extensions.number(2)?;
-        let mut content = extensions.sized(2)?;
-        if kind == usize::from(EARLY_DATA) {
-            early = true;
-        } else if kind == usize::from(PRE_SHARED_KEY) {
-            session = Some(content.sized(2)?.sized(2)?.0.to_vec());
-        }
+/// A hello, put together from its records.
+pub(super) struct RawHello(Vec<u8>);
+
+impl RawHello {
+    /// `records` are those that the hello came in, and perhaps more.
+    pub(super) fn new(records: &[u8]) -> RawHello {
+        RawHello(message(records))
     }
-    session.filter(|_| early)
+
+    /// The name of the session that the early data is of: the first one that the hello names. `None`: there is no early
+    /// data, or the hello is broken, which is for others to say.
+    pub(super) fn early_offer(&self) -> Option<Vec<u8>> {
+        let known = self.extensions()?;
+        let content = |wanted: u16| known.iter().find(|(kind, _)| *kind == wanted);
+        content(EARLY_DATA)?;
+        let mut keys = Cursor(content(PRE_SHARED_KEY)?.1);
+        Some(keys.sized(2)?.sized(2)?.0.to_vec())
+    }
+
+    /// The extensions in their order; `None`: there are none, or the hello is broken.
+    pub(super) fn extensions(&self) -> Option<Vec<(u16, &[u8])>> {
+        let (_, mut rest) = self.session_and_rest()?;
+        rest.sized(2)?;
+        rest.sized(1)?;
+        let mut left = rest.sized(2)?;
+        let mut extensions = Vec::new();
+        while !left.0.is_empty() {
+            let kind = u16::try_from(left.number(2)?).ok()?;
+            extensions.push((kind, left.sized(2)?.0));
+        }
+        Some(extensions)
+    }
+
+    /// The content of an extension.
+    pub(super) fn extension(&self, wanted: u16) -> Option<&[u8]> {
+        let all = self.extensions()?;
+        all.into_iter()
+            .find_map(|(kind, content)| (kind == wanted).then_some(content))
+    }
+
+    /// Whether a version is among those that the hello names by extension, as from version 1.3 on (RFC 8446, section 4.2.1).
+    pub(super) fn offers_version(&self, version: u16) -> bool {
+        let versions = self
+            .extension(SUPPORTED_VERSIONS)
+            .and_then(|content| Cursor(content).sized(1));
+        versions.is_some_and(|named| {
+            let mut named = named.0.chunks_exact(2);
+            named.any(|one| one == version.to_be_bytes())
+        })
+    }
+
+    /// The session of TLS 1.2 that the client would resume by its name: without a ticket, which would hold it.
+    pub(super) fn session_id(&self) -> Option<&[u8]> {
+        let (id, _) = self.session_and_rest()?;
+        let ticket = self.extension(TICKET).unwrap_or_default();
+        (!id.is_empty() && ticket.is_empty()).then_some(id)
+    }
+
+    fn session_and_rest(&self) -> Option<(&[u8], Cursor<'_>)> {
+        let mut rest = Cursor(self.0.get(4..)?);
+        rest.take(2 + 32)?;
+        Some((rest.sized(1)?.0, rest))
+    }
 }
 
 /// The first message, put together from its records.
@@ -115,8 +162,12 @@ mod tests {
         for size in 1..=with.len() {
             let mut wire = records(&with, size);
             wire.extend(b"\x17\x03\x03\0\x05early");
-            assert_eq!(early_offer(&wire), Some(b"name".to_vec()), "{size}");
-            assert_eq!(early_offer(&records(&without, size)), None);
+            assert_eq!(
+                RawHello::new(&wire).early_offer(),
+                Some(b"name".to_vec()),
+                "{size}"
+            );
+            assert_eq!(RawHello::new(&records(&without, size)).early_offer(), None);
         }
     }
 
@@ -133,9 +184,10 @@ mod tests {
                 let mut broken = whole.clone();
                 broken[at] = byte;
                 // Which, depends on the byte; it must not matter to anything.
-                let _ = early_offer(&records(&broken, 7));
+                let _ = RawHello::new(&records(&broken, 7)).early_offer();
             }
-            assert_eq!(early_offer(&records(&whole[..at], 999)), None, "{at}");
+            let cut = RawHello::new(&records(&whole[..at], 999));
+            assert_eq!(cut.early_offer(), None, "{at}");
         }
     }
 }
