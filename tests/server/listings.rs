@@ -19,7 +19,7 @@ fn the_page_stands_by_itself() {
     assert_eq!(reply.field("Content-Type"), "text/html; charset=utf-8");
     let text = reply.text();
     for wanted in [
-        "<title>/a &amp; b/</title>",
+        "<title>Index of /a &amp; b/</title>",
         "<a href=\"../\">/</a> a &amp; b</nav>",
         "<a href=\"below/\">below/</a>",
         "<a href=\"file%20%3C1%3E.txt\">file &lt;1&gt;.txt</a>",

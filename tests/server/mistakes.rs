@@ -256,7 +256,7 @@ fn what_tls_has_no_more_is_one_line_each() {
     assert_eq!(warned(quiet), "");
     let off = warned("ssl_ciphers AES128-SHA:AES256-SHA;");
     assert_eq!(off.lines().count(), 1, "{off}");
-    assert!(off.contains("TLS 1.2 is off"), "{off}");
+    assert!(off.contains("TLS 1.2 is disabled"), "{off}");
     assert!(run(&["help", "tls"]).stdout.contains("ssl_dhparam"));
 }
 
@@ -299,7 +299,7 @@ fn slips_of_the_pen() {
         (
             server("client_max_body_size 10mb;"),
             "\"client_max_body_size\" directive invalid value in %%DIR%%/nginx.conf:4",
-            "= a length is a number of bytes, or with a unit: 4096, 8k, 1m, 2g",
+            "= a length is a number of bytes, kilobytes, megabytes or gigabytes: 4096, 8k, 1m, 2g",
         ),
         (
             server("auth_basic_user_fil x;"),

@@ -196,7 +196,7 @@ fn what_was_open_to_others_is_mended_at_the_start() {
         assert!(said.contains(&expected), "{path} is not in: {said}");
     }
     let log = fs::read_to_string(site.path("error.log")).expect("it is there");
-    assert!(log.contains("were open to other users"), "{log}");
+    assert!(log.contains("were accessible to other users"), "{log}");
     assert!(log.contains("named.log\" had mode 0666"), "{log}");
 }
 

@@ -580,7 +580,7 @@ fn a_vanished_directory_is_told_and_nothing_stops() {
         assert!(reader.await.unwrap() == expected);
         store.maintain(NOW);
         store.flush().await;
-        assert!(store.trouble().unwrap().contains("vanished"));
+        assert!(store.trouble().unwrap().contains("has disappeared"));
         assert_eq!(store.stats().fills, 0);
     });
 }
