@@ -98,7 +98,7 @@ const PASSES: &[&str] = &[
     "http://group%%N%%/base/",
     "http://%%UP0%%$request_uri",
     "http://%%UP0%%/v$uri",
-    "http://$arg_h%%UP0%%",
+    "http://${arg_h}%%UP0%%",
     "http://%%UP0%%/a%20b/",
     "http://%%UP0%%/?x=",
     "http://group%%N%%$uri$is_args$args",
