@@ -84,7 +84,7 @@ impl Bench {
 /// What the folders of starts are called, in front of the process that made them.
 const FOLDER: &str = "weir-differential-";
 
-/// Removes the folders of machines that were killed: nobody else does.
+/// Removes the folders of machines that were killed, which could not do it themselves.
 pub fn sweep() {
     for entry in fs::read_dir(std::env::temp_dir())
         .into_iter()

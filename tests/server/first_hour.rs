@@ -1,4 +1,4 @@
-//! What somebody meets who has just installed the server: it starts everywhere, it leaves nothing where nobody looks for
+//! What a user meets who has just installed the server: it starts everywhere, it leaves nothing where nobody looks for
 //! it, and what it cannot do it says in words that lead on.
 
 use std::fs;
@@ -104,7 +104,7 @@ fn the_smallest_configuration_starts_for_anybody() {
     }
 }
 
-/// In a folder where everybody makes files somebody may have been first.
+/// In a directory that all users can write to, another user may have been first.
 #[test]
 fn a_folder_of_somebody_else_is_not_used() {
     if skip_on_oracle(WHY) {

@@ -312,7 +312,7 @@ fn shown(line: &Line, kind: Kind, word: &conf::Word, block: bool) -> String {
     )
 }
 
-/// Code that is no Lua fails what it is for: the start, or whoever comes, as nginx's module compiles code when it is wanted. A
+/// Code that is not Lua fails what it is for: the start, or the request that runs it, as nginx's module compiles code when it is wanted. A
 /// configuration that nginx takes is not refused for it, and the warning tells before anybody comes.
 fn check(
     line: &mut Line,

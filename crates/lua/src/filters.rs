@@ -38,7 +38,7 @@ pub(crate) fn filter(request: &mut Request) -> Verdict {
 
 /// Runs the script over the head.
 fn change_head(request: &mut Request, chunk: &Arc<Chunk>) -> Result<(), u16> {
-    // What fails here is no response to anybody: nginx ends the connection. Whoever waits for a subrequest is told.
+    // What fails here is no response to anybody: nginx ends the connection. The parent of a subrequest is told.
     let failed = match request.is_subrequest() {
         true => 500,
         false => internal_status::CLOSE,

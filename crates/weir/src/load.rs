@@ -162,7 +162,7 @@ impl Messages {
         eprint!("{}", self.render(program, colour));
     }
 
-    /// Prints the errors for somebody who has never seen the configuration: the one of `weir serve`.
+    /// Prints the errors for a user who has never seen the configuration: the one of `weir serve`.
     pub(crate) fn print_without_places(&self, program: &str) {
         for error in self.errors() {
             eprintln!(

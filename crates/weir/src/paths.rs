@@ -178,7 +178,7 @@ impl Paths {
 
     /// Finds the places for what the configuration does not name.
     fn place(&mut self, identity: Identity, has_prefix: bool, ground: &Ground<'_>) {
-        // A configuration of nginx's is served in the place of nginx: whoever asks for its process finds ours.
+        // A configuration of nginx's is served in the place of nginx: what looks for its process finds ours.
         let is_nginx = identity == Identity::Nginx || self.configuration.starts_with("/etc/nginx");
         let defaults = ground.defaults(if is_nginx { "nginx" } else { "weir" });
         let in_prefix = has_prefix && !self.prefix.starts_with("/etc");

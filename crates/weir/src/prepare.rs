@@ -118,7 +118,7 @@ fn own_in_use(loaded: &Loaded) -> impl Iterator<Item = &Own> {
     loaded.own.iter().filter(is_used)
 }
 
-/// Makes the server's own folders, which nobody else does.
+/// Makes the server's own directories: no package and no engine does.
 fn make_own(loaded: &Loaded) -> Result<(), String> {
     for Own { path, mode } in own_in_use(loaded) {
         modes::make_folders(path, *mode).map_err(|error| mkdir_failed(path, &error))?;

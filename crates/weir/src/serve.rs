@@ -140,7 +140,7 @@ fn prepare(arguments: &Serve, temporary: &Path) -> Result<Prepared, String> {
     };
     if let Some(pair) = &arguments.password {
         let (user, password) = pair.split_once(':').unwrap_or((pair, ""));
-        // The file is gone with the process, and nobody else can read it: nothing slower is needed.
+        // The file is gone with the process, and no other user can read it: nothing slower is needed.
         let hash = base64::engine::general_purpose::STANDARD.encode(sha1::Sha1::digest(password));
         let line = format!("{user}:{{SHA}}{hash}\n");
         authority::write(&temporary.join("users"), &line, modes::PRIVATE_FILE)?;

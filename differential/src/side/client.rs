@@ -361,7 +361,7 @@ impl Connection {
         if !left.is_zero() && self.receive_within(left) {
             return true;
         }
-        // Time alone says nothing of a server on a busy machine. It was silent when it has answered somebody else since.
+        // Time alone says nothing of a server on a busy machine. It was silent if it has answered another client since.
         probe(self.probe);
         self.receive_within(self.patience.wait / 8)
     }

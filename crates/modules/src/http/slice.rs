@@ -110,7 +110,7 @@ fn begin(request: &mut Request) -> Verdict {
         return Verdict::Pass;
     }
     if request.out.status != 206 {
-        // What came is no piece: whoever asks for the piece later hears of none.
+        // What came is not a slice, so later requests for this slice do not find one.
         request.forget_fact::<Piece>();
         return Verdict::Pass;
     }

@@ -1,4 +1,4 @@
-//! Sessions of TLS 1.2 that somebody keeps outside of the server: he is asked for one when a client names it, and told of each that is
+//! Sessions of TLS 1.2 in an external store: it is asked for one when a client names it, and told of each that is
 //! made. Those of TLS 1.3 are in tickets, or in the server's own cache: a client has several of them, each for one time.
 //!
 //! rustls looks for sessions while it reads the hello, and cannot wait for an answer. The hello is known before: so the session

@@ -38,7 +38,7 @@ pub enum Moment {
     Hello,
     /// The server is known, and its certificate is to be chosen.
     Certificate,
-    /// The client would resume a session: whoever keeps sessions may have it.
+    /// The client would resume a session: an external store of sessions may have it.
     SessionWanted,
     /// A session was made, to be kept.
     SessionMade,

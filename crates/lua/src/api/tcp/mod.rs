@@ -244,7 +244,7 @@ impl Tcp {
         if same { Ok(()) } else { fail("bad request") }
     }
 
-    /// Of a subrequest that has ended it is nobody else's to use either: not even to be told that it is closed, which with nginx it is
+    /// The socket of a subrequest that has ended is closed to other requests too: not even to be told that it is closed, which with nginx it is
     /// at the end of the client's request.
     fn check_left(&self) -> Result<(), Failure> {
         match self.left.get() {
@@ -364,7 +364,7 @@ pub(super) fn owner() -> Result<Rc<()>, Failure> {
     Ok(owner)
 }
 
-/// Those whose sockets are nobody else's to use while the client's request lasts, though they may have ended: its subrequests.
+/// Those whose sockets no other request may use while the client's request lasts, though they may have ended: its subrequests.
 type Owners = RefCell<Vec<Rc<()>>>;
 
 /// The list of the client's request, in a subrequest that shares nothing else with it.
