@@ -1,8 +1,9 @@
 //! Builds LuaJIT from the source that the crate `luajit-src` carries.
 //!
-//! Not left to `mlua-sys`, because one compile-time option matters: without `LUAJIT_ENABLE_CHECKHOOK` machine code
-//! that LuaJIT has compiled never looks for a hook, and an endless loop that was hot enough to be compiled could not be
-//! ended by anybody. The price is a test per turn of a compiled loop (docs/design/2026-11-21-lua.md).
+//! Not left to `mlua-sys`, because one compile-time option matters: without
+//! `LUAJIT_ENABLE_CHECKHOOK` the machine code that LuaJIT generates never looks for a hook, and
+//! nothing could end an endless loop that was hot enough to be compiled. The price is one test per
+//! iteration of a compiled loop (docs/design/2026-11-21-lua.md).
 
 use std::path::PathBuf;
 use std::{env, fs};
@@ -18,7 +19,8 @@ fn main() {
         flags.to_string_lossy()
     );
     // SAFETY: a build script of one thread; nobody reads the environment meanwhile.
-    // JUSTIFICATION: `luajit-src` takes the compiler's command from this variable and from nowhere else.
+    // JUSTIFICATION: `luajit-src` takes the compiler's command from this variable and from nowhere
+    // else.
     unsafe { env::set_var("STATIC_CC", command) };
     let artifacts = luajit_src::Build::new()
         .lua52compat(true)
@@ -41,8 +43,8 @@ fn main() {
 /// Where the build of `luajit-src` leaves the source, among it what it has generated.
 const SOURCE: &str = "luajit-build/src/jit";
 
-/// Writes a list of LuaJIT's libraries that are Lua, with their code: `include!`d by `api/jit.rs`. They fit one version of
-/// LuaJIT only, so what a system has installed is of no use.
+/// Writes a list of LuaJIT's libraries that are Lua, with their code: `include!`d by `api/jit.rs`.
+/// They fit one version of LuaJIT only, so what a system has installed is of no use.
 fn write_jit_libraries() {
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("cargo says where to write"));
     let mut names = vec!["bc", "dump", "p", "v", "vmdef", "zone"];

@@ -32,7 +32,7 @@
 //! not taken for ours. Meta and data have a checksum each, because a head is often read without its body.
 //!
 //! The records of one object are written **bodies first, object last**: the object record is the commit. What a
-//! crash cuts off before it is bytes that nobody refers to. A small body is in the object record itself, so that
+//! crash cuts off before it is bytes that nothing refers to. A small body is in the object record itself, so that
 //! a hit is one read. The table and the trailer come after an `fdatasync` of the records: a valid trailer says that
 //! the records are on the disk. A segment without one is read record by record, data included, up to the first
 //! that is not whole; nothing behind that is used.
@@ -421,7 +421,7 @@ pub(crate) fn read_trailer(bytes: &[u8], number: u32) -> Option<u64> {
 }
 
 /// The file `store`: `u64 magic, u64 seed, zeros, u64 checksum`. The seed is drawn when the store is made; hashes
-/// depend on it, so that nobody can compute keys that meet in one place.
+/// depend on it, so that a client cannot compute keys that meet in one place.
 pub(crate) fn write_store(seed: u64) -> [u8; HEADER] {
     let mut out = [0; HEADER];
     out[..8].copy_from_slice(&STORE_MAGIC.to_le_bytes());

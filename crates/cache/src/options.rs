@@ -21,7 +21,7 @@ pub struct Options {
     pub max_objects: u64,
     /// Bytes of the file system to leave free; 0 is no bound.
     pub min_free: u64,
-    /// An object that nobody asked for so long goes; 0 is never.
+    /// An object that was not asked for in this time goes; 0 is never.
     pub inactive_ms: u64,
     /// The most bytes of the memory tier.
     pub memory: usize,

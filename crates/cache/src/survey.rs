@@ -14,12 +14,12 @@ use crate::format::{self, Description, Extent, HEADER, Record, RecordKind, Segme
 use crate::purge::{self, Mode, Purges};
 use crate::{Head, Key};
 
-/// What was found.
+/// What a store has, as [`survey`] found it.
 #[derive(Debug, Default)]
 pub struct Survey {
     /// How many segments there are, and how many bytes they have.
     pub segments: usize,
-    /// The bytes of all segments.
+    /// The bytes of all segments; what is not of live objects is yet to be reclaimed.
     pub bytes: u64,
     /// Live objects.
     pub objects: u64,
@@ -29,12 +29,12 @@ pub struct Survey {
     pub damage: Vec<String>,
 }
 
-/// A live object.
+/// A live object, as a lookup would find it.
 #[derive(Debug)]
 pub struct Listed {
-    /// Its key.
+    /// The key under which it is found.
     pub key: Key,
-    /// Its head.
+    /// What is stored of it beside the body.
     pub head: Head,
     /// How many bytes of the body there are.
     pub held: u64,

@@ -1,6 +1,6 @@
-//! Addresses as a configuration writes them: where to listen, whom to connect to, which network.
+//! Addresses in a configuration: to listen on, to connect to, and networks.
 //!
-//! Nothing is resolved here: a name stays a name.
+//! Nothing is resolved here: a name remains a name.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::parse::path;
 /// A host, and a port or a range of ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Whom.
+    /// The host.
     pub host: Host,
     /// The port; `None` if none was written.
     pub port: Option<u16>,
@@ -21,7 +21,7 @@ pub struct Address {
     pub last_port: Option<u16>,
 }
 
-/// Whom an address names.
+/// The host of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Host {
     /// Every IPv4 address of this machine: `*`, or only a port.
@@ -36,29 +36,30 @@ pub enum Host {
     Unix(PathBuf),
 }
 
-/// Bytes of a UNIX socket's path: the field of the system call holds 108 with the closing NUL.
+/// The maximum length of a UNIX socket's path: the kernel's structure has 108 bytes, including the
+/// closing NUL.
 pub const MAX_UNIX_PATH: usize = 107;
 
 impl Address {
-    /// An address to listen on: `80`, `*:80`, `127.0.0.1`, `[::]:80`, `name:80`, `8000-8010`, `unix:path`. The
-    /// error is nginx's reason.
+    /// An address to listen on: `80`, `*:80`, `127.0.0.1`, `[::]:80`, `name:80`, `8000-8010`,
+    /// `unix:path`. The error is nginx's.
     pub fn listen(text: &[u8]) -> Result<Address, &'static str> {
         Reader { listen: true }.address(text)
     }
 
-    /// The address of a peer: as for listening, without `*`, a lone port or a range.
+    /// The address of a peer: as for listening, but without `*`, a port alone or a range.
     pub fn peer(text: &[u8]) -> Result<Address, &'static str> {
         Reader { listen: false }.address(text)
     }
 
-    /// The address of a peer with what follows it in a URL: `host:port/uri`, `unix:path:/uri`.
+    /// The address of a peer and the rest of a URL: `host:port/uri`, `unix:path:/uri`.
     pub fn peer_and_uri(text: &[u8]) -> Result<(Address, &[u8]), &'static str> {
         if let Some(rest) = strip_unix(text) {
             let end = rest.find_byte(b':').unwrap_or(rest.len());
             let uri = rest.get(end + 1..).unwrap_or_default();
             return Ok((Reader { listen: false }.unix(&rest[..end])?, uri));
         }
-        // Inside brackets there is neither.
+        // Neither occurs within brackets.
         let end = text
             .iter()
             .position(|byte| matches!(byte, b'/' | b'?'))
@@ -136,7 +137,7 @@ impl Reader {
         }
     }
 
-    /// After the opening bracket.
+    /// An IPv6 address, after the opening bracket.
     fn bracketed(&self, text: &[u8]) -> Result<Address, &'static str> {
         let close = text.find_byte(b']').ok_or("invalid host")?;
         if text[close..].contains(&b'/') {
@@ -202,7 +203,7 @@ fn port(text: &[u8]) -> Result<u16, &'static str> {
     port.filter(|&port| port > 0).ok_or("invalid port")
 }
 
-/// Four decimal numbers. Unlike the standard library this takes leading zeros, because nginx does.
+/// Four decimal numbers. Like nginx, and unlike the standard library, this accepts leading zeros.
 pub fn ipv4(text: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0; 4];
     let mut numbers = text.split(|&byte| byte == b'.');
@@ -220,28 +221,28 @@ pub fn ip(text: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// A network: an address and the number of bits that count.
+/// A network: an address and the number of bits that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cidr {
     /// Of IPv4 addresses. Bits after the prefix are zero.
     V4 {
         /// The address as a number.
         address: u32,
-        /// Ones where the address counts.
+        /// The bits that matter.
         mask: u32,
     },
     /// Of IPv6 addresses. Bits after the prefix are zero.
     V6 {
         /// The address as a number.
         address: u128,
-        /// Ones where the address counts.
+        /// The bits that matter.
         mask: u128,
     },
 }
 
 impl Cidr {
-    /// Reads `10.0.0.0/8`, `2001:db8::/32` or a lone address. The flag is false if bits after the prefix were
-    /// set; they are cleared.
+    /// Parses `10.0.0.0/8`, `2001:db8::/32` or a single address. The flag is false if bits after
+    /// the prefix were set; they are cleared, and nginx warns.
     pub fn parse(text: &[u8]) -> Option<(Cidr, bool)> {
         let slash = text.find_byte(b'/');
         let address = ip(&text[..slash.unwrap_or(text.len())])?;
@@ -282,7 +283,7 @@ impl Cidr {
         Some((cidr, given == kept))
     }
 
-    /// Whether an address is in the network. An IPv4 address that is written as an IPv6 one counts as IPv4.
+    /// Whether the network contains an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn contains(&self, ip: IpAddr) -> bool {
         match (self, ip.to_canonical()) {
             (Cidr::V4 { address, mask }, IpAddr::V4(ip)) => ip.to_bits() & mask == *address,

@@ -8,19 +8,20 @@ use std::sync::Arc;
 use crate::contexts::Contexts;
 use crate::table::Rows;
 
-/// A module's struct of which the type is not known here.
+/// A module's struct, whose type is not known here.
 pub trait AnyConf: Any + Send + Sync {}
 
 impl<T: Any + Send + Sync> AnyConf for T {}
 
-/// The struct as what it is. A table gets back only what it made, so a mismatch is a defect of the engine.
+/// The struct with its type. A table gets back only what it has created, so a mismatch is a bug of
+/// the engine.
 pub fn downcast<C: 'static>(conf: &dyn AnyConf) -> &C {
     (conf as &dyn Any)
         .downcast_ref()
         .expect("a table is given the struct that it created")
 }
 
-/// As [`downcast`], to change.
+/// Like [`downcast`], mutably.
 pub fn downcast_mut<C: 'static>(conf: &mut dyn AnyConf) -> &mut C {
     (conf as &mut dyn Any)
         .downcast_mut()
@@ -32,10 +33,10 @@ pub type TableSet = Vec<&'static dyn Rows>;
 
 /// The structs of one block, in groups.
 ///
-/// A group holds the tables that open at the same kind of block. Http has three: those of `http` (0), of
-/// `server` (1) and of `location` (2). `http {}` has structs of all three, `server {}` of the last two, and
-/// `location {}` of the last one; a directive may stand wherever its group has structs and its row allows the
-/// context.
+/// A group holds the tables that open at the same kind of block. Http has three: those of `http`
+/// (0), of `server` (1) and of `location` (2). `http {}` has structs of all three, `server {}` of
+/// the last two, and `location {}` of the last one; a directive may stand wherever its group has
+/// structs and its row allows the context.
 ///
 /// ```text
 /// let mut http = Confs::new(vec![main_tables, server_tables, location_tables]);
@@ -49,14 +50,14 @@ pub type TableSet = Vec<&'static dyn Rows>;
 pub struct Confs {
     groups: Vec<Vec<Slot>>,
     index: Rc<Index>,
-    /// Nothing was inherited: the defaults of the rows have still to be applied.
+    /// Nothing was inherited, so the defaults of the rows have yet to be applied.
     pub(crate) needs_defaults: bool,
 }
 
 /// The struct of one table in one block.
 struct Slot {
     conf: Arc<dyn AnyConf>,
-    /// It is still the struct of the block around this one.
+    /// It is shared with the block around this one.
     is_shared: bool,
 }
 
@@ -68,7 +69,7 @@ impl Slot {
         }
     }
 
-    /// The struct of a block inside the block of this one.
+    /// The struct for a block within this block.
     fn child(&self, table: &dyn Rows) -> Slot {
         match table.shares(&*self.conf) {
             true => Slot {
@@ -79,7 +80,7 @@ impl Slot {
         }
     }
 
-    /// The struct, to change. Blocks that share it keep it as it is.
+    /// The struct, mutably. Blocks that share it keep theirs unchanged.
     fn change(&mut self, table: &dyn Rows) -> &mut dyn AnyConf {
         if std::mem::take(&mut self.is_shared) {
             self.conf = table.child(&*self.conf);
@@ -90,7 +91,7 @@ impl Slot {
     }
 }
 
-/// The tables and where each name is found in them; made once for an engine and shared by all its blocks.
+/// The tables and an index of their names. Built once per engine and shared by all its blocks.
 pub(crate) struct Index {
     groups: Vec<TableSet>,
     by_name: HashMap<&'static str, Vec<RowId>>,
@@ -122,8 +123,8 @@ impl Confs {
         }
     }
 
-    /// The structs of a block inside this one, inherited. Groups before `first_group` are closed there: their
-    /// directives are not allowed, and they have no structs.
+    /// The structs of a block inside this one, inherited. Groups before `first_group` are closed
+    /// there: their directives are not allowed, and they have no structs.
     pub fn child(&self, first_group: usize) -> Confs {
         let groups = self.groups.iter().enumerate().map(|(group, slots)| {
             if group < first_group {
@@ -147,14 +148,14 @@ impl Confs {
         Some(downcast(&*slot.conf))
     }
 
-    /// As [`Confs::get`], to change. It makes the struct this block's own, so a caller that may have nothing to change
-    /// looks first: [`Confs::change_if`].
+    /// Like [`Confs::get`], mutably. It gives the block a struct of its own, which costs memory, so
+    /// a caller that may have nothing to change should ask first: [`Confs::change_if`].
     pub fn get_mut<C: 'static>(&mut self) -> Option<&mut C> {
         let &(group, table) = self.index.by_type.get(&TypeId::of::<C>())?;
         Some(downcast_mut(self.slot(group, table)?))
     }
 
-    /// Changes the struct of type `C` where there is something to change.
+    /// Changes the struct of type `C` if there is something to change.
     pub fn change_if<C: 'static>(&mut self, is_needed: fn(&C) -> bool, change: fn(&mut C)) {
         if self.get().is_some_and(is_needed)
             && let Some(conf) = self.get_mut()
@@ -163,7 +164,7 @@ impl Confs {
         }
     }
 
-    /// Takes the structs of a group out, when the block is complete. The group is closed afterwards.
+    /// Takes the structs of a group when the block is complete. The group is closed afterwards.
     pub fn take_group(&mut self, group: usize) -> Vec<Arc<dyn AnyConf>> {
         let slots = std::mem::take(&mut self.groups[group]);
         slots.into_iter().map(|slot| slot.conf).collect()
@@ -184,7 +185,8 @@ impl Confs {
         self.groups[group].get(table).map(|slot| &*slot.conf)
     }
 
-    /// Whether the struct of a table is still that of the block around this one; `None` if its group is closed here.
+    /// Whether the struct of a table is still that of the block around this one; `None` if its
+    /// group is closed here.
     pub(crate) fn is_shared(&self, group: usize, table: usize) -> Option<bool> {
         self.groups[group].get(table).map(|slot| slot.is_shared)
     }
@@ -199,7 +201,7 @@ impl Confs {
         Some(slot.change(*rows))
     }
 
-    /// The row that takes `name` in `context`, among the groups open here.
+    /// The row for `name` in `context`, among the groups that are open here.
     pub(crate) fn find(&self, name: &str, context: Contexts) -> Option<RowId> {
         let rows = self.index.by_name.get(name)?;
         let open = rows.iter().filter(|id| !self.groups[id.group].is_empty());

@@ -1,11 +1,12 @@
-//! The places where a directive may stand.
+//! The contexts in which a directive is allowed.
 
-/// A set of places. `SERVER` and `LOCATION` are http's; those of stream and mail have names of their own,
-/// because a row may be allowed in one and not in the other.
+/// A set of places. `SERVER` and `LOCATION` are http's; those of stream and mail have names of
+/// their own, because a row may be allowed in one and not in the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Contexts(u32);
 
-/// Each place with its bit and the name that messages and the reference use, in the order of nesting.
+/// Each place with its bit and the name that messages and the reference use, in the order of
+/// nesting.
 const PLACES: [(Contexts, &str); 14] = [
     (MAIN, "main"),
     (EVENTS, "events"),
@@ -52,21 +53,21 @@ pub const MAIL: Contexts = Contexts(1 << 12);
 /// `server {}` in mail.
 pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
 
-/// `http`, `server`: what belongs to a virtual server.
+/// `http`, `server`: settings of a virtual server.
 pub const HTTP_SERVER: Contexts = HTTP.or(SERVER);
 /// `server`, `location`.
 pub const SERVER_LOCATION: Contexts = SERVER.or(LOCATION);
-/// `http`, `server`, `location`: what is inherited all the way down.
+/// `http`, `server`, `location`: settings that are inherited all the way down.
 pub const HTTP_SERVER_LOCATION: Contexts = HTTP.or(SERVER).or(LOCATION);
 /// `http`, `server`, `location`, `if in location`.
 pub const HTTP_SERVER_LOCATION_IF: Contexts = HTTP_SERVER_LOCATION.or(LOCATION_IF);
-/// `http`, `server`, `location`, `limit_except`: who may see it.
+/// `http`, `server`, `location`, `limit_except`: access control.
 pub const HTTP_SERVER_LOCATION_EXCEPT: Contexts = HTTP_SERVER_LOCATION.or(LIMIT_EXCEPT);
 /// `server`, `location` and `if` in both: rewriting.
 pub const SERVER_LOCATION_IF: Contexts = SERVER.or(SERVER_IF).or(LOCATION).or(LOCATION_IF);
 /// `location`, `if in location`.
 pub const LOCATION_OR_IF: Contexts = LOCATION.or(LOCATION_IF);
-/// `location`, `if in location`, `limit_except`: what produces the response.
+/// `location`, `if in location`, `limit_except`: content handlers.
 pub const LOCATION_IF_EXCEPT: Contexts = LOCATION.or(LOCATION_IF).or(LIMIT_EXCEPT);
 /// `stream`, `server` in stream.
 pub const STREAM_AND_SERVER: Contexts = STREAM.or(STREAM_SERVER);

@@ -1,7 +1,7 @@
 //! A message about a configuration, and how it is shown.
 //!
-//! The first line is nginx's, byte for byte but for the program's name, because people search for it and
-//! tools match it. What follows is ours: the source line with a caret, and notes.
+//! The first line is nginx's, byte for byte except for the program's name, because people search
+//! for it and tools match it. The rest is ours: the source line with a caret, and notes.
 
 use std::fmt::Write;
 
@@ -11,12 +11,12 @@ use base::text::visible_text;
 
 use crate::tree::SourceMap;
 
-/// How bad it is, in nginx's words. From `Error` on, the configuration is refused.
+/// nginx's severity levels. From `Error` on, the configuration is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     /// The configuration cannot be used.
     Emerg,
-    /// Something must be done at once.
+    /// Immediate action is required.
     Alert,
     /// A critical condition.
     Crit,
@@ -41,7 +41,7 @@ impl Severity {
         }
     }
 
-    /// Whether a configuration with such a message is refused.
+    /// Whether a configuration with such a message is rejected.
     pub fn is_fatal(self) -> bool {
         self <= Severity::Error
     }
@@ -63,13 +63,13 @@ pub enum Place {
 pub struct Diagnostic {
     /// How bad it is.
     pub severity: Severity,
-    /// nginx's words, without severity and place.
+    /// nginx's message, without severity and place.
     pub message: String,
-    /// What the caret points at.
+    /// What the caret points to.
     pub span: Option<Span>,
     /// What the first line names.
     pub place: Place,
-    /// Our own lines, each shown after `= `.
+    /// Additional lines, each shown after `= `.
     pub notes: Vec<String>,
 }
 
@@ -112,7 +112,8 @@ impl Diagnostic {
     }
 }
 
-/// The message as text, each line ended by a line feed. `program` is what nginx calls itself: `weir`.
+/// The message as text, each line ended by a line feed. `program` is what nginx calls itself:
+/// `weir`.
 ///
 /// ```text
 /// weir: [emerg] unknown directive "rooot" in /etc/nginx/nginx.conf:3
@@ -125,7 +126,7 @@ pub fn render(diagnostic: &Diagnostic, sources: &SourceMap, program: &str, colou
     let styles = Styles::new(colour, diagnostic.severity);
     let mut out = String::new();
     let severity = diagnostic.severity.name();
-    // Names and values come from the author of the file; a terminal must not obey them.
+    // Names and values come from files, and a terminal must not obey them.
     let message = visible_text(&diagnostic.message);
     let place = said_place(diagnostic, sources);
     let place = visible_text(&place);
@@ -181,7 +182,8 @@ struct Excerpt {
     width: usize,
 }
 
-/// A line longer than this is cut around the caret, so that a minified value does not fill the screen.
+/// A line longer than this is cut around the caret, so that a minified value does not fill the
+/// screen.
 const MAX_LINE: usize = 160;
 /// How much of a cut line is shown before the caret.
 const BEFORE_CARET: usize = 40;
@@ -229,7 +231,7 @@ impl Excerpt {
             width,
         } = self;
         let blank = " ".repeat(number.len());
-        // Say the place only when the first line has not.
+        // The place is repeated only if the first line does not have it.
         if said.strip_prefix(" in ") != Some(place) {
             let _ = writeln!(out, "{gutter}{blank}-->{gutter:#} {place}");
         }
@@ -253,10 +255,11 @@ fn write_note(out: &mut String, note: &str, gutter_width: usize, styles: &Styles
     }
 }
 
-/// What a word begins with that has a key or a certificate itself in it, instead of the path of one.
+/// The prefix of words that contain a key or a certificate itself, not its path.
 const SECRET: &str = "data:";
 
-/// Text for a terminal: tabs widened, control characters replaced, what is not UTF-8 marked, and no keys.
+/// Text for a terminal: tabs are expanded, control characters replaced, invalid UTF-8 marked, and
+/// keys hidden.
 fn visible(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let mut out = String::with_capacity(text.len());
@@ -284,13 +287,14 @@ fn show(text: &str, out: &mut String) {
     }
 }
 
-/// How many columns a text takes on a terminal.
+/// The width of a text on a terminal, in columns.
 fn columns(text: &str) -> usize {
     text.chars().map(char_width).sum()
 }
 
-/// Columns of one character: combining marks take none, East Asian wide ones and emoji two. Ranges rather than
-/// a table of Unicode: a caret that is one column off in rare scripts is not worth a dependency.
+/// Columns of one character: combining marks take none, East Asian wide ones and emoji two. Ranges
+/// rather than a table of Unicode: a caret that is one column off in rare scripts is not worth a
+/// dependency.
 fn char_width(char: char) -> usize {
     match u32::from(char) {
         0x300..=0x36f | 0x200b..=0x200f | 0x20d0..=0x20ff | 0xfe00..=0xfe0f => 0,

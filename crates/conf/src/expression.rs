@@ -1,7 +1,7 @@
 //! A text with variables: `$scheme://$host${uri}`.
 //!
-//! It is read once, when the configuration is built, and evaluated for each request by appending into a buffer
-//! of the caller. Evaluating allocates nothing by itself, and most expressions are constant.
+//! It is parsed once, when the configuration is built, and evaluated for each request by appending
+//! to the caller's buffer. Evaluation itself allocates nothing, and most expressions are constant.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub struct Expression {
 #[derive(Debug, Default)]
 struct Shared {
     source: BString,
-    /// In order; neighbouring texts are one part. A constant has one text or nothing.
+    /// In order; adjacent texts are merged. A constant has one text or none.
     parts: Vec<Compiled>,
 }
 
@@ -39,13 +39,13 @@ pub enum Part<'a> {
     Text(&'a BStr),
     /// The value of a variable.
     Variable(VarId),
-    /// Group 1 to 9 of the latest regular expression.
+    /// Group 1 to 9 of the last regular expression.
     Capture(usize),
 }
 
 impl Expression {
-    /// Reads a text: `$name`, `${name}` and `$1` to `$9` stand for values. There is no way to write a `$` that
-    /// means itself, as in nginx. `span` is the place of the text.
+    /// Parses a text: `$name`, `${name}` and `$1` to `$9` are replaced. As in nginx there is no way
+    /// to write a literal `$`. `span` is the place of the text.
     pub fn parse(text: &[u8], span: Span, names: &mut dyn Names) -> Result<Expression, Diagnostic> {
         let mut parts = Vec::new();
         let mut at = 0;
@@ -70,7 +70,7 @@ impl Expression {
         })
     }
 
-    /// A text in which `$` means itself.
+    /// A text in which `$` is literal.
     pub fn literal(text: &[u8]) -> Expression {
         let parts = if text.is_empty() {
             Vec::new()
@@ -85,7 +85,7 @@ impl Expression {
         }
     }
 
-    /// Whether a text has something to replace, so that it is worth reading as an expression.
+    /// Whether a text contains anything to replace.
     pub fn has_variables(text: &[u8]) -> bool {
         text.contains(&b'$')
     }
@@ -139,7 +139,7 @@ impl Expression {
         })
     }
 
-    /// If it is one variable and nothing else: which.
+    /// The variable, if it consists of nothing else.
     pub fn single_variable(&self) -> Option<VarId> {
         match self.shared.parts[..] {
             [Compiled::Variable(id)] => Some(id),
@@ -156,7 +156,8 @@ impl Expression {
     }
 }
 
-/// Reads what starts with the `$` at `start`; gives the part and the place after it.
+/// Parses the reference that starts with the `$` at `start`; returns the part and the position
+/// after it.
 fn reference(
     text: &[u8],
     start: usize,
@@ -191,8 +192,8 @@ fn reference(
     Ok((Compiled::Variable(names.id(name, Some(place(end)))), end))
 }
 
-/// The place of `start..end` of a text that stands at `span`. With escapes in the source the offsets do not
-/// agree; then it is the place of the whole text.
+/// The place of `start..end` in a text at `span`. If the source has escapes, offsets differ; then
+/// it is the place of the whole text.
 fn part_span(text: &[u8], span: Span, start: usize, end: usize) -> Span {
     if span.len() != text.len() {
         return span;
@@ -293,7 +294,8 @@ mod tests {
         assert!(parse("a$1").unwrap().has_captures());
     }
 
-    /// Every text of up to five signs that mean something: no panic, and what is accepted keeps its source.
+    /// Every text of up to five signs that mean something: no panic, and what is accepted keeps its
+    /// source.
     #[test]
     fn every_short_text() {
         let signs = b"$a1{}-";

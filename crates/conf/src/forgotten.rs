@@ -1,9 +1,10 @@
-//! What authors forget most often: the `;` after a directive, the `}` of a block.
+//! The signs that are forgotten most often: the `;` after a directive, and the `}` of a block.
 //!
-//! nginx notices either where the text stops making sense, which can be a line or a whole file away. People write a
-//! directive a line and indent blocks, so the lines tell where the sign is missing. What they tell is only ever used
-//! for a text that is wrong anyway, and then it is both said and acted upon: a brace that is put back in its place
-//! spares the author the errors that would follow from its absence.
+//! nginx notices where the text stops making sense, which may be a line or a whole file later.
+//! People write one directive per line and indent blocks, so the lines tell where the sign is
+//! missing. This is only used for texts that are invalid anyway, and then it is both reported and
+//! acted upon: with the brace in its place the user is spared the errors that would follow from its
+//! absence.
 
 use base::Span;
 
@@ -12,14 +13,14 @@ use crate::lua;
 use crate::sources::SourceMap;
 use crate::tree::Node;
 
-/// Where a `;` is missing in a directive: the place after the word that should have been its last. So it is when a later
-/// word begins a line and is the name of a directive that may stand here.
+/// The place of a missing `;`: after the word that should have been the last one. A later word
+/// starts a line there, and is the name of a directive that is allowed here.
 pub(crate) fn semicolon(
     node: &Node,
     sources: &SourceMap,
     is_directive: impl Fn(&str) -> bool,
 ) -> Option<Span> {
-    // The usual directive stands on one line, and costs no more than this look.
+    // Most directives are on one line, and cost no more than this check.
     if !sources.text(node.head)?.contains(&b'\n') {
         return None;
     }
@@ -49,7 +50,7 @@ pub(crate) fn after(word: Span, quoted: bool) -> Span {
     }
 }
 
-/// A brace that is missing.
+/// A missing brace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MissingBrace {
     /// The block that it should close.
@@ -61,22 +62,24 @@ pub(crate) struct MissingBrace {
 /// A block that is open while braces are counted.
 struct Open {
     head: Span,
-    /// Columns before its first word; `None` if something else stands before it on its line.
+    /// Its indentation; `None` if something precedes it on its line.
     indent: Option<usize>,
-    /// The same for the first directive in it.
+    /// The indentation of the first directive in it.
     inner: Option<usize>,
 }
 
 impl Open {
-    /// Its indentation, if it stands deeper inside of it: only then can the depth of a line tell anything.
+    /// The inner indentation, if it is deeper than the block's: only then does the depth of a line
+    /// mean anything.
     fn told(&self) -> Option<usize> {
         self.indent
             .filter(|indent| self.inner.is_some_and(|inner| inner > *indent))
     }
 }
 
-/// Finds the braces that are missing in a file whose blocks do not all end, by the depth of its lines. Nothing if that
-/// explains not exactly as many as are missing: a wrong guess would be worse than none.
+/// Finds the missing braces of a file whose blocks do not all end, by the indentation of its lines.
+/// Empty unless that explains exactly as many as are missing: a wrong guess would be worse than
+/// none.
 pub(crate) fn braces(text: &[u8], file: base::FileId) -> Vec<MissingBrace> {
     let mut missing = Vec::new();
     let mut blocks: Vec<Open> = Vec::new();
@@ -98,7 +101,7 @@ pub(crate) fn braces(text: &[u8], file: base::FileId) -> Vec<MissingBrace> {
             }
             continue;
         }
-        // What stands no deeper than the block around it is not in it.
+        // A line that is no deeper than the block's own is not in it.
         while let (Some(column), Some(block)) = (indent, blocks.last()) {
             if block.told().is_none_or(|outer| column > outer) {
                 break;
@@ -126,7 +129,8 @@ pub(crate) fn braces(text: &[u8], file: base::FileId) -> Vec<MissingBrace> {
     }
 }
 
-/// Ends the blocks that a brace at this depth cannot mean, because an outer one stands exactly there.
+/// Ends the blocks that a brace at this depth cannot belong to, because an outer block has exactly
+/// this depth.
 fn close(
     blocks: &mut Vec<Open>,
     indent: Option<usize>,

@@ -1,6 +1,7 @@
-//! Directives that people still write and that neither Weir nor today's nginx has, with what to write in their place.
+//! Directives that are still written although neither Weir nor current nginx has them, with their
+//! replacements.
 
-/// What to do about an unknown directive, if it is one that was removed or that comes from a module that people know.
+/// Advice about an unknown directive that was removed, or belongs to a well-known module.
 pub(crate) fn advice(name: &str) -> Option<&'static str> {
     let exact = EXACT.iter().find(|(known, _)| *known == name);
     let family = || FAMILIES.iter().find(|(prefix, _)| name.starts_with(prefix));

@@ -1,20 +1,21 @@
-//! Shell patterns in `include`: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash before a character that means itself.
+//! Shell patterns in `include`: `*`, `?`, `[a-z]`, `[!a-z]`, and a backslash before a character
+//! that means itself.
 //!
-//! As in glob(3) without flags: a wildcard never matches `/`, nor a dot at the start of a name. Braces and `~`
-//! mean nothing.
+//! As in glob(3) without flags, a wildcard matches neither `/` nor a dot at the start of a name.
+//! Braces and `~` are literal.
 
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Whether the text has a character that makes it a pattern.
+/// Whether the text is a pattern.
 pub fn is_pattern(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// The existing paths that match, sorted by bytes. A directory that cannot be read matches nothing, as in
-/// glob(3) without GLOB_ERR.
+/// The existing paths that match, sorted by bytes. A directory that cannot be read matches nothing,
+/// as in glob(3) without GLOB_ERR.
 pub fn expand(pattern: &Path) -> io::Result<Vec<PathBuf>> {
     let bytes = pattern.as_os_str().as_bytes();
     let root = if bytes.starts_with(b"/") { "/" } else { "" };
@@ -79,8 +80,9 @@ pub fn matches(pattern: &[u8], path: &[u8]) -> bool {
     }
 }
 
-/// Whether one name matches one component. On a mismatch the last `*` takes one byte more and the rest is
-/// tried again; earlier stars need not be reconsidered, so the cost is at most pattern × name.
+/// Whether one name matches one component. On a mismatch the last `*` takes one byte more and the
+/// rest is tried again; earlier stars need not be reconsidered, so the cost is at most pattern ×
+/// name.
 fn matches_name(pattern: &[u8], name: &[u8]) -> bool {
     if name.first() == Some(&b'.') && pattern.first() != Some(&b'.') {
         return false;
@@ -111,7 +113,7 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
         b'[' => match bracket(pattern, byte) {
             Some((width, true)) => Some(width),
             Some((_, false)) => None,
-            // Without a closing bracket it stands for itself.
+            // Without a closing bracket it is literal.
             None => (byte == b'[').then_some(1),
         },
         b'\\' if pattern.len() > 1 => (pattern[1] == byte).then_some(2),
@@ -119,7 +121,8 @@ fn match_one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// Reads a bracket expression: its width, and whether the byte is in it. A `]` that comes first means itself.
+/// Parses a bracket expression: its length, and whether it contains the byte. A `]` that comes
+/// first is literal.
 fn bracket(pattern: &[u8], byte: u8) -> Option<(usize, bool)> {
     let negated = matches!(pattern.get(1), Some(b'!' | b'^'));
     let first = if negated { 2 } else { 1 };

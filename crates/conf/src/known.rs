@@ -1,8 +1,8 @@
 //! The directives of nginx 1.31, whether Weir has them or not.
 //!
-//! The data file holds facts about nginx's command tables: name, module, contexts, syntax; one line per name and
-//! module. It tells a directive that is missing in Weir from one that does not exist, and it is what the
-//! compatibility table compares with.
+//! The data file has facts about nginx's command tables, one line per name and module: name,
+//! module, contexts, syntax. It tells a directive that Weir lacks from one that does not exist, and
+//! is the basis of the compatibility table.
 
 use std::sync::LazyLock;
 

@@ -1,5 +1,5 @@
-//! What the setters of a block can reach besides their own struct: the build as a whole, the names of
-//! variables, the engine that owns the block.
+//! What the setters of a block can reach besides their own struct: the build as a whole, the names
+//! of variables, the engine that owns the block.
 
 use std::any::{Any, TypeId};
 use std::cell::{RefCell, RefMut};
@@ -18,36 +18,41 @@ use crate::table::Rows;
 use crate::tree::SourceMap;
 use crate::variable::{Names, Registry};
 
-/// Messages shown at once. One mistake in a file that everything includes can make thousands.
+/// The maximum number of messages shown. A mistake in a file that is included everywhere can cause
+/// thousands.
 pub const MAX_SHOWN: usize = 200;
 
 /// One build of a configuration, from tree to structs.
 pub struct Build {
-    /// The directory that most relative paths count from. Not to be had without saying what for: see [`crate::needs`].
+    /// The base of most relative paths. It is private, so that each use must declare the kind of
+    /// access: see [`crate::needs`].
     prefix: PathBuf,
-    /// The directory that temporary folders count from which the configuration does not name.
+    /// The base of temporary directories that the configuration does not name.
     pub temporary: PathBuf,
-    /// The log of requests when the configuration names none.
+    /// The access log if the configuration names none.
     pub access_log: PathBuf,
-    /// The directory of the configuration file, from which included files, certificates and password files count.
+    /// The directory of the configuration file: the base of included files, certificates and
+    /// password files.
     conf_prefix: PathBuf,
     needs: RefCell<Needs>,
-    /// Where files are read from. Anything that belongs to configuration must be read through this.
+    /// Reads the files. Everything that belongs to the configuration must be read through this: the
+    /// worker gets a recording.
     pub files: Box<dyn Files>,
     /// The texts that spans point into.
     pub sources: SourceMap,
     /// Registries that several modules use: zones, log formats, caches.
     pub shared: TypeMap,
-    /// Every message so far.
+    /// All messages so far.
     pub diagnostics: Vec<Diagnostic>,
     /// What the program calls itself in messages: `weir` or `nginx`.
     pub program: String,
-    /// Every table in the program, for suggestions and for telling "not allowed here" from "unknown".
+    /// Every table in the program, for suggestions and for telling "not allowed here" from
+    /// "unknown".
     pub tables: Vec<&'static dyn Rows>,
 }
 
 impl Build {
-    /// A build that has done nothing yet; it calls itself `weir`, and temporary folders count from the prefix.
+    /// An empty build. Its name is `weir`, and its base of temporary directories the prefix.
     pub fn new(
         prefix: PathBuf,
         conf_prefix: PathBuf,
@@ -112,7 +117,8 @@ impl Build {
         path
     }
 
-    /// A path of the configuration, and what it is for; a relative one counts from the directory of the configuration file.
+    /// A path of the configuration, and what it is for; a relative one counts from the directory of
+    /// the configuration file.
     pub fn in_conf_prefix(&self, access: Access, path: impl AsRef<Path>) -> PathBuf {
         let path = self.conf_prefix.join(path);
         self.needs.borrow_mut().add(access, path.clone());
@@ -133,7 +139,8 @@ impl Build {
         path
     }
 
-    /// The prefix, for a path that is known only while serving: `text` with its variables filled in.
+    /// The prefix, for a path that is known only while serving: `text` with its variables filled
+    /// in.
     pub fn prefix_for(&self, access: Access, text: &[u8]) -> PathBuf {
         let folder = literal_folder(text, &self.prefix);
         self.needs.borrow_mut().add(access, folder);
@@ -195,11 +202,11 @@ impl TypeMap {
 pub struct Level<'b> {
     /// The build.
     pub build: &'b mut Build,
-    /// The names of variables where this block stands.
+    /// The variables that exist in this block.
     pub names: &'b mut (dyn Names + 'static),
-    /// What the engine keeps while it builds; only the engine's own rows know its type.
+    /// The engine's own data during the build; only its own rows know the type.
     pub engine: &'b mut (dyn Any + 'static),
-    /// What kind of block this is.
+    /// The kind of this block.
     pub context: Contexts,
     /// The rows used in this block, with the first place of each.
     pub(crate) seen: HashMap<RowId, Span>,
@@ -242,15 +249,16 @@ impl<'b> Level<'b> {
         Level::new(self.build, self.names, self.engine, context)
     }
 
-    /// What the engine keeps while it builds. Panics if the engine keeps something of another type: a row was
-    /// listed under an engine it was not written for.
+    /// What the engine keeps while it builds. Panics if the engine keeps something of another type:
+    /// a row was listed under an engine it was not written for.
     pub fn engine<T: Any>(&mut self) -> &mut T {
         self.engine
             .downcast_mut()
             .expect("a row stands under the engine it was written for")
     }
 
-    /// The registry of variables of requests of type `R`; `None` if variables are for another kind here.
+    /// The registry of variables of requests of type `R`; `None` if variables are for another kind
+    /// here.
     pub fn registry<R: 'static>(&mut self) -> Option<&mut Registry<R>> {
         (self.names as &mut dyn Any).downcast_mut()
     }
@@ -260,7 +268,7 @@ impl<'b> Level<'b> {
         self.build.shared.get_or_default()
     }
 
-    /// Where a directive of this name stood first in this block; `None` if it did not, so that its value is
+    /// The place of the first directive with this name in this block; `None` if its value is
     /// inherited or the default.
     pub fn seen(&self, name: &str) -> Option<Span> {
         self.seen_names.get(name).copied()

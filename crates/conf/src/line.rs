@@ -1,5 +1,5 @@
-//! A directive as its setter sees it: its words, readers for them that fail in nginx's words, and the way to
-//! everything else.
+//! A directive as its setter sees it: its words, parsers for them with nginx's error messages, and
+//! access to everything else.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use crate::source::Files;
 use crate::table::Buffers;
 use crate::tree::{Node, SourceMap, Word};
 
-/// One directive in one block. Words are counted from 0, the name left out.
+/// One directive in one block. Words are counted from 0, without the name.
 pub struct Line<'a, 'b> {
     /// The directive.
     pub node: &'a Node,
-    /// The block it stands in.
+    /// The enclosing block.
     pub level: &'a mut Level<'b>,
     /// Its position among the nodes of its block: an order for what is applied out of order.
     pub index: usize,
@@ -33,7 +33,7 @@ pub struct Line<'a, 'b> {
 }
 
 impl<'a> Line<'a, '_> {
-    /// Word `i`. Panics beyond the last: the row's arity promises the words up to its minimum.
+    /// Word `i`. Panics if there is none: the row's arity guarantees the words up to its minimum.
     pub fn arg(&self, i: usize) -> &'a Word {
         &self.node.args[i]
     }
@@ -68,8 +68,8 @@ impl<'a> Line<'a, '_> {
         self.node.head.is_none()
     }
 
-    /// The rows of data between the braces, as in `types` and `map`. One with braces of its own is reported
-    /// and left out.
+    /// The rows of data between the braces, as in `types` and `map`. Those with braces of their own
+    /// are reported and skipped.
     pub fn entries(&mut self) -> Vec<&'a Node> {
         let node = self.node;
         let (rows, blocks): (Vec<_>, Vec<_>) = node
@@ -160,7 +160,8 @@ impl<'a> Line<'a, '_> {
             .ok_or_else(|| self.invalid_value(i).note(choice_note(words)))
     }
 
-    /// All words as bits: word `n` of the choice is bit `n`. One that is already in `bits` is a warning.
+    /// All words as bits: word `n` of the choice is bit `n`. One that is already in `bits` is a
+    /// warning.
     pub fn bits(&mut self, words: &[&str], mut bits: u32) -> Result<u32, Diagnostic> {
         for i in 0..self.args().len() {
             let bit = 1 << self.word(i, words)?;
@@ -179,8 +180,8 @@ impl<'a> Line<'a, '_> {
         self.expression_of(word, &word.text)
     }
 
-    /// The same, for a directive of which nginx only looks at the lines that a server has: in `http {}` a variable need not
-    /// exist, unless a server inherits the line ([`Level::require`]).
+    /// The same, for a directive that nginx evaluates only in servers: a variable in `http {}` need
+    /// not exist unless a server inherits the line ([`Level::require`]).
     pub fn expression_if_inherited(&mut self, i: usize) -> Result<Expression, Diagnostic> {
         self.level.names.set_tentative(self.level.context == HTTP);
         let expression = self.expression(i);
@@ -209,7 +210,7 @@ impl<'a> Line<'a, '_> {
         Regex::compile(pattern, caseless).map_err(|(message, offset)| {
             let mut error = self.error_at(i, message);
             let whole = parse::span_within(self.arg(i), pattern);
-            // An escape in the word, or bytes that are not UTF-8, move offsets: then the whole word is shown.
+            // Escapes, or bytes that are not UTF-8, move offsets: then the whole word is shown.
             let exact = whole.len() == pattern.len() && pattern.is_ascii();
             if let (Some(offset), true) = (offset, exact) {
                 let at = (whole.start + offset as u32).min(whole.end);
@@ -276,7 +277,7 @@ impl<'a> Line<'a, '_> {
         self.placed(Diagnostic::error(message, span))
     }
 
-    /// An error found when the whole block had been read; nginx names the line of its closing brace.
+    /// An error that shows only after the whole block; nginx names the line of the closing brace.
     pub fn error_after_block(&self, message: impl Into<String>) -> Diagnostic {
         self.error(message)
             .place(Place::At(self.node.span.last_byte()))
@@ -328,7 +329,8 @@ impl<'a> Line<'a, '_> {
         self.level.report(warning);
     }
 
-    /// Names the line where nginx had stopped reading, which is the one of the directive's last sign.
+    /// The message with the line that nginx names: where it stopped reading, which is that of the
+    /// directive's last sign.
     fn placed(&self, diagnostic: Diagnostic) -> Diagnostic {
         match diagnostic.place {
             Place::Span => diagnostic.place(Place::At(self.node.head.last_byte())),
@@ -343,7 +345,7 @@ impl<'a> Line<'a, '_> {
         Err(self.error_after(first, format!("\"{}\" directive is duplicate", self.name())))
     }
 
-    /// An error about what may stand once, and stands at `first` already.
+    /// An error about something that is allowed once, and occurred at `first`.
     pub fn error_after(&self, first: Span, message: impl Into<String>) -> Diagnostic {
         let error = self.error(message);
         match self.sources().place(first) {
@@ -359,7 +361,8 @@ impl<'a> Line<'a, '_> {
         self.level.shared()
     }
 
-    /// The path of a word, and what it is for; a relative one counts from the directory of the configuration file.
+    /// The path of a word, and what it is for; a relative one counts from the directory of the
+    /// configuration file.
     pub fn path(&self, access: Access, word: &Word) -> PathBuf {
         let path = parse::path(&word.text);
         self.level.build.in_conf_prefix(access, path)
@@ -371,8 +374,8 @@ impl<'a> Line<'a, '_> {
         self.level.build.in_prefix(access, path)
     }
 
-    /// The path of a folder for temporary files: as [`Line::prefix_path`], but for a row's default, which is where the
-    /// system keeps such things.
+    /// The path of a folder for temporary files: as [`Line::prefix_path`], but for a row's default,
+    /// which is where the system keeps such things.
     pub fn temporary_path(&self, word: &Word) -> PathBuf {
         match self.is_default() {
             true => self.level.build.in_temporary(parse::path(&word.text)),

@@ -1,8 +1,8 @@
 //! Where a block of Lua text ends.
 //!
-//! The braces of a `…_by_lua_block` are Lua's, so those in its strings and comments do not count. This reads
-//! just enough of Lua to tell: strings in quotes, long brackets, comments. Whether the text is good Lua is for
-//! the Lua host to say.
+//! The braces in a `…_by_lua_block` are Lua's, so those in its strings and comments do not count.
+//! This parses just enough of Lua: quoted strings, long brackets, comments. Whether the code is
+//! valid is left to Lua.
 
 /// Something that was opened and never closed.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,8 +50,8 @@ pub(crate) fn block_length(text: &[u8]) -> Result<usize, Unclosed> {
     }
 }
 
-/// After a string in quotes. An unescaped line end ends it too: Lua refuses such a string, and the message
-/// should come from Lua, about this line, rather than from here about the end of the file.
+/// The position after a quoted string. An unescaped line feed ends it, too: Lua rejects such a
+/// string, and its message about this line is better than one about the end of the file.
 fn after_string(text: &[u8], start: usize) -> usize {
     let quote = text[start];
     let mut at = start + 1;
@@ -79,7 +79,7 @@ fn after_comment(text: &[u8], start: usize) -> Result<usize, Unclosed> {
             .unwrap_or(line.len()))
 }
 
-/// If a long bracket (`[[`, `[=[`, …) starts here: the place after the one that closes it.
+/// The position after the end of a long bracket (`[[`, `[=[`, …), if one starts here.
 fn after_long_bracket(text: &[u8], start: usize) -> Result<Option<usize>, Unclosed> {
     let Some(rest) = text[start..].strip_prefix(b"[") else {
         return Ok(None);

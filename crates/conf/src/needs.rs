@@ -1,8 +1,8 @@
-//! What a configuration will need of the system while it serves: what a worker that locks itself in must keep.
+//! What a configuration needs from the system while it runs: what a worker in a sandbox must keep.
 //!
-//! Nobody has to remember to say it. A relative path can be made whole only by [`crate::Build`], which asks what the path is
-//! for; unix sockets are seen in the words of the directives; machine code comes from regular expressions, and from modules that
-//! say so.
+//! No module can forget to declare it. A relative path can only be resolved by [`crate::Build`],
+//! which asks for the kind of access; unix sockets are seen in the words of directives; and machine
+//! code comes from regular expressions and from modules that declare it.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,20 +10,22 @@ use std::path::{Path, PathBuf};
 use crate::parse;
 use crate::tree::Node;
 
-/// What is done with a path of the configuration while serving.
+/// How a path of the configuration is used while serving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Nothing: it is read as part of the configuration, through [`crate::Files`], or opened by the master.
+    /// Not at all: it is read as part of the configuration, through [`crate::Files`], or opened by
+    /// the master.
     Opened,
     /// It is read.
     Read,
-    /// It is changed, or what is in it.
+    /// It is written to, or what is in it.
     Write,
-    /// It is a folder that requests look in; changed too, if some module says so ([`Needs::changes_roots`]).
+    /// It is a directory that requests look in; written to as well if a module says so
+    /// ([`Needs::changes_roots`]).
     Root,
 }
 
-/// What is needed.
+/// The needs of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Files and folders that are read.
@@ -43,7 +45,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Takes note of a path that is whole.
+    /// Adds an absolute path.
     pub(crate) fn add(&mut self, access: Access, path: PathBuf) {
         let set = match access {
             Access::Opened => return,
@@ -51,11 +53,11 @@ impl Needs {
             Access::Write => &mut self.write,
             Access::Root => &mut self.roots,
         };
-        // Without a slash at its end: two spellings of a path are one.
+        // Without a trailing slash: different spellings of a path are the same.
         set.insert(path.components().collect());
     }
 
-    /// Takes note of the words of a whole configuration.
+    /// Inspects all words of a configuration.
     pub fn read_words(&mut self, nodes: &[Node]) {
         for node in nodes {
             for word in std::iter::once(&node.name).chain(&node.args) {
@@ -68,8 +70,9 @@ impl Needs {
     }
 }
 
-/// The folder that every path lies in that a text with variables can become, under the folder that relative ones count from.
-/// What the variables add is not looked at: with `..` in it, it may lead out, and is denied then.
+/// The directory that contains every path that a text with variables can become, relative to
+/// `prefix`. What the variables add is not considered: with `..` in it, it may lead elsewhere, and
+/// is denied then.
 pub(crate) fn literal_folder(text: &[u8], prefix: &Path) -> PathBuf {
     let Some(variable) = text.iter().position(|byte| *byte == b'$') else {
         return prefix.join(parse::path(text));
@@ -77,7 +80,7 @@ pub(crate) fn literal_folder(text: &[u8], prefix: &Path) -> PathBuf {
     let slash = text[..variable].iter().rposition(|byte| *byte == b'/');
     match slash {
         Some(slash) => prefix.join(parse::path(&text[..=slash])),
-        // What a variable holds may begin with a slash.
+        // A variable's value may begin with a slash.
         None if variable == 0 => PathBuf::from("/"),
         None => prefix.to_path_buf(),
     }

@@ -1,5 +1,5 @@
-//! Readers of single values. They return `None` for text that is not one; [`crate::Line`] has the same readers
-//! with nginx's error messages.
+//! Parsers of single values. They return `None` for invalid text; [`crate::Line`] has the same
+//! parsers with nginx's error messages.
 //!
 //! Sizes, times and rates are in [`base::units`], addresses and networks in [`crate::address`].
 
@@ -41,8 +41,8 @@ pub fn parameter<'a>(value: &'a [u8], name: &str) -> Option<&'a [u8]> {
     value.strip_prefix(name.as_bytes())?.strip_prefix(b"=")
 }
 
-/// The place of a part of a word. If the word had escapes, offsets in it and in the source differ; then it is
-/// the place of the whole word.
+/// The place of a part of a word. If the word had escapes, offsets in it and in the source differ;
+/// then it is the place of the whole word.
 pub fn span_within(word: &Word, part: &[u8]) -> Span {
     if word.span.len() != word.text.len() || part.len() > word.text.len() {
         return word.span;

@@ -1,4 +1,4 @@
-//! A regular expression of the configuration together with the variables that its named groups set.
+//! A regular expression of the configuration, with the variables that its named groups set.
 
 use crate::{Diagnostic, Level, Line, Regex, VarId};
 
@@ -12,8 +12,8 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Compiles word `index` of a directive, or the part `text` of it, and defines the variables of its named groups,
-    /// which requests or sessions of type `S` have.
+    /// Compiles word `index` of a directive, or the part `text` of it, and defines the variables of
+    /// its named groups, which requests or sessions of type `S` have.
     ///
     /// # Errors
     ///

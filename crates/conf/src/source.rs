@@ -1,8 +1,8 @@
-//! Where configuration text comes from: the disk, or a recording of what was read from it.
+//! Where configuration files come from: the disk, or a recording of it.
 //!
-//! The master reads the configuration with its own rights and records everything that was read. A worker,
-//! which may not read those files any more, builds the same configuration from the recording. So nothing
-//! that belongs to configuration may be read past [`Files`].
+//! The master reads the configuration with its own privileges and records everything that was read.
+//! A worker, which may not be able to read those files any more, builds the same configuration from
+//! the recording. So everything that belongs to the configuration must be read through [`Files`].
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +16,8 @@ pub trait Files {
     /// The whole content of a file.
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>>;
 
-    /// The existing paths that match a pattern of `*`, `?` and `[…]`, sorted by bytes; none is no error.
+    /// The existing paths that match a pattern of `*`, `?` and `[…]`, sorted by bytes; none is no
+    /// error.
     fn glob(&mut self, pattern: &Path) -> io::Result<Vec<PathBuf>>;
 
     /// Everything read so far, if it is being recorded.
@@ -39,8 +40,8 @@ impl Files for Disk {
     }
 }
 
-/// A recording of reads, the failed ones too: a configuration that tests whether a file is there must find
-/// the same answer in the worker.
+/// A recording of reads, including failed ones: a configuration that tests whether a file exists
+/// must find the same answer in the worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     reads: BTreeMap<PathBuf, Result<Vec<u8>, i32>>,
@@ -48,12 +49,12 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Puts a file in, as if it had been read.
+    /// Adds a file, as if it had been read.
     pub fn insert(&mut self, path: impl Into<PathBuf>, content: impl Into<Vec<u8>>) {
         self.reads.insert(path.into(), Ok(content.into()));
     }
 
-    /// Puts the answer to a pattern in.
+    /// Adds the result of a pattern.
     pub fn insert_glob(&mut self, pattern: impl Into<PathBuf>, paths: Vec<PathBuf>) {
         self.globs.insert(pattern.into(), paths);
     }
@@ -198,8 +199,8 @@ impl<F: Files> Recorder<F> {
 
 impl<F: Files> Files for Recorder<F> {
     fn read(&mut self, path: &Path) -> io::Result<Vec<u8>> {
-        // A file is read once: all that name it see the same content, even where reading it a second time would give
-        // another, or none (a pipe).
+        // A file is read once: everything that names it sees the same content, even if a second
+        // read would return something else, or nothing (a pipe).
         if self.snapshot.reads.contains_key(path) {
             return self.snapshot.read(path);
         }

@@ -1,4 +1,4 @@
-//! The texts that spans point into, and how a place in them is named.
+//! The texts that spans refer to, and the names of places in them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -11,8 +11,9 @@ use crate::diagnostic::{Diagnostic, Place};
 #[derive(Clone, Debug, Default)]
 pub struct SourceMap {
     files: Vec<Source>,
-    /// For each text the offsets where its lines start, found when a place in it is first asked for: the reading itself
-    /// needs none, and ten thousand `proxy_pass` that each count line feeds from the top cost a hundred times the rest.
+    /// The offsets of lines per text, computed when a place in it is first needed: parsing needs
+    /// none, and if each of ten thousand `proxy_pass` counted line feeds from the top, that would
+    /// cost a hundred times the rest.
     lines: Vec<OnceLock<Box<[u32]>>>,
 }
 
@@ -39,14 +40,14 @@ pub enum SourceKind {
 }
 
 impl SourceMap {
-    /// Adds a text; spans of it carry the number that is returned.
+    /// Adds a text and returns its number, which its spans contain.
     pub fn add(&mut self, source: Source) -> FileId {
         self.files.push(source);
         self.lines.push(OnceLock::new());
         FileId((self.files.len() - 1) as u32)
     }
 
-    /// Forgets the texts that were added after the first `len`, to read them again.
+    /// Removes the texts after the first `len`, which will be read again.
     pub(crate) fn truncate(&mut self, len: usize) {
         self.files.truncate(len);
         self.lines.truncate(len);
@@ -72,7 +73,7 @@ impl SourceMap {
         self.files.iter()
     }
 
-    /// Each file once, in the order of reading: what `-T` prints.
+    /// Each file once, in the order of reading, for `-T`.
     pub fn unique_files(&self) -> Vec<&Source> {
         let mut seen = std::collections::HashSet::new();
         let files = self
@@ -95,7 +96,8 @@ impl SourceMap {
         Some((line, span.start as usize - start + 1))
     }
 
-    /// The line in which a span starts, without its line end, and the offset where that line starts.
+    /// The line in which a span starts, without its line end, and the offset where that line
+    /// starts.
     pub fn line(&self, span: Span) -> Option<(&[u8], usize)> {
         let (_, start) = self.line_start(span)?;
         let rest = self.get(span.file)?.text.get(start..)?;
@@ -103,7 +105,8 @@ impl SourceMap {
         Some((&rest[..end.unwrap_or(rest.len())], start))
     }
 
-    /// The number, from 1, of the line in which a span starts, and the offset where that line starts.
+    /// The number, from 1, of the line in which a span starts, and the offset where that line
+    /// starts.
     fn line_start(&self, span: Span) -> Option<(usize, usize)> {
         let text = &self.get(span.file)?.text;
         if span.start as usize > text.len() {
@@ -132,8 +135,8 @@ impl SourceMap {
         }
     }
 
-    /// Puts messages into the order in which nginx would have met them: by place, an included text standing
-    /// where its `include` stands; those without a place last.
+    /// Sorts messages into the order in which nginx would have met them: by place, with an included
+    /// text in the place of its `include`; those without a place come last.
     pub fn sort(&self, diagnostics: &mut [Diagnostic]) {
         diagnostics.sort_by_cached_key(|diagnostic| match (diagnostic.place, diagnostic.span) {
             (Place::At(span), _) | (Place::Span, Some(span)) => (0, self.path_of(span)),

@@ -1,10 +1,10 @@
 //! A configuration as a tree of nodes, read from files with every `include` expanded.
 //!
-//! The tree knows words and braces, not directives: whether a name exists, where it may stand and what its
-//! words mean is decided later, by [`crate::dispatch()`]. Every word keeps its place, so that every later
-//! message can show it.
+//! The tree consists of words and braces, not directives: whether a name exists, where it is
+//! allowed and what its words mean is decided later, by [`crate::dispatch()`]. Every word keeps its
+//! place, so that any later message can show it.
 //!
-//! A syntax error does not end the reading: what can be understood of the rest is still read, so that one run
+//! A syntax error does not end parsing: the rest is parsed as far as possible, so that one run
 //! shows every mistake.
 
 use std::collections::HashMap;
@@ -40,9 +40,10 @@ pub struct Node {
     pub name: Word,
     /// The words after the name.
     pub args: Vec<Word>,
-    /// What stands between braces, if it has braces.
+    /// The content of its braces, if it has any.
     pub block: Block,
-    /// From the name to the `;` or `{`, which is the last byte. nginx names the line of that byte in messages.
+    /// From the name to the `;` or `{`, which is the last byte. nginx names the line of that byte
+    /// in messages.
     pub head: Span,
     /// From the name to the `;` or the closing `}`.
     pub span: Span,
@@ -55,7 +56,7 @@ pub struct Word {
     pub text: BString,
     /// Its place; quotes are not part of it.
     pub span: Span,
-    /// Whether it stood in quotes.
+    /// Whether it was quoted.
     pub quoted: bool,
 }
 
@@ -92,15 +93,16 @@ impl Block {
     }
 }
 
-/// Blocks within blocks, the includes between them counted.
+/// The maximum depth of blocks, including the includes between them.
 pub const MAX_DEPTH: usize = 128;
-/// Files read for one configuration, repeated includes counted.
+/// The maximum number of files read, counting repeated includes.
 pub const MAX_FILES: usize = 100_000;
-/// Syntax errors after which a text is not read any further: it is probably no configuration at all.
+/// The number of syntax errors after which parsing stops: the text is probably no configuration at
+/// all.
 pub const MAX_ERRORS: usize = 100;
 
-/// Reads the configuration file at `path`, which must be absolute: relative includes count from its directory.
-/// `extra_globals` is the text of the command line's `-g`, whose directives come first.
+/// Reads the configuration file at `path`, which must be absolute: relative includes count from its
+/// directory. `extra_globals` is the text of the command line's `-g`, whose directives come first.
 ///
 /// On any syntax error it is refused, with all errors in the order of their places.
 pub fn parse(
@@ -116,8 +118,8 @@ pub fn parse(
     }
 }
 
-/// As [`parse`], but gives what could be understood together with the errors, so that a caller can go on and
-/// collect the errors of later steps too.
+/// As [`parse`], but gives what could be understood together with the errors, so that a caller can
+/// go on and collect the errors of later steps too.
 pub fn parse_tolerant(
     path: &Path,
     files: &mut dyn Files,
@@ -150,16 +152,16 @@ struct Parser<'f> {
     files: &'f mut dyn Files,
     conf_prefix: PathBuf,
     sources: SourceMap,
-    /// Texts by path: a file that a thousand servers include is read once.
+    /// Texts by path: a file that is included by a thousand servers is read once.
     texts: HashMap<PathBuf, Arc<[u8]>>,
     diagnostics: Vec<Diagnostic>,
     /// The files being read now, outermost first.
     including: Vec<PathBuf>,
-    /// A block of the file that is being read has no end.
+    /// A block of the current file has no end.
     unclosed: bool,
 }
 
-/// Where a run of statements stands.
+/// The surroundings of a sequence of statements.
 #[derive(Clone, Copy)]
 enum Surroundings {
     /// A whole file.
@@ -183,7 +185,7 @@ impl Parser<'_> {
         self.statements(&mut lexer, Surroundings::Globals, 0, nodes);
     }
 
-    /// Reads a file as if its text stood where `include` (at `from`) stands.
+    /// Parses a file in the place of the `include` at `from`.
     fn file(&mut self, path: &Path, from: Option<Span>, depth: usize, nodes: &mut Vec<Node>) {
         if self.sources.len() >= MAX_FILES {
             return self.error(format!("more than {MAX_FILES} files are included"), from);
@@ -210,7 +212,7 @@ impl Parser<'_> {
             false => Vec::new(),
         };
         if !missing.is_empty() {
-            // With the braces where they belong, what follows is no longer in the wrong block.
+            // With the braces in place, what follows is no longer in the wrong block.
             nodes.truncate(before.0);
             self.diagnostics.truncate(before.1);
             self.sources.truncate(before.2);
@@ -222,7 +224,8 @@ impl Parser<'_> {
         self.including.pop();
     }
 
-    /// Says where braces are missing; the first line stays nginx's, which found out at the end of the file.
+    /// Reports where braces are missing. The first line remains nginx's, which noticed at the end
+    /// of the file.
     fn report_missing(&mut self, missing: &[MissingBrace], text: &[u8]) {
         for brace in missing {
             let end = Span {
@@ -378,7 +381,7 @@ impl Parser<'_> {
         } else {
             let mut inside = Vec::new();
             let end = self.statements(lexer, Surroundings::Braces(head), depth + 1, &mut inside);
-            // Most blocks have a line or two, and a vector begins with room for four.
+            // Most blocks have one or two lines, and a vector starts with room for four.
             inside.shrink_to_fit();
             (Block::Nodes(inside), end)
         };
@@ -402,7 +405,7 @@ impl Parser<'_> {
         });
     }
 
-    /// Takes Lua text up to the brace that closes it.
+    /// Takes Lua code up to the brace that closes it.
     fn lua(&mut self, lexer: &mut Lexer, head: Span) -> (Block, u32) {
         let rest = lexer.rest();
         let inside = match lua::block_length(rest) {

@@ -276,7 +276,7 @@ static VARIABLES: &[Variable<Request>] = &[
     ),
 ];
 
-/// What the http block hands to whoever asked for the build.
+/// What the http block hands to the caller of the build.
 #[derive(Default)]
 struct Built {
     servers: Vec<Server>,

@@ -1,7 +1,8 @@
-//! Every directive module, each a file or a folder of [`http`] or [`stream`], named after its nginx counterpart.
+//! All directive modules: each is a file or a directory in [`http`] or [`stream`], named after its
+//! nginx counterpart.
 //!
-//! A module knows the engine; the engine knows none of them; they do not know each other. What http and stream both
-//! have stands in `shared`, written once over a small trait.
+//! A module depends on the engine, but the engine on no module, and modules do not depend on each
+//! other. What http and stream have in common is in `shared`, written once over a small trait.
 #![forbid(unsafe_code)]
 
 pub mod http;

@@ -1,7 +1,7 @@
-//! Accept-Encoding (RFC 9110 section 12.5.3): does the client take this coding?
+//! Accept-Encoding (RFC 9110, section 12.5.3): whether the client accepts a coding.
 
-/// Whether the client named `gzip` with a weight above zero. nginx's test: `*` does not count, and
-/// a weight that is not one counts as zero.
+/// Whether the client named `gzip` with a weight above zero. This is nginx's test: `*` does not
+/// count, and an invalid weight counts as zero.
 pub fn accepts_gzip(value: &[u8]) -> bool {
     accepts(value, b"gzip")
 }
@@ -22,7 +22,7 @@ pub fn weight(value: &[u8], coding: &[u8]) -> Option<u16> {
     })
 }
 
-/// `q=0.5` in thousandths; at most three digits after the point.
+/// Parses `q=0.5` as thousandths. The RFC permits at most three decimals.
 fn parse_weight(parameter: &[u8]) -> u16 {
     let parameter = parameter.trim_ascii();
     if parameter.is_empty() {

@@ -1,17 +1,18 @@
-//! Cookies of a request: the lookup behind `$cookie_NAME`.
+//! Cookies of a request, for `$cookie_NAME`.
 
 use crate::fields::Fields;
 use crate::known::Known;
 use crate::list;
 
-/// The value of the first cookie called `name`, in any case as in nginx, in any Cookie field.
+/// The value of the first cookie with this name, in any Cookie field. As in nginx the case of the
+/// name does not matter.
 pub fn find<'a>(fields: &'a Fields, name: &[u8]) -> Option<&'a [u8]> {
     fields
         .all_known(Known::Cookie)
         .find_map(|value| list::value_of(value, b';', name))
 }
 
-/// The value of the cookie that a Set-Cookie value sets, if it is called `name`.
+/// The value that a Set-Cookie field sets, if the cookie has this name.
 pub fn set_cookie_value<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     let pair = value.split(|&b| b == b';').next()?;
     list::value_of(pair, b';', name)

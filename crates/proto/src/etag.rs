@@ -9,7 +9,8 @@ pub fn write_file(modified: i64, length: u64, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Appends a number in hexadecimal, without zeros in front. By hand, because every response of a file has two.
+/// Appends a number in hexadecimal, without leading zeros. By hand, because every response with a
+/// file has two.
 fn write_hex(number: u64, out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut digits = [0; 16];
@@ -35,18 +36,18 @@ pub fn opaque(tag: &[u8]) -> &[u8] {
     tag.strip_prefix(b"W/").unwrap_or(tag)
 }
 
-/// The same bytes: both are strong and equal (RFC 9110 section 8.8.3.2).
+/// Strong comparison: both are strong and equal (RFC 9110, section 8.8.3.2).
 pub fn strong_eq(a: &[u8], b: &[u8]) -> bool {
     !is_weak(a) && a == b
 }
 
-/// The same content: equal but for `W/`.
+/// Weak comparison: equal but for `W/`.
 pub fn weak_eq(a: &[u8], b: &[u8]) -> bool {
     opaque(a) == opaque(b)
 }
 
-/// What the tag of a representation becomes when a filter changes its bytes but not its meaning:
-/// weak; `None` if it was no tag, and must be removed.
+/// The tag after a filter has changed the bytes but not the meaning: a weak one. `None` if it was
+/// not valid and must be removed.
 pub fn weaken(tag: &[u8]) -> Option<Vec<u8>> {
     if is_weak(tag) {
         return Some(tag.to_vec());
@@ -55,8 +56,8 @@ pub fn weaken(tag: &[u8]) -> Option<Vec<u8>> {
         .then(|| [b"W/", tag].concat())
 }
 
-/// Whether a list (If-Match, If-None-Match) has a tag for which `same` holds. Tags may have commas
-/// in them; what is not a tag ends at the next comma and is passed over.
+/// Whether a list (If-Match, If-None-Match) contains a tag for which `same` holds. Tags may contain
+/// commas; anything that is not a tag ends at the next comma and is compared as it is.
 pub fn list_has(list: &[u8], mut same: impl FnMut(&[u8]) -> bool) -> bool {
     let mut rest = list;
     loop {

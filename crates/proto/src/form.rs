@@ -1,6 +1,7 @@
-//! Args and form fields, `a=1&b=2`: the lookup behind `$arg_NAME`.
+//! Query arguments and form fields, `a=1&b=2`, for `$arg_NAME`.
 
-/// The value of the first argument called `name`, in any case as in nginx; still escaped.
+/// The value of the first argument with this name, still escaped. As in nginx the case of the name
+/// does not matter.
 pub fn find<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     pairs(args).find_map(|(key, value)| {
         if key.eq_ignore_ascii_case(name) {
@@ -11,7 +12,7 @@ pub fn find<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     })
 }
 
-/// All arguments in order, still escaped; those without `=` have no value.
+/// All arguments in order, still escaped. Those without `=` have no value.
 pub fn pairs(args: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
     args.split(|&b| b == b'&')
         .map(|pair| match memchr::memchr(b'=', pair) {
@@ -23,7 +24,7 @@ pub fn pairs(args: &[u8]) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> {
 /// Appends `text` decoded: `%xx`, and `+` as a space.
 pub fn decode(text: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    // "+" first: a decoded "%2B" must stay a plus.
+    // `+` first: a decoded `%2B` must remain a plus.
     let spaced: Vec<u8> = text
         .iter()
         .map(|&b| if b == b'+' { b' ' } else { b })

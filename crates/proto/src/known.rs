@@ -1,10 +1,10 @@
-//! The header field names that the server itself looks at, as small integers.
+//! The header field names that the server itself handles, as small integers.
 //!
-//! A name is turned into a [`Known`] once, when the field enters a [`Fields`](crate::fields::Fields);
-//! every later question ("is there a Range?") compares one byte per field instead of texts.
-//! Names that only users ask for (`$http_x_anything`) stay text: [`Known::Other`].
+//! A name is mapped to a [`Known`] once, when its field enters a [`Fields`](crate::fields::Fields);
+//! later lookups ("is there a Range?") compare one byte per field instead of texts. Names that only
+//! users ask for (`$http_x_anything`) remain texts: [`Known::Other`].
 
-/// A header field name that the server acts upon, or [`Known::Other`].
+/// A header field name that the server handles, or [`Known::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Known {
@@ -168,10 +168,10 @@ pub enum Known {
     ProxySupport,
 }
 
-/// How many variants [`Known`] has, [`Known::Other`] included.
+/// The number of variants of [`Known`], including [`Known::Other`].
 pub const COUNT: usize = NAMES.len() + 1;
 
-/// Every known name with its usual spelling, in the order of the variants.
+/// All known names in their usual spelling, in the order of the variants.
 const NAMES: [(Known, &str); 78] = [
     (Known::Host, "Host"),
     (Known::Connection, "Connection"),
@@ -253,11 +253,12 @@ const NAMES: [(Known, &str); 78] = [
     (Known::ProxySupport, "Proxy-Support"),
 ];
 
-/// Slots of the name table: a power of two, large enough that a multiplier without collisions exists.
+/// The number of slots in the name table: a power of two, large enough that multipliers without
+/// collisions exist.
 const SLOTS: usize = 512;
 
-/// Slot to position in [`NAMES`] plus one; 0 is an empty slot. Built, and checked for collisions,
-/// when this crate is compiled: a new name that collides needs other multipliers in [`slot`].
+/// Maps a slot to the position in [`NAMES`] plus one; 0 is an empty slot. Built at compile time and
+/// checked for collisions then: if a new name collides, [`slot`] needs other multipliers.
 const TABLE: [u8; SLOTS] = build_table();
 
 const fn build_table() -> [u8; SLOTS] {
@@ -280,9 +281,9 @@ const fn build_table() -> [u8; SLOTS] {
     table
 }
 
-/// A perfect hash over [`NAMES`]: three letters and the length tell them all apart.
-/// The multipliers were found by search; setting bit 5 makes letters lower case and does no harm
-/// to the rest, because the name is compared in full afterwards.
+/// A perfect hash of [`NAMES`]: three letters and the length tell them all apart. The multipliers
+/// were found by search. Setting bit 5 makes letters lower case; what it does to other bytes is
+/// harmless, because the name is compared in full afterwards.
 const fn slot(name: &[u8]) -> usize {
     let length = name.len();
     let last = name[length - 1] | 0x20;
@@ -297,7 +298,7 @@ const fn slot(name: &[u8]) -> usize {
 }
 
 impl Known {
-    /// The id of `name` in any case; [`Known::Other`] when it is not one of ours.
+    /// The variant for `name` in any case; [`Known::Other`] if there is none.
     #[inline]
     pub fn from_name(name: &[u8]) -> Known {
         if name.is_empty() {
@@ -314,7 +315,7 @@ impl Known {
         }
     }
 
-    /// As [`Known::from_name`], slowly, for tables that are built when the crate is compiled.
+    /// Like [`Known::from_name`], but slow: for tables that are built at compile time.
     pub(crate) const fn from_name_const(name: &[u8]) -> Known {
         let mut i = 0;
         while i < NAMES.len() {
@@ -334,20 +335,20 @@ impl Known {
         }
     }
 
-    /// The bit of this name in a set of names. [`COUNT`] is below 128, so each has its own.
+    /// The bit of this name in a set. [`COUNT`] is at most 128, so each name has its own.
     pub const fn bit(self) -> u128 {
         1 << self as u8
     }
 }
 
-/// Whether `name` is `known` in any case. Words instead of bytes: most names of a request are known
-/// ones, and comparing bytes took a quarter of the parser's time (`examples/head_speed.rs`).
+/// Whether `name` is `known` in any case. Compares words: most names of a request are known ones,
+/// and comparing bytes took a quarter of the parser's time (`examples/head_speed.rs`).
 #[inline]
 fn is_spelled(known: &[u8], name: &[u8]) -> bool {
     if known.len() != name.len() {
         return false;
     }
-    // In each case two words overlap, so that every byte is compared.
+    // The last two words overlap, so that every byte is compared.
     if let (Some(known_last), Some(name_last)) = (known.last_chunk(), name.last_chunk()) {
         let (known_words, _) = known.as_chunks();
         let (name_words, _) = name.as_chunks();
@@ -371,8 +372,8 @@ fn short_word(name: &[u8]) -> Option<u64> {
     Some(u64::from(first) << 32 | u64::from(last))
 }
 
-/// Sets bit 5 of every byte that has bit 6: letters become lower case. Known names consist of
-/// letters, digits and `-`, and no other byte is turned into one of those.
+/// Sets bit 5 of each byte that has bit 6: letters become lower case. Known names consist of
+/// letters, digits and `-`, and no other byte becomes one of those.
 #[inline]
 fn lower(word: u64) -> u64 {
     word | (word & 0x4040_4040_4040_4040) >> 1

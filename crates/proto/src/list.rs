@@ -1,8 +1,8 @@
-//! Items of a separated list in a field value, found the way nginx finds cookies and the
-//! directives of Cache-Control: by name, in any case, with no heed to quotes.
+//! Items of a separated list in a field value. They are found as nginx finds cookies and the
+//! directives of Cache-Control: by name, in any case, and without regard to quotes.
 
-/// The value of the first item `name = value` of a list separated by `separator`. Spaces around
-/// `=` are skipped; the value runs to the separator, and keeps spaces at its end.
+/// The value of the first item `name = value` in a list. Spaces around `=` are skipped; the value
+/// extends to the separator and keeps trailing spaces.
 pub fn value_of<'a>(list: &'a [u8], separator: u8, name: &[u8]) -> Option<&'a [u8]> {
     items(list, separator).find_map(|item| {
         let rest = trim_start(strip_name(item, name)?);
@@ -10,7 +10,7 @@ pub fn value_of<'a>(list: &'a [u8], separator: u8, name: &[u8]) -> Option<&'a [u
     })
 }
 
-/// Whether a list separated by `separator` has the item `name`, without a value.
+/// Whether a list contains the item `name`, without a value.
 pub fn has(list: &[u8], separator: u8, name: &[u8]) -> bool {
     items(list, separator)
         .any(|item| strip_name(item, name).is_some_and(|rest| trim_start(rest).is_empty()))

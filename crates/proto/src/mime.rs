@@ -1,6 +1,6 @@
 //! Content-Type values: the type itself and its charset.
 
-/// The type without parameters and without white space around it: `text/html`. Compare it in any
+/// The type without parameters and whitespace: `text/html`. It is to be compared without regard to
 /// case.
 pub fn essence(value: &[u8]) -> &[u8] {
     let end = memchr::memchr(b';', value).unwrap_or(value.len());
@@ -12,7 +12,8 @@ pub fn charset(value: &[u8]) -> Option<&[u8]> {
     parameter(value, b"charset").filter(|charset| !charset.is_empty())
 }
 
-/// The value of a parameter, in any case, without quotes (RFC 9110 section 5.6.6).
+/// The value of a parameter without its quotes (RFC 9110, section 5.6.6). The name's case does not
+/// matter.
 pub fn parameter<'a>(value: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     value.split(|&b| b == b';').skip(1).find_map(|parameter| {
         let equals = memchr::memchr(b'=', parameter)?;

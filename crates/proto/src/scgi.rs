@@ -1,13 +1,14 @@
-//! SCGI, the web server's side: what a request begins with.
+//! The web server's side of SCGI: the beginning of a request.
 //!
 //! ```text
 //! 70:CONTENT_LENGTH\0 27\0 SCGI\0 1\0 REQUEST_METHOD\0 POST\0 …,content      (without the blanks)
 //! ```
 //!
-//! A netstring of names and values, then the content; the response is a CGI response until the connection closes.
+//! A netstring of names and values, then the content. The response is a CGI response, ended by
+//! closing the connection.
 
-/// Appends a name and its value in the form that [`write_head`] takes. A zero byte would begin a new one, so that what
-/// follows it is left away.
+/// Appends a name and its value in the format of [`write_head`]. A zero byte would begin another
+/// name, so the text is truncated there.
 pub fn push_param(name: &[u8], value: &[u8], params: &mut Vec<u8>) {
     for text in [name, value] {
         let end = text
@@ -19,8 +20,8 @@ pub fn push_param(name: &[u8], value: &[u8], params: &mut Vec<u8>) {
     }
 }
 
-/// Appends the head of a request with this much content. `params` must not have the length in them, but should have
-/// `SCGI` with the value 1.
+/// Appends the header of a request with this much content. `params` must not contain the length,
+/// but should contain `SCGI` with the value 1.
 pub fn write_head(content_length: u64, params: &[u8], out: &mut Vec<u8>) {
     let length = format!("CONTENT_LENGTH\0{content_length}\0");
     out.extend_from_slice(format!("{}:{length}", length.len() + params.len()).as_bytes());

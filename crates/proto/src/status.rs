@@ -1,7 +1,7 @@
-//! Status codes and their reason phrases: nginx's words, and the same statuses that it has none for.
+//! Status codes and their reason phrases: those of nginx. Where nginx has none there is none here.
 
-/// A status code and its phrase. Clients must not look at it (RFC 9112, section 4), so a status that is missing here
-/// costs nothing; interim responses have theirs because that is all they are.
+/// Status codes with their phrases. Clients must ignore the phrase (RFC 9112, section 4), so a
+/// missing one costs nothing; interim responses have theirs because that is all they consist of.
 const PHRASES: [(u16, &str); 41] = [
     (100, "Continue"),
     (101, "Switching Protocols"),
@@ -46,7 +46,7 @@ const PHRASES: [(u16, &str); 41] = [
     (507, "Insufficient Storage"),
 ];
 
-/// The reason phrase of a status; empty when it has none.
+/// The reason phrase of a status; empty if there is none.
 pub fn reason(status: u16) -> &'static str {
     match PHRASES.binary_search_by_key(&status, |(code, _)| *code) {
         Ok(index) => PHRASES[index].1,
@@ -54,8 +54,8 @@ pub fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Whether a response with this status has no body, whatever its fields say (RFC 9110
-/// section 6.4.1).
+/// Whether a response with this status has no content, whatever its fields say (RFC 9110, section
+/// 6.4.1).
 pub fn is_bodyless(status: u16) -> bool {
     matches!(status, 100..=199 | 204 | 304)
 }

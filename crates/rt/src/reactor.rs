@@ -77,14 +77,18 @@ impl Source {
         if flags.contains(EventFlags::OUT) {
             bits |= WRITE;
         }
+        // The end of the stream is read as data is; a task that only waits for the peer to leave hears of it at once.
         if flags.contains(EventFlags::RDHUP) {
             bits |= READ | CLOSED;
         }
+        // Every call fails now and says why, so each side may try.
         if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
             bits |= READ | WRITE | CLOSED;
         }
         self.ready.set(self.ready.get() | bits);
         let armed = self.armed.get();
+        // Nothing waits for it. A level-triggered socket would come up in every turn and leaves the set; an edge is
+        // remembered in `ready`.
         if armed & bits == 0 {
             self.detach(epoll);
             return;

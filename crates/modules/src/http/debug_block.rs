@@ -1,11 +1,11 @@
-//! `debug_block`: holds its loop up on purpose, for tests of what happens then.
+//! `debug_block`: blocks its loop on purpose, to test what happens then.
 //!
 //! ```nginx
 //! location = /block { debug_block 2s; }
 //! ```
 //!
-//! It does what no module may do: it waits on a loop's thread. It exists only in a build with the feature
-//! `debug-stall`, which no release has.
+//! It does what no module may do: it waits on a loop's thread. It only exists in builds with the
+//! feature `debug-stall`, which no release has.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn block(request: &mut Request) -> Step<'_> {
     Outcome::Status(204).into()
 }
 
-/// Under this name it shows in stack samples.
+/// The name under which it appears in stack samples.
 #[inline(never)]
 fn debug_block(time: Duration) {
     std::thread::sleep(time);

@@ -37,6 +37,6 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     }),
 }]);
 
-/// Nothing: the networks live in the definition of the variable.
+/// Empty: the networks belong to the definition of the variable.
 #[derive(Clone, Default)]
 struct Conf;

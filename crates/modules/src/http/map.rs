@@ -55,6 +55,6 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     },
 ]);
 
-/// Nothing: a map lives in the definition of its variable.
+/// Empty: a map belongs to the definition of its variable.
 #[derive(Clone, Default)]
 struct Conf;

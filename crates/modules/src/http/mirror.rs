@@ -1,4 +1,4 @@
-//! `mirror`: a copy of each request goes to another location, and nobody waits for its answer.
+//! `mirror`: sends a copy of each request to another location and ignores the response.
 //!
 //! ```nginx
 //! location / {
@@ -11,7 +11,8 @@
 //! }
 //! ```
 //!
-//! The copy is a task of its own: neither the client's leaving nor the end of the request ends it.
+//! Each copy is a task of its own, so it outlives the request and is not aborted when the client
+//! disconnects. The request does not wait for it.
 
 use bstr::BString;
 use conf::{Arity, Directive, HTTP_SERVER_LOCATION, Repeat, Setter, Table};
@@ -63,19 +64,23 @@ struct Conf {
     with_body: bool,
 }
 
+/// The handler of the precontent phase.
 fn mirror(request: &mut Request) -> Step<'_> {
+    // A mirrored request is not mirrored again.
     if request.is_subrequest() {
         return Outcome::Declined.into();
     }
     Step::later(async move {
         let conf = request.conf::<Conf>();
         if conf.with_body
+            // Both requests need the body, so it has to be read in full before either is processed.
             && let Err(status) = http::body_reader::read(request).await
         {
             return Outcome::Status(status);
         }
         for path in &conf.paths {
             let options = Options {
+                // The response is read and thrown away.
                 header_only: true,
                 method: request.method,
                 body: conf.with_body.then(|| request.body.share()),
@@ -84,9 +89,11 @@ fn mirror(request: &mut Request) -> Step<'_> {
             let Some(mut copy) = subrequest::create(request, options) else {
                 return Outcome::Status(500);
             };
+            // Not part of the response: it must neither delay nor end with the request.
             copy.flow.background = true;
             rt::spawn_named("mirror", async move {
                 subrequest::run(&mut copy, true).await;
+                // The response must be read, or the server would block on sending it.
                 while let Some(Ok(_)) = Body::next_of(&mut copy).await {}
                 subrequest::end(&mut copy).await;
             });

@@ -1,4 +1,4 @@
-//! `split_clients`: parts of the clients, for experiments and for several caches.
+//! `split_clients`: divides clients into groups, for A/B tests or to spread them over caches.
 //!
 //! ```nginx
 //! split_clients "${remote_addr}AAA" $variant {
@@ -34,6 +34,6 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     }),
 }]);
 
-/// Nothing: the division lives in the definition of its variable.
+/// Empty: the groups belong to the definition of the variable.
 #[derive(Clone, Default)]
 struct Conf;

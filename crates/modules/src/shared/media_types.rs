@@ -1,27 +1,28 @@
-//! Lists of media types, as `gzip_types`, `sub_filter_types` and their like have them.
+//! Lists of media types: `gzip_types`, `sub_filter_types` and their like.
 
 use std::collections::HashSet;
 
 use bstr::{BString, ByteSlice};
 use conf::{Diagnostic, Line};
 
-/// A list of media types. A list that nobody set holds what the module's directive defaults to.
+/// A list of media types. Where no directive sets one, it holds the directive's default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MediaTypes {
-    /// `*`: every type is in it.
+    /// `*`: every type matches.
     all: bool,
-    /// In lower case.
+    /// In lower case, since media types are case-insensitive (RFC 9110, section 8.3.1).
     types: HashSet<BString>,
 }
 
 impl MediaTypes {
-    /// Empties the list, for the first directive of a block. What is always in it (`text/html`) comes back in
-    /// [`MediaTypes::read`].
+    /// Empties the list, before the first directive of a block. Types that are always in it
+    /// (`text/html`) return with [`MediaTypes::read`].
     pub(crate) fn clear(&mut self) {
         *self = MediaTypes::default();
     }
 
-    /// Adds the words of a directive. `always` is in the list without being named; naming it is a warning.
+    /// Adds the words of a directive. `always` are types that need not be named; naming one is a
+    /// warning.
     pub(crate) fn read(&mut self, line: &mut Line, always: &[&str]) -> Result<(), Diagnostic> {
         for name in always {
             self.types.insert((*name).into());
@@ -40,9 +41,9 @@ impl MediaTypes {
         Ok(())
     }
 
-    /// Whether a `Content-Type` is in the list; its parameters do not matter, and neither does letter case.
+    /// Whether a `Content-Type` is in the list, ignoring its parameters and its case.
     pub(crate) fn has(&self, content_type: &[u8]) -> bool {
-        // `*` is responses without a type as well.
+        // `*` includes responses without a type.
         if self.all {
             return true;
         }
@@ -53,6 +54,7 @@ impl MediaTypes {
         if self.types.contains(essence.as_bstr()) {
             return true;
         }
+        // Nearly all types are lower case already and are found without an allocation.
         essence.iter().any(u8::is_ascii_uppercase)
             && self.types.contains(essence.to_ascii_lowercase().as_bstr())
     }

@@ -1,4 +1,12 @@
-//! `geo` in stream: variables whose values depend on the client's address. The mechanism is [`crate::shared::geo`].
+//! `geo` in stream: variables whose values depend on the client's address. The implementation is
+//! [`crate::shared::geo`].
+//!
+//! ```nginx
+//! geo $backend {
+//!     default    10.0.0.1:5432;
+//!     10.2.0.0/16 10.2.0.1:5432;
+//! }
+//! ```
 
 use ::stream::{Module, Session};
 use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
@@ -25,6 +33,6 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     }),
 }]);
 
-/// Nothing: the networks live in the definition of the variable.
+/// Empty: the networks are part of the variable's definition.
 #[derive(Clone, Default)]
 struct Conf;

@@ -1,5 +1,11 @@
-//! `geoip2` in stream: variables from a MaxMind database, by the client's address. The mechanism is
-//! [`crate::shared::geoip2`].
+//! `geoip2` in stream: variables from a MaxMind database, by the client's address. The
+//! implementation is [`crate::shared::geoip2`].
+//!
+//! ```nginx
+//! geoip2 /usr/share/GeoIP/GeoLite2-Country.mmdb {
+//!     $country default=ZZ country iso_code;
+//! }
+//! ```
 
 use ::stream::{Module, Session};
 use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
@@ -28,6 +34,6 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     }),
 }]);
 
-/// Nothing: the databases live in the definitions of their variables.
+/// Empty: the databases are part of their variables' definitions.
 #[derive(Clone, Default)]
 struct Conf;

@@ -1,4 +1,12 @@
-//! `map` in stream: variables whose values depend on other variables. The mechanism is [`crate::shared::map`].
+//! `map` in stream: variables whose values depend on other variables. The implementation is
+//! [`crate::shared::map`].
+//!
+//! ```nginx
+//! map $ssl_preread_server_name $backend {
+//!     mail.example.com mail;
+//!     default          web;
+//! }
+//! ```
 
 use ::stream::{Module, Session};
 use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
@@ -28,6 +36,7 @@ static DIRECTIVES: Table<Conf> = Table::new(&[
     ignored("map_hash_bucket_size"),
 ]);
 
+/// A directive of nginx's that has no meaning here.
 const fn ignored(name: &'static str) -> Directive<Conf> {
     Directive {
         name,
@@ -40,6 +49,6 @@ const fn ignored(name: &'static str) -> Directive<Conf> {
     }
 }
 
-/// Nothing: a map lives in the definition of its variable.
+/// Empty: a map is part of its variable's definition.
 #[derive(Clone, Default)]
 struct Conf;

@@ -1,4 +1,12 @@
-//! `set` in stream: gives a variable a value before limits and access are judged.
+//! `set` in stream: assigns a value to a variable before limits and access rules are applied.
+//!
+//! ```nginx
+//! server {
+//!     listen     5432;
+//!     set        $backend db;
+//!     proxy_pass $backend;
+//! }
+//! ```
 
 use ::stream::{Module, Outcome, Phase, Session, Step};
 use conf::{
@@ -30,13 +38,15 @@ struct Conf {
     commands: Vec<(VarId, Expression)>,
 }
 
+/// Reads `set`.
 fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     let name = line.variable_name(0)?;
     let registry = line
         .level
         .registry::<Session>()
         .expect("stream's rows stand in stream");
-    // What a map defines stays what it is wherever it is not set. What only `set` makes is empty until then.
+    // A variable that is defined otherwise, such as by a `map`, keeps that definition until it is
+    // set; one that only `set` defines is empty until then.
     let variable = if registry.is_defined(name) {
         registry.slot(name)
     } else {
@@ -50,6 +60,7 @@ fn set(conf: &mut Conf, line: &mut Line) -> Result<(), Diagnostic> {
     Ok(())
 }
 
+/// The phase handler. The values are evaluated in file order, so one may use those before it.
 fn run(session: &mut Session) -> Step<'_> {
     let conf = session.conf::<Conf>();
     for (variable, value) in &conf.commands {

@@ -1,4 +1,12 @@
-//! `split_clients` in stream: clients divided into parts. The mechanism is [`crate::shared::split_clients`].
+//! `split_clients` in stream: splits clients into groups. The implementation is
+//! [`crate::shared::split_clients`].
+//!
+//! ```nginx
+//! split_clients $remote_addr $backend {
+//!     5%  db_canary;
+//!     *   db;
+//! }
+//! ```
 
 use ::stream::{Module, Session};
 use conf::{Arity, Directive, Repeat, STREAM, Setter, Table};
@@ -24,6 +32,6 @@ static DIRECTIVES: Table<Conf> = Table::new(&[Directive {
     }),
 }]);
 
-/// Nothing: the parts live in the definition of the variable.
+/// Empty: the groups are part of the variable's definition.
 #[derive(Clone, Default)]
 struct Conf;

@@ -1,10 +1,10 @@
-//! Which fields of a response are stored (RFC 9111 section 3.1).
+//! Which fields of a response are stored (RFC 9111, section 3.1).
 
 use crate::cache_control::directives;
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// Fields about one connection, or about the proxy in front of the client; other names are in [`is_of_connection`].
+/// The fields that are about one connection or about the next proxy only.
 const OF_CONNECTION: &[Known] = &[
     Known::Connection,
     Known::KeepAlive,
@@ -21,9 +21,10 @@ fn is_of_connection(known: Known, name: &[u8]) -> bool {
     OF_CONNECTION.contains(&known) || name.eq_ignore_ascii_case(b"Proxy-Authentication-Info")
 }
 
-/// What of a response's fields is stored: without those of the connection, those that `Connection` names, and those
-/// that `no-cache="…"` or `private="…"` name. The latter may not be sent to anyone without asking the origin; leaving
-/// them out is what a shared cache can do without asking at every hit.
+/// The fields of a response that are stored: without those of the connection, those that
+/// `Connection` names, and those that `no-cache="…"` or `private="…"` name. The last must not be
+/// sent to anyone before the origin has been asked, and a shared cache that leaves them out need
+/// not ask at every hit.
 pub fn keep(response: &Fields) -> Fields {
     let mut kept = response.clone();
     kept.retain(|known, name, _| !is_of_connection(known, name) && !is_reserved(response, name));

@@ -3,68 +3,69 @@
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// Who said how long a response is fresh.
+/// Where a response's lifetime comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Source {
-    /// Nobody: it may only be used after asking the origin.
+    /// Nowhere: it may only be used after validation.
     Nobody,
     /// `X-Accel-Expires`
     XAccelExpires,
-    /// A targeted field, as `CDN-Cache-Control`.
+    /// A targeted field, such as `CDN-Cache-Control`.
     Targeted,
     /// `Cache-Control`
     CacheControl,
     /// `Expires`
     Expires,
-    /// The configuration, for the status.
+    /// The configuration, by the status.
     Configured,
-    /// The age of `Last-Modified`.
+    /// Guessed from the age of `Last-Modified`.
     Heuristic,
 }
 
-/// What is stored beside a response about its age and its use. Plain data of a fixed size.
+/// What is stored with a response about its age and its use. Plain data of a fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freshness {
     /// When it was received, in milliseconds since the epoch.
     pub received_ms: u64,
-    /// How old it was then, in seconds: what other caches said.
+    /// Its age at that time, in seconds, as other caches reported it.
     pub initial_age_s: u32,
-    /// Until when it is fresh, in milliseconds since the epoch.
+    /// The end of its freshness, in milliseconds since the epoch.
     pub fresh_until_ms: u64,
-    /// Who said so.
+    /// Where that comes from.
     pub source: Source,
-    /// How long after that it may be served while it is being renewed (RFC 5861), in seconds.
+    /// How long after that it may be served during its validation (`stale-while-revalidate`, RFC
+    /// 5861), in seconds.
     pub while_revalidate_s: u32,
-    /// How long after that it may be served in place of an error, in seconds.
+    /// How long after that it may be served in place of an error (`stale-if-error`), in seconds.
     pub if_error_s: u32,
-    /// The origin forbids to serve it stale, whatever the operator says: `must-revalidate`, `proxy-revalidate`,
-    /// `s-maxage` or `no-cache`.
+    /// The origin forbids serving it stale, whatever the operator configures: `must-revalidate`,
+    /// `proxy-revalidate`, `s-maxage` or `no-cache`.
     pub must_revalidate: bool,
-    /// The origin must be asked before each use: `no-cache`.
+    /// It must be validated before each use: `no-cache`.
     pub always_revalidate: bool,
 }
 
-/// The largest number of seconds that is reckoned with (RFC 9111 section 1.2.2).
+/// The largest number of seconds in calculations (RFC 9111, section 1.2.2).
 const MAX_SECONDS: u64 = 1 << 31;
 
 impl Freshness {
     /// The length of [`Freshness::to_bytes`].
     pub const BYTES: usize = 32;
 
-    /// How old the response is, in seconds: the `Age` of a hit.
+    /// The response's age in seconds: the `Age` of a hit.
     pub fn age_s(&self, now_ms: u64) -> u32 {
         let resident = now_ms.saturating_sub(self.received_ms) / 1000;
         u32::try_from((u64::from(self.initial_age_s) + resident).min(MAX_SECONDS))
             .unwrap_or(u32::MAX)
     }
 
-    /// How long it has been stale, in milliseconds; 0 as long as it is fresh.
+    /// How long it has been stale, in milliseconds; 0 while it is fresh.
     pub fn stale_ms(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.fresh_until_ms)
     }
 
-    /// Seconds of freshness left; below 0 it is stale (the `ttl` of Cache-Status).
+    /// The remaining freshness in seconds, negative if it is stale (the `ttl` of Cache-Status).
     pub fn ttl_s(&self, now_ms: u64) -> i64 {
         let left = i128::from(self.fresh_until_ms) - i128::from(now_ms);
         i64::try_from(left.div_euclid(1000)).unwrap_or(i64::MAX)
@@ -89,7 +90,7 @@ impl Freshness {
         bytes
     }
 
-    /// What [`Freshness::to_bytes`] wrote; `None` if that is not what this is.
+    /// Decodes what [`Freshness::to_bytes`] wrote; `None` if this is something else.
     pub fn from_bytes(bytes: &[u8]) -> Option<Freshness> {
         let bytes: &[u8; Freshness::BYTES] = bytes.first_chunk()?;
         let long = |at: usize| bytes[at..].first_chunk().map(|b| u64::from_le_bytes(*b));
@@ -118,10 +119,11 @@ impl Freshness {
     }
 }
 
-/// How old a response is on arrival, in seconds. `delay_ms` is the time that it took to come.
+/// A response's age on arrival, in seconds. `delay_ms` is the time that the request took.
 ///
-/// Without an `Age` no cache was on the way, so the response was made while we waited, and is new. The clocks of two
-/// machines are not compared: RFC 9111 section 4.2.3 leaves that out where every cache on the way sends `Age`.
+/// Without `Age` no cache was on the way, so the response was generated while we waited, and its
+/// age is zero. The clocks of the two machines are not compared, which RFC 9111, section 4.2.3,
+/// permits if every cache on the way sends `Age`.
 pub(super) fn initial_age_s(response: &Fields, delay_ms: u64) -> u32 {
     let Some(age) = response.get_known(Known::Age).and_then(parse_age) else {
         return 0;
@@ -130,7 +132,8 @@ pub(super) fn initial_age_s(response: &Fields, delay_ms: u64) -> u32 {
         .min(MAX_SECONDS as u32)
 }
 
-/// The first number of `Age`; `None` if there is no number, which is then ignored (RFC 9111 section 5.1).
+/// The first number in `Age`; `None` if there is none: then the field is ignored (RFC 9111, section
+/// 5.1).
 fn parse_age(value: &[u8]) -> Option<u32> {
     let first = value.split(|&b| b == b',').next()?.trim_ascii();
     if first.is_empty() || !first.iter().all(u8::is_ascii_digit) {

@@ -1,47 +1,49 @@
-//! Whether what is stored may answer a request, now (RFC 9111 sections 4.2.4, 5.2.1; RFC 5861).
+//! Whether a stored response may answer a request now (RFC 9111, sections 4.2.4 and 5.2.1; RFC
+//! 5861).
 
 use super::freshness::Freshness;
 use crate::cache_control::CacheControl;
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// What the operator allows to be served though it is stale (`*_cache_use_stale`).
+/// When the operator permits stale responses (`*_cache_use_stale`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StaleRules {
-    /// In place of an error; which errors is known when there is one.
+    /// In place of an error; which ones is decided when one occurs.
     pub error: bool,
     /// While another request renews it.
     pub updating: bool,
 }
 
-/// What to do with a stored response.
+/// How a stored response may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// Serve it.
     Fresh,
-    /// It is stale. Serve it at once, and renew it in the background.
+    /// It is stale: serve it at once, and renew it in the background.
     WhileRevalidate,
-    /// Ask the origin first.
+    /// Validate it first.
     Validate {
-        /// If the origin fails, it may be served though: the origin said so (`stale-if-error`), which goes for every
-        /// kind of error.
+        /// If the origin fails in any way, it may be served: the origin permitted that
+        /// (`stale-if-error`).
         on_any_error: bool,
-        /// The same, for the errors that the operator listed.
+        /// It may be served in place of the errors that the operator has listed.
         on_listed_error: bool,
-        /// It may be served as long as somebody else is asking.
+        /// It may be served while another request validates it.
         while_updating: bool,
     },
 }
 
-/// What the client said of caching; looked at only where the configuration wants it, as nginx does not.
+/// The client's Cache-Control. It is considered only if the configuration says so: nginx ignores
+/// it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RequestControl {
     control: CacheControl,
 }
 
 impl RequestControl {
-    /// Reads a request's Cache-Control; without one, `Pragma: no-cache` is the same as `Cache-Control: no-cache`
-    /// (RFC 9111 section 5.4).
+    /// Parses a request's Cache-Control. Without one, `Pragma: no-cache` means `Cache-Control:
+    /// no-cache` (RFC 9111, section 5.4).
     pub fn parse(request: &Fields) -> RequestControl {
         let mut control = CacheControl::parse(request.all_known(Known::CacheControl));
         if !request.has(Known::CacheControl) {
@@ -51,12 +53,12 @@ impl RequestControl {
         RequestControl { control }
     }
 
-    /// The response must not be stored.
+    /// Whether the response must not be stored.
     pub fn no_store(&self) -> bool {
         self.control.no_store
     }
 
-    /// The client would rather have 504 than a response of the origin.
+    /// Whether the client prefers a 504 to a response from the origin.
     pub fn only_if_cached(&self) -> bool {
         self.control.only_if_cached
     }
@@ -75,7 +77,7 @@ impl RequestControl {
         control.no_cache || control.no_store || too_old || too_short
     }
 
-    /// Whether the client takes what has been stale for so long.
+    /// Whether the client accepts a response that has been stale for this long.
     fn takes_stale(&self, stale_ms: u64) -> bool {
         self.control
             .max_stale
@@ -84,7 +86,7 @@ impl RequestControl {
     }
 }
 
-/// Whether a stored response may be used.
+/// Decides whether a stored response may be used.
 pub fn reuse(
     stored: &Freshness,
     now_ms: u64,
@@ -100,6 +102,7 @@ pub fn reuse(
     let within = |seconds: u32| stale_ms <= u64::from(seconds) * 1000;
     if !is_fresh && !is_unwanted {
         let is_taken = client.is_some_and(|client| client.takes_stale(stale_ms));
+        // `max-stale` does not overrule the origin's `must-revalidate` (section 5.2.2.2).
         if is_taken && !stored.must_revalidate {
             return Reuse::Fresh;
         }

@@ -1,32 +1,32 @@
 //! The `Cache-Status` field: what a cache did with a request (RFC 9211).
 
-/// What a cache did.
+/// What a cache did with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStatus<'a> {
-    /// Who says so: a token or, with other characters, a string.
+    /// The cache's name: a token or, with other characters, a string.
     pub name: &'a str,
     /// Whether the origin was asked.
     pub outcome: Outcome,
-    /// Seconds of freshness left; below 0 for a stale response.
+    /// The remaining freshness in seconds; negative for a stale response.
     pub ttl_s: Option<i64>,
-    /// Something to say in addition: a token of our own.
+    /// Additional information, implementation-specific.
     pub detail: Option<&'a str>,
 }
 
 /// Whether the origin was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No: the response was there.
+    /// No: the response came from the cache.
     Hit,
     /// Yes.
     Forwarded {
-        /// Why.
+        /// Why it was asked.
         why: Forward,
-        /// What the origin answered.
+        /// The status of its response.
         status: Option<u16>,
-        /// The response is stored.
+        /// Whether the response is stored.
         stored: bool,
-        /// The response of a request that somebody else had made.
+        /// Whether it is the response to another client's request, which this one has waited for.
         collapsed: bool,
     },
 }
@@ -34,19 +34,19 @@ pub enum Outcome {
 /// Why a request was forwarded (RFC 9211 section 2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forward {
-    /// The cache was told not to look.
+    /// The cache was told not to handle the request.
     Bypass,
     /// The method is not cached.
     Method,
     /// Nothing is stored for the URL.
     UriMiss,
-    /// What is stored for the URL is of other variants.
+    /// Only other variants are stored for the URL.
     VaryMiss,
-    /// What is stored is stale.
+    /// The stored response is stale.
     Stale,
     /// The client asked for it.
     Request,
-    /// Only a part is stored.
+    /// Only a part of the response is stored.
     Partial,
 }
 

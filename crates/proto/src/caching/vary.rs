@@ -1,24 +1,24 @@
-//! Vary: which stored variant answers a request (RFC 9111 section 4.1).
+//! Vary: which stored variant answers a request (RFC 9111, section 4.1).
 
 use crate::fields::Fields;
 use crate::known::Known;
 
-/// What a response says of the fields of requests that it was chosen by.
+/// The request fields that a response depends on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Vary {
-    /// Nothing: it answers every request.
+    /// None: the response answers every request.
     Nothing,
-    /// It answers no other request: `*`, or more than we keep apart.
+    /// Unknown: the response answers no other request. `*`, or too many names.
     Any,
-    /// The names of fields in lower case, sorted, each once.
+    /// The names in lower case, sorted, without duplicates.
     Names(Vec<Box<[u8]>>),
 }
 
-/// How many names are kept apart, and how many bytes they have together: what a stored head may grow by.
+/// The limits of what Vary may add to a stored header: the number of names, and their bytes.
 const MOST_NAMES: usize = 32;
 const MOST_BYTES: usize = 1024;
 
-/// What the Vary fields of a response say, all of them together.
+/// The dependence that all Vary fields of a response declare together.
 pub fn of(response: &Fields) -> Vary {
     let mut names: Vec<Box<[u8]>> = Vec::new();
     for value in response.all_known(Known::Vary) {
@@ -44,12 +44,12 @@ pub fn of(response: &Fields) -> Vary {
     }
 }
 
-/// What stands for a field that a request does not have: no field has such a value.
+/// Stands for a field that a request does not have; no field has this value.
 const ABSENT: &[u8] = b"\0";
 
-/// The values that choose among the variants: of each name that of the request, in a form that is the same for values
-/// of the same meaning. Several lines are one list, whitespace around commas and empty items are no matter; the order
-/// and the case of codings, languages, character sets and media types neither.
+/// The values of a request that select among variants, one per name, in a form that is equal for
+/// equivalent values. Several lines are one list; whitespace around commas and empty items do not
+/// matter, and for codings, languages, character sets and media types neither do order and case.
 pub fn select(names: &[Box<[u8]>], request: &Fields) -> Vec<Vec<u8>> {
     names.iter().map(|name| value_of(name, request)).collect()
 }
@@ -69,7 +69,7 @@ fn value_of(name: &[u8], request: &Fields) -> Vec<u8> {
     items.collect::<Vec<_>>().join(&b","[..])
 }
 
-/// The items of a list; a comma in quotes separates nothing.
+/// The items of a list. A comma within quotes does not separate.
 fn items(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = Some(line);
     std::iter::from_fn(move || {
@@ -98,8 +98,8 @@ fn end_of_item(text: &[u8]) -> Option<usize> {
     })
 }
 
-/// A list of preferences: lower case, without whitespace, the preferred ones first, equal ones by name. The order of
-/// those that are equally preferred means nothing (RFC 9110 section 12.5).
+/// Normalises a list of preferences: lower case, without whitespace, sorted by weight and name. The
+/// order of equal weights means nothing (RFC 9110, section 12.5).
 fn preferences<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut items: Vec<(u16, Vec<u8>)> = items.map(preference).collect();
     items.sort_unstable_by(|(a_weight, a), (b_weight, b)| b_weight.cmp(a_weight).then(a.cmp(b)));
@@ -117,7 +117,7 @@ fn preferences<'a>(items: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     text
 }
 
-/// How many languages may be preferred to all others: as many keys are looked for.
+/// The maximum number of languages with the highest weight: each means another lookup.
 const MOST_LANGUAGES: usize = 4;
 
 /// The languages that a request prefers to all others, in lower case; none if there are too many.
@@ -135,8 +135,8 @@ pub fn preferred_languages(request: &Fields) -> Vec<Vec<u8>> {
     items.into_iter().map(|(_, name)| name).collect()
 }
 
-/// The one language of a response, in lower case, if it is one that the request prefers to all others: who prefers it
-/// too may have the response (RFC 9110, section 12.5.4).
+/// The response's language in lower case, if it has one only and the request prefers it to all
+/// others. Then it may be served to every request with that preference (RFC 9110, section 12.5.4).
 pub fn language(request: &Fields, response: &Fields) -> Option<Vec<u8>> {
     let mut values = response.all(b"content-language");
     let (Some(value), None) = (values.next(), values.next()) else {
@@ -148,18 +148,18 @@ pub fn language(request: &Fields, response: &Fields) -> Option<Vec<u8>> {
         .then_some(value)
 }
 
-/// [`select`] for all requests that prefer this language.
+/// The selecting values for all requests that prefer this language.
 pub fn select_by_language(names: &[Box<[u8]>], request: &Fields, language: &[u8]) -> Vec<Vec<u8>> {
     let names = names.iter().map(|name| &**name);
     let values = names.map(|name| match name {
-        // No field has such a value.
+        // No field contains a zero, so this cannot be mistaken for a client's value.
         b"accept-language" => [b"\0", language].concat(),
         name => value_of(name, request),
     });
     values.collect()
 }
 
-/// The weight in thousandths, and the rest of the item. A weight that is none stays part of the name.
+/// An item's weight in thousandths, and the rest of it. An invalid weight remains part of the name.
 fn preference(item: &[u8]) -> (u16, Vec<u8>) {
     let mut weight = 1000;
     let mut name = Vec::new();
@@ -181,7 +181,7 @@ fn preference(item: &[u8]) -> (u16, Vec<u8>) {
     (weight, name)
 }
 
-/// `0.5` as thousandths.
+/// Parses `0.5` as thousandths.
 fn parse_weight(text: &[u8]) -> Option<u16> {
     let (whole, fraction) = match text.split_first()? {
         (whole @ (b'0' | b'1'), rest) => (u16::from(whole - b'0'), rest),

@@ -1,35 +1,35 @@
-//! Error codes (RFC 9113 section 7), and an error that ends a connection.
+//! Error codes (RFC 9113, section 7), and errors that end a connection.
 
 use std::fmt;
 
-/// An error code as it stands in RST_STREAM and GOAWAY. Codes that nobody has defined are kept.
+/// An error code in RST_STREAM and GOAWAY. Undefined codes are kept as they are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ErrorCode(pub u32);
 
 impl ErrorCode {
-    /// Not an error: a graceful end.
+    /// No error: a graceful end.
     pub const NO_ERROR: ErrorCode = ErrorCode(0x0);
-    /// The peer broke the protocol in a way that has no code of its own.
+    /// The peer violated the protocol in a way that has no code of its own.
     pub const PROTOCOL_ERROR: ErrorCode = ErrorCode(0x1);
-    /// Something failed here.
+    /// An internal error.
     pub const INTERNAL_ERROR: ErrorCode = ErrorCode(0x2);
     /// More was sent than the window allowed.
     pub const FLOW_CONTROL_ERROR: ErrorCode = ErrorCode(0x3);
     /// Settings were not acknowledged in time.
     pub const SETTINGS_TIMEOUT: ErrorCode = ErrorCode(0x4);
-    /// A frame came for a stream that the peer had ended.
+    /// A frame arrived for a stream that the peer had ended.
     pub const STREAM_CLOSED: ErrorCode = ErrorCode(0x5);
-    /// A frame has a size that it can not have.
+    /// A frame has an invalid size.
     pub const FRAME_SIZE_ERROR: ErrorCode = ErrorCode(0x6);
-    /// The stream was refused before anything was done for it: it may be tried again.
+    /// The stream was refused before any processing, so it may be retried.
     pub const REFUSED_STREAM: ErrorCode = ErrorCode(0x7);
     /// The stream is no longer wanted.
     pub const CANCEL: ErrorCode = ErrorCode(0x8);
-    /// A header block can not be decompressed.
+    /// A header block cannot be decompressed.
     pub const COMPRESSION_ERROR: ErrorCode = ErrorCode(0x9);
     /// The tunnel of a CONNECT request was reset.
     pub const CONNECT_ERROR: ErrorCode = ErrorCode(0xa);
-    /// The peer makes more work than it should.
+    /// The peer causes excessive load.
     pub const ENHANCE_YOUR_CALM: ErrorCode = ErrorCode(0xb);
     /// The transport is not secure enough.
     pub const INADEQUATE_SECURITY: ErrorCode = ErrorCode(0xc);
@@ -67,12 +67,12 @@ impl fmt::Debug for ErrorCode {
     }
 }
 
-/// The peer's doing that ends the connection: GOAWAY with this code.
+/// A violation by the peer that ends the connection: GOAWAY with this code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionError {
     /// The code for GOAWAY.
     pub code: ErrorCode,
-    /// What the peer did, for the log: it follows "client sent " or "upstream sent ".
+    /// What the peer sent, for the log: it follows "client sent " or "upstream sent ".
     pub what: &'static str,
 }
 

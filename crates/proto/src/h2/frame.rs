@@ -1,4 +1,4 @@
-//! Frames on the wire (RFC 9113 section 4), and how each is written.
+//! The format of frames (RFC 9113, section 4), and writing them.
 //!
 //! ```text
 //!   length: 3 bytes │ type: 1 │ flags: 1 │ stream: 4, top bit reserved │ payload: `length` bytes
@@ -6,16 +6,16 @@
 
 use super::error::ErrorCode;
 
-/// What a client's connection begins with (section 3.4).
+/// The beginning of a client's connection (section 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The bytes before a payload.
+/// The length of a frame header.
 pub const HEAD_LENGTH: usize = 9;
 
-/// The largest payload that every peer takes.
+/// The largest payload that every peer accepts.
 pub const MAX_FRAME_SIZE_DEFAULT: u32 = 1 << 14;
 
-/// The largest payload that there can be.
+/// The largest payload that the length can express.
 pub const MAX_FRAME_SIZE_MAX: u32 = (1 << 24) - 1;
 
 /// The largest stream identifier.
@@ -27,21 +27,21 @@ pub mod kind {
     pub const DATA: u8 = 0x0;
     /// Begins a header block.
     pub const HEADERS: u8 = 0x1;
-    /// The priority of RFC 7540; without effect.
+    /// The priority scheme of RFC 7540, which is deprecated and has no effect.
     pub const PRIORITY: u8 = 0x2;
     /// Ends a stream at once.
     pub const RST_STREAM: u8 = 0x3;
     /// Settings, or their acknowledgement.
     pub const SETTINGS: u8 = 0x4;
-    /// Announces a stream of the server's.
+    /// Announces a stream that the server begins.
     pub const PUSH_PROMISE: u8 = 0x5;
-    /// To be answered.
+    /// To be acknowledged with the same payload.
     pub const PING: u8 = 0x6;
-    /// No more streams.
+    /// The sender accepts no more streams.
     pub const GOAWAY: u8 = 0x7;
-    /// More may be sent.
+    /// The peer may send more.
     pub const WINDOW_UPDATE: u8 = 0x8;
-    /// Goes on with a header block.
+    /// Continues a header block.
     pub const CONTINUATION: u8 = 0x9;
     /// A new priority for a response (RFC 9218).
     pub const PRIORITY_UPDATE: u8 = 0x10;
@@ -49,24 +49,24 @@ pub mod kind {
 
 /// Flags of frames.
 pub mod flag {
-    /// DATA, HEADERS: the last frame of its side of the stream.
+    /// DATA, HEADERS: the sender's last frame of the stream.
     pub const END_STREAM: u8 = 0x1;
-    /// SETTINGS, PING: an answer.
+    /// SETTINGS, PING: an acknowledgement.
     pub const ACK: u8 = 0x1;
     /// HEADERS, PUSH_PROMISE, CONTINUATION: the header block ends here.
     pub const END_HEADERS: u8 = 0x4;
-    /// DATA, HEADERS, PUSH_PROMISE: a length and padding are there.
+    /// DATA, HEADERS, PUSH_PROMISE: a padding length and padding are present.
     pub const PADDED: u8 = 0x8;
-    /// HEADERS: five bytes of priority are there.
+    /// HEADERS: five bytes of priority are present.
     pub const PRIORITY: u8 = 0x20;
 }
 
-/// What stands before a payload.
+/// A frame header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameHead {
     /// The payload's length in bytes.
     pub length: u32,
-    /// One of [`kind`], or a type that is not known.
+    /// One of [`kind`], or an unknown type.
     pub kind: u8,
     /// Of [`flag`].
     pub flags: u8,
@@ -75,7 +75,7 @@ pub struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads a head. The reserved bit is ignored.
+    /// Parses a frame header. The reserved bit is ignored.
     #[inline]
     pub fn parse(bytes: &[u8; HEAD_LENGTH]) -> FrameHead {
         let [l2, l1, l0, kind, flags, s3, s2, s1, s0] = *bytes;
@@ -87,7 +87,7 @@ impl FrameHead {
         }
     }
 
-    /// The head as bytes.
+    /// The frame header as bytes.
     #[inline]
     pub fn bytes(self) -> [u8; HEAD_LENGTH] {
         let [_, l2, l1, l0] = self.length.to_be_bytes();
@@ -96,7 +96,7 @@ impl FrameHead {
     }
 }
 
-/// Appends the head of a frame whose payload the caller writes.
+/// Appends the header of a frame whose payload the caller writes.
 #[inline]
 pub fn write_head(length: u32, kind: u8, flags: u8, stream: u32, out: &mut Vec<u8>) {
     let head = FrameHead {
@@ -129,7 +129,7 @@ pub fn write_settings_ack(out: &mut Vec<u8>) {
     write_head(0, kind::SETTINGS, flag::ACK, 0, out);
 }
 
-/// Appends PING, or the answer to one.
+/// Appends PING, or the acknowledgement of one.
 pub fn write_ping(ack: bool, opaque: [u8; 8], out: &mut Vec<u8>) {
     let flags = if ack { flag::ACK } else { 0 };
     write_head(8, kind::PING, flags, 0, out);
@@ -148,16 +148,16 @@ pub fn write_window_update(stream: u32, increment: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(&increment.to_be_bytes());
 }
 
-/// Appends GOAWAY without debug data. `last` is the last stream that was, or may have been, acted
-/// upon.
+/// Appends GOAWAY without debug data. `last` is the last stream that was or may have been
+/// processed.
 pub fn write_goaway(last: u32, code: ErrorCode, out: &mut Vec<u8>) {
     write_head(8, kind::GOAWAY, 0, 0, out);
     out.extend_from_slice(&last.to_be_bytes());
     out.extend_from_slice(&code.0.to_be_bytes());
 }
 
-/// A HEADERS frame whose header block is being appended to the output. It becomes several frames
-/// when the block turns out larger than the peer's frames may be.
+/// A HEADERS frame whose header block is being appended to the output. If the block turns out
+/// larger than the peer's frames may be, CONTINUATION frames follow.
 #[must_use = "the frame's length is written by `finish`"]
 pub struct HeadersFrame {
     at: usize,
@@ -166,7 +166,7 @@ pub struct HeadersFrame {
 }
 
 impl HeadersFrame {
-    /// Leaves room for the frame's head; the caller appends the header block next.
+    /// Reserves room for the frame header; the caller appends the header block next.
     pub fn begin(stream: u32, end_stream: bool, out: &mut Vec<u8>) -> HeadersFrame {
         let at = out.len();
         out.extend_from_slice(&[0; HEAD_LENGTH]);
@@ -177,8 +177,8 @@ impl HeadersFrame {
         }
     }
 
-    /// Everything since [`HeadersFrame::begin`] is the header block. `max_frame_size` is what the
-    /// peer takes.
+    /// Completes the frame: everything since [`HeadersFrame::begin`] is the header block.
+    /// `max_frame_size` is the peer's.
     pub fn finish(self, max_frame_size: u32, out: &mut Vec<u8>) {
         let most = max_frame_size as usize;
         let block = self.at + HEAD_LENGTH;

@@ -1,11 +1,11 @@
-//! The priority of a response (RFC 9218): an urgency and whether it is useful in parts.
+//! The priority of a response (RFC 9218): its urgency, and whether it is incremental.
 
-/// What the client said about a response's importance.
+/// The priority that a client has given a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Priority {
-    /// 0 is most urgent, 7 least.
+    /// From 0, the most urgent, to 7.
     pub urgency: u8,
-    /// It is useful in parts: responses of one urgency may share the connection.
+    /// Whether parts of it are useful: then responses of the same urgency share the connection.
     pub incremental: bool,
 }
 
@@ -19,9 +19,8 @@ impl Default for Priority {
 }
 
 impl Priority {
-    /// Reads a Priority field or the payload of PRIORITY_UPDATE: a dictionary of structured fields
-    /// (RFC 8941) with the members `u` and `i`. What is not understood is as if it was not there;
-    /// the last of several wins.
+    /// Parses a Priority field or the payload of PRIORITY_UPDATE: a dictionary of structured fields
+    /// with the members `u` and `i`. Anything else is ignored, and the last of several wins.
     pub fn parse(value: &[u8]) -> Priority {
         let mut priority = Priority::default();
         for member in value.split(|&b| b == b',') {

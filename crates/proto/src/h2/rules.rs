@@ -1,8 +1,8 @@
-//! What fields of an HTTP/2 message may be (RFC 9113 sections 8.2 and 8.3).
+//! The rules for fields of HTTP/2 messages (RFC 9113, sections 8.2 and 8.3).
 
 use crate::known::Known;
 
-/// Whether `name` is a field name as HTTP/2 has it: a token in lower case.
+/// Whether `name` is a field name in HTTP/2: a token in lower case.
 pub fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|&b| NAME[b as usize])
 }
@@ -25,18 +25,19 @@ const fn build_name() -> [bool; 256] {
     table
 }
 
-/// Whether `value` is free of what would end a line or a text elsewhere: NUL, CR and LF.
+/// Whether `value` contains none of the bytes that would end a line or a string elsewhere: NUL, CR
+/// and LF.
 pub fn is_value(value: &[u8]) -> bool {
     memchr::memchr3(0, b'\r', b'\n', value).is_none()
 }
 
-/// Whether white space stands around `value` (section 8.2.1): it would be gone on HTTP/1.
+/// Whether whitespace surrounds `value` (section 8.2.1): HTTP/1 would lose it.
 pub fn is_padded(value: &[u8]) -> bool {
     let is_blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     is_blank(value.first()) || is_blank(value.last())
 }
 
-/// Whether a field belongs to one connection, and so makes a message malformed (section 8.2.2).
+/// Whether a field is connection-specific, which makes a message malformed (section 8.2.2).
 pub fn is_connection_specific(known: Known, value: &[u8]) -> bool {
     match known {
         Known::Connection

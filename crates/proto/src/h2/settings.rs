@@ -1,4 +1,5 @@
-//! SETTINGS (RFC 9113 section 6.5, RFC 8441, RFC 9218): what one side tells the other about itself.
+//! SETTINGS (RFC 9113, section 6.5; RFC 8441; RFC 9218): what an endpoint tells its peer about
+//! itself.
 
 use super::error::ConnectionError;
 use super::frame::{MAX_FRAME_SIZE_DEFAULT, MAX_FRAME_SIZE_MAX};
@@ -6,42 +7,42 @@ use super::window::Window;
 
 /// Identifiers of settings.
 pub mod id {
-    /// The dynamic table that the sender's decoder has, in bytes.
+    /// The size of the dynamic table of the sender's decoder, in bytes.
     pub const HEADER_TABLE_SIZE: u16 = 0x1;
-    /// Whether the sender takes pushed streams.
+    /// Whether the sender accepts pushed streams.
     pub const ENABLE_PUSH: u16 = 0x2;
-    /// Streams that the peer may have open.
+    /// The number of streams that the peer may have open.
     pub const MAX_CONCURRENT_STREAMS: u16 = 0x3;
-    /// The window that new streams have, in bytes.
+    /// The initial window of streams, in bytes.
     pub const INITIAL_WINDOW_SIZE: u16 = 0x4;
-    /// The largest payload that the sender takes, in bytes.
+    /// The largest payload of a frame that the sender accepts, in bytes.
     pub const MAX_FRAME_SIZE: u16 = 0x5;
-    /// The largest list of header fields that the sender takes, in bytes.
+    /// The largest header list that the sender accepts, in bytes.
     pub const MAX_HEADER_LIST_SIZE: u16 = 0x6;
-    /// Extended CONNECT is understood (RFC 8441).
+    /// The sender supports extended CONNECT (RFC 8441).
     pub const ENABLE_CONNECT_PROTOCOL: u16 = 0x8;
-    /// The priorities of RFC 7540 have no effect (RFC 9218).
+    /// The sender ignores the priorities of RFC 7540 (RFC 9218).
     pub const NO_RFC7540_PRIORITIES: u16 = 0x9;
 }
 
-/// What a peer's settings are; [`Settings::default`] is what they are before it said anything.
+/// A peer's settings. [`Settings::default`] are those before it has sent any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The dynamic table that the peer's decoder has, in bytes.
+    /// The size of the dynamic table of the peer's decoder, in bytes.
     pub header_table_size: u32,
-    /// Whether the peer takes pushed streams.
+    /// Whether the peer accepts pushed streams.
     pub enable_push: bool,
-    /// Streams that it lets us have open; `None`: it named no limit.
+    /// The number of streams that we may have open; `None` if the peer set no limit.
     pub max_concurrent_streams: Option<u32>,
-    /// The window that new streams have, in bytes; at most [`Window::MAX`].
+    /// The initial window of streams, in bytes; at most [`Window::MAX`].
     pub initial_window_size: u32,
-    /// The largest payload that it takes, in bytes; from 2^14 to 2^24-1.
+    /// The largest payload of a frame that the peer accepts, in bytes; from 2^14 to 2^24-1.
     pub max_frame_size: u32,
-    /// The largest list of header fields that it takes, in bytes; `None`: it named no limit.
+    /// The largest header list that the peer accepts, in bytes; `None` if it set no limit.
     pub max_header_list_size: Option<u32>,
-    /// Extended CONNECT is understood (RFC 8441).
+    /// Whether the peer supports extended CONNECT (RFC 8441).
     pub enable_connect_protocol: bool,
-    /// It does not look at the priorities of RFC 7540.
+    /// Whether the peer ignores the priorities of RFC 7540.
     pub no_rfc7540_priorities: bool,
 }
 
@@ -61,8 +62,8 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Applies the payload of a SETTINGS frame; its length is a multiple of six, the reader saw to
-    /// that. Settings that are not known have no effect.
+    /// Applies the payload of a SETTINGS frame, whose length the reader has checked. Unknown
+    /// settings are ignored.
     pub fn apply(&mut self, payload: &[u8]) -> Result<(), ConnectionError> {
         for (id, value) in pairs(payload) {
             self.set(id, value)?;

@@ -1,15 +1,16 @@
-//! A flow-control window (RFC 9113 section 5.2): how much may still be sent, or received.
+//! Flow-control windows (RFC 9113, section 5.2).
 
-/// A window. It may be negative: a smaller `SETTINGS_INITIAL_WINDOW_SIZE` takes away what is spent.
+/// The number of bytes that may still be sent or received. It may be negative: a smaller
+/// `SETTINGS_INITIAL_WINDOW_SIZE` applies to what was already sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window(i32);
 
-/// A window may not exceed 2^31-1: FLOW_CONTROL_ERROR.
+/// The window would exceed 2^31-1: FLOW_CONTROL_ERROR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowOverflow;
 
 impl Window {
-    /// What every window is before settings say otherwise, in bytes.
+    /// The size of every window before settings say otherwise, in bytes.
     pub const DEFAULT: u32 = 65_535;
 
     /// The largest window, in bytes.
@@ -24,12 +25,12 @@ impl Window {
         })
     }
 
-    /// Bytes that may pass now.
+    /// The bytes that may be sent now.
     pub fn available(self) -> u32 {
         self.0.max(0) as u32
     }
 
-    /// Takes `n` bytes; `false`, and nothing is taken, when there is not so much.
+    /// Takes `n` bytes; `false` if there are not enough, and then nothing is taken.
     pub fn take(&mut self, n: u32) -> bool {
         let enough = n <= self.available();
         if enough {
@@ -38,14 +39,14 @@ impl Window {
         enough
     }
 
-    /// WINDOW_UPDATE: `n` bytes more.
+    /// WINDOW_UPDATE: adds `n` bytes.
     pub fn give(&mut self, n: u32) -> Result<(), WindowOverflow> {
         self.shift(i64::from(n))
     }
 
-    /// The initial size changed by `change` while the window was in use (section 6.9.2).
+    /// Adds `change`, such as that of the initial size while the window is in use (section 6.9.2).
     pub fn shift(&mut self, change: i64) -> Result<(), WindowOverflow> {
-        // The sum of two values of at most 33 bits.
+        // The sum of two values of at most 33 bits cannot overflow.
         let sum = i64::from(self.0) + change;
         self.0 = i32::try_from(sum).map_err(|_| WindowOverflow)?;
         Ok(())

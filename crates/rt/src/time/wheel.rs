@@ -87,6 +87,7 @@ impl Wheel {
     pub(crate) fn lay(&mut self, key: Key, tick: u64) -> u64 {
         self.unlink(key.0);
         let entry = &mut self.entries[key.0 as usize];
+        // Never at the hand or behind it: such a slot would come up after the wheel has gone all the way round.
         entry.due = tick.clamp(self.hand + 1, self.hand | HORIZON);
         let due = entry.due;
         self.link(key.0);
@@ -114,6 +115,7 @@ impl Wheel {
     pub(crate) fn advance(&mut self, tick: u64) -> Vec<Waker> {
         let mut fired = Vec::new();
         while let Some((slot, due)) = self.next_slot().filter(|(_, due)| *due <= tick) {
+            // To the slot, not to `tick` at once: entries that move down are laid by their distance from the hand.
             self.hand = due;
             self.empty_slot(slot, &mut fired);
         }

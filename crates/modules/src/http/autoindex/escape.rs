@@ -1,8 +1,10 @@
-//! Names of files inside HTML, XML and JSON.
+//! File names in HTML, XML and JSON. They come from the file system, and uploads make them a
+//! client's input.
 
 pub(super) use http::text::write_html as html;
 
-/// Appends text for a quoted string of JSON (RFC 8259, section 7). Bytes that are no UTF-8 stand as they are.
+/// Appends text escaped for a JSON string (RFC 8259, section 7). Bytes that are not UTF-8 are left
+/// as they are, as in nginx: the name would otherwise not refer to the file any more.
 pub(super) fn json(text: &[u8], out: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     for &byte in text {
@@ -26,7 +28,8 @@ pub(super) fn json(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends text as one component of a path in a link.
+/// Appends text percent-encoded as one path component of a link. A slash or colon in a name must
+/// not change the link's structure.
 pub(super) fn link(text: &[u8], out: &mut Vec<u8>) {
     proto::uri::escape(proto::uri::Escape::UriComponent, text, out);
 }

@@ -1,10 +1,10 @@
 //! Integers with a prefix (RFC 7541 section 5.1).
 
-/// The longest continuation that is read: what goes beyond 28 bits no header has use for.
+/// The maximum number of continuation bytes: headers need no integers of more than 28 bits.
 const MAX_CONTINUATION: usize = 4;
 
-/// Reads the integer whose first byte is `first`, of which the low `prefix` bits belong to it, and
-/// which goes on in `rest`. Moves `rest` behind it. `None`: it is too large or not all there.
+/// Decodes the integer that begins in the low `prefix` bits of `first` and continues in `rest`,
+/// which is moved past it. `None` if it is too large or incomplete.
 #[inline]
 pub(super) fn read(first: u8, prefix: u32, rest: &mut &[u8]) -> Option<usize> {
     let most = (1usize << prefix) - 1;
@@ -28,7 +28,7 @@ fn read_long(start: usize, rest: &mut &[u8]) -> Option<usize> {
     None
 }
 
-/// Appends `value`; `pattern` is what stands above the low `prefix` bits of its first byte.
+/// Appends `value`. `pattern` has the bits above the low `prefix` bits of the first byte.
 #[inline]
 pub(super) fn write(value: usize, pattern: u8, prefix: u32, out: &mut Vec<u8>) {
     let most = (1usize << prefix) - 1;

@@ -2,7 +2,7 @@
 
 use crate::known::{COUNT, Known};
 
-/// Names and values; index 1 stands first.
+/// Names and values; the first has index 1.
 pub(super) const ENTRIES: [(&[u8], &[u8]); 61] = [
     (b":authority", b""),
     (b":method", b"GET"),
@@ -67,7 +67,7 @@ pub(super) const ENTRIES: [(&[u8], &[u8]); 61] = [
     (b"www-authenticate", b""),
 ];
 
-/// The index of a pseudo-header field with this value, and of one with this name alone; 0 is none.
+/// The index of a pseudo-header field with this value, and of one with this name; 0 means none.
 pub(super) fn pseudo(name: &[u8], value: &[u8]) -> (usize, usize) {
     let same_name = |i: &usize| ENTRIES[*i - 1].0 == name;
     let first = match name {
@@ -84,18 +84,18 @@ pub(super) fn pseudo(name: &[u8], value: &[u8]) -> (usize, usize) {
     (exact.unwrap_or(0), first)
 }
 
-/// The index of each known name; 0 is none.
+/// The index of each known name; 0 means none.
 const INDEXES: [u8; COUNT] = build_indexes();
 
 /// The known name of each index.
 pub(super) static KNOWN: [Known; ENTRIES.len()] = build_known();
 
-/// The index whose name is `known`; 0 is none.
+/// The index of a known name; 0 means none.
 pub(super) fn index_of(known: Known) -> usize {
     usize::from(INDEXES[known as usize])
 }
 
-/// Index 15 and on are names of fields, and each stands once.
+/// The entries from index 15 on are fields, each name once; those before are pseudo-header fields.
 const FIRST_FIELD: usize = 14;
 
 const fn build_known() -> [Known; ENTRIES.len()] {
@@ -113,7 +113,7 @@ const fn build_indexes() -> [u8; COUNT] {
     let mut indexes = [0; COUNT];
     let mut i = FIRST_FIELD;
     while i < ENTRIES.len() {
-        // Names that are not known share 0, which means "none".
+        // Unknown names share number 0, which means "none".
         if known[i] as u8 != Known::Other as u8 {
             indexes[known[i] as usize] = i as u8 + 1;
         }
